@@ -1,0 +1,395 @@
+#include "backend/agent.h"
+
+#include <ATen/core/ivalue_inl.h>
+#include <torch/csrc/distributed/rpc/utils.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+#include "backend/codec.h"
+#include "backend/dispatcher.h"
+#include "backend/log.h"
+#include "backend/peer_watch.h"
+#include "backend/tensorpipe_link.h"
+#include "cuda/devices.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+using std::chrono::milliseconds;
+
+// How long a leaving worker waits for its peers to take note.
+constexpr milliseconds kGoodbyePatience{2000};
+// Workers of a group start minutes apart on a busy cluster, whatever their time-out for calls is.
+constexpr milliseconds kShortestWaitForGroup{60000};
+
+milliseconds fromSeconds(float seconds) {
+  return milliseconds(static_cast<int64_t>(seconds * rpc::kSecToMsConversion));
+}
+
+std::string torchVersion() {
+  const std::string full = TORCH_VERSION;
+  return full.substr(0, full.find('+')); // +cpu and +cu130 understand each other
+}
+
+uint64_t randomIncarnation() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+std::exception_ptr toException(const Error& error) {
+  const std::string text = error.code() == ErrorCode::timeout
+      ? rpc::makeRPCError(error.message(), rpc::RPCErrorType::TIMEOUT)
+      : error.message();
+  return std::make_exception_ptr(std::runtime_error(text));
+}
+
+void finish(const c10::intrusive_ptr<rpc::JitFuture>& future, Outcome outcome) {
+  if (outcome.error) {
+    future->setError(toException(outcome.error));
+    return;
+  }
+  c10::intrusive_ptr<rpc::Message> message;
+  try {
+    message = decodeMessage(std::move(outcome.response));
+  } catch (const std::exception& e) {
+    future->setError(std::make_exception_ptr(
+        std::runtime_error(std::string("cannot read the response: ") + e.what())));
+    return;
+  }
+  if (message->type() == rpc::MessageType::EXCEPTION) {
+    const auto& text = std::as_const(*message).payload();
+    future->setError(
+        std::make_exception_ptr(std::runtime_error(std::string(text.begin(), text.end()))));
+  } else {
+    auto storages = message->getStorages();
+    future->markCompleted(at::IValue(std::move(message)), std::move(storages));
+  }
+}
+
+} // namespace
+
+Agent::Agent(
+    c10::intrusive_ptr<c10d::Store> store,
+    std::string name,
+    worker_id_t id,
+    std::optional<int> worldSize,
+    AgentOptions options)
+    : RpcAgent(
+          WorkerInfo(std::move(name), id),
+          std::make_unique<Dispatcher>(),
+          fromSeconds(options.rpcTimeoutSeconds)),
+      store_(std::move(store)),
+      worldSize_(static_cast<uint32_t>(worldSize.value_or(0))),
+      options_(std::move(options)),
+      self_(id),
+      requests_(options_.numWorkerThreads, "torchwire_work"),
+      completions_(options_.numWorkerThreads, "torchwire_done"),
+      calls_(std::make_shared<CallTable>(timer_)),
+      directory_(workerInfo_) {
+  cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
+}
+
+Agent::~Agent() {
+  if (rpcAgentRunning_.load()) {
+    shutdown();
+  }
+  shutdownImpl();
+}
+
+// ---- starting -----------------------------------------------------------------------------------
+
+void Agent::startImpl() {
+  openLinks();
+  joinGroup(links_->listen());
+  if (!isStaticGroup()) {
+    introduceToPeers();
+  }
+}
+
+void Agent::openLinks() {
+  chosen_ = chooseAddress(options_.bindAddress, hostOfStore(store_));
+  TensorPipeOptions options;
+  options.workerName = workerInfo_.name_;
+  options.bindAddress = chosen_.address;
+  options.advertiseAddress = options_.advertiseAddress;
+  if (options.advertiseAddress.empty() && isWildcard(chosen_.address)) {
+    options.advertiseAddress = chooseAddress("", hostOfStore(store_)).address;
+  }
+  options.transports = options_.transports;
+  options.channels = options_.channels;
+  context_ = makeTensorPipeContext(std::move(options));
+
+  LinkManager::Events events;
+  events.frame = [this](WorkerId from, IncomingFrame frame) { onFrame(from, std::move(frame)); };
+  events.peerLost = [this](WorkerId peer, const Error& error) { onPeerLost(peer, error); };
+  if (!isStaticGroup()) {
+    events.stranger = [this](const Hello& hello) { return onStranger(hello); };
+  }
+  links_ = std::make_shared<LinkManager>(
+      *context_, timer_, std::move(events), LinkManager::Limits());
+  server_ = std::make_shared<Server>(
+      *cb_,
+      requests_,
+      [links = links_, calls = calls_, self = self_](WorkerId caller, OutgoingFrame frame) {
+        if (caller == self) {
+          IncomingFrame response = loopBack(std::move(frame));
+          const uint64_t callId = headerOf(response).callId;
+          calls->answer(callId, self, std::move(response));
+        } else {
+          links->sendIfConnected(caller, std::move(frame), [](const Error& error) {
+            if (error) {
+              log(LogLevel::info, "a response was not sent: " + error.message());
+            }
+          });
+        }
+      });
+}
+
+void Agent::joinGroup(const std::string& address) {
+  address_ = address;
+  log(LogLevel::info,
+      "worker '" + workerInfo_.name_ + "' listens at " + address_ + " (" + chosen_.reason + ")");
+  WorkerRecord self;
+  self.name = workerInfo_.name_;
+  self.id = self_;
+  self.incarnation = randomIncarnation();
+  self.address = address_;
+  self.torchVersion = torchVersion();
+  self.protocolVersion = kProtocolVersion;
+
+  membership_ = std::make_unique<Membership>(
+      store_, self, worldSize_, std::max(getRpcTimeout(), kShortestWaitForGroup));
+  const Roster roster = membership_->join();
+  for (const WorkerRecord& worker : roster.workers) {
+    directory_.add(worker);
+    if (worker.id != self_) {
+      links_->addPeer(worker);
+    }
+  }
+  links_->setGroup(self, roster.groupId);
+}
+
+void Agent::introduceToPeers() {
+  struct Waiting {
+    Mutex mutex;
+    std::condition_variable_any none;
+    size_t count;
+  };
+  const auto peers = links_->status();
+  const auto waiting = std::make_shared<Waiting>();
+  waiting->count = peers.size();
+  for (const PeerStatus& peer : peers) {
+    links_->connect(peer.record.id, [waiting](const Error&) { // an error has been logged
+      MutexLock lock(waiting->mutex);
+      --waiting->count;
+      waiting->none.notify_all();
+    });
+  }
+  MutexLock lock(waiting->mutex);
+  waiting->none.wait(lock, [&] { return waiting->count == 0; }); // dials have their own deadlines
+}
+
+// ---- calls of this worker -----------------------------------------------------------------------
+
+c10::intrusive_ptr<rpc::JitFuture> Agent::send(
+    const WorkerInfo& to,
+    c10::intrusive_ptr<Message> message,
+    const float rpcTimeoutSeconds,
+    const rpc::DeviceMap& deviceMap) {
+  TORCH_CHECK(message->isRequest(), "Agent::send(..) is only for sending requests.");
+  TORCH_CHECK(
+      rpcAgentRunning_.load() && links_,
+      "worker '", workerInfo_.name_, "' tried to send() a message of type ", message->type(), " to '",
+      to.name_, "' but RPC is no longer running on this node.");
+  TORCH_CHECK(
+      deviceMap.empty(), "this version of torchwire sends CPU tensors only; call without a device map");
+  cuda::refuseCudaTensors(std::as_const(*message).tensors(), "Request");
+
+  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(message));
+  auto future = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
+  const milliseconds timeout = rpcTimeoutSeconds == rpc::kUnsetRpcTimeout
+      ? getRpcTimeout()
+      : fromSeconds(rpcTimeoutSeconds);
+  activeCalls_.start();
+  const uint64_t callId = calls_->open(
+      to.id_, timeout, [this, future](Outcome outcome) { complete(future, std::move(outcome)); });
+  setCallId(frame, callId);
+  transmit(to.id_, callId, std::move(frame));
+  return future;
+}
+
+void Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
+  if (to == self_) {
+    server_->serve(self_, loopBack(std::move(frame)));
+    return;
+  }
+  links_->send(to, std::move(frame), [calls = calls_, callId](const Error& error) {
+    if (error) {
+      calls->fail(callId, error);
+    }
+  });
+}
+
+// Completing a future runs the user's callbacks, so it happens on a thread that may block.
+void Agent::complete(const c10::intrusive_ptr<JitFuture>& future, Outcome outcome) {
+  Task task([this, future, outcome = std::move(outcome)]() mutable {
+    finish(future, std::move(outcome));
+    activeCalls_.finish(); // after the callbacks, which may have started further calls
+  });
+  if (!completions_.run(std::move(task))) {
+    task(); // a call that slipped in while the agent shut down: its future must not stay open
+  }
+}
+
+// ---- events of the links ------------------------------------------------------------------------
+
+void Agent::onFrame(WorkerId from, IncomingFrame frame) {
+  const FrameHeader header = headerOf(frame);
+  if (header.kind == FrameKind::request) {
+    server_->serve(from, std::move(frame));
+  } else if (!calls_->answer(header.callId, from, std::move(frame))) {
+    log(LogLevel::debug, "dropped the late response to call " + std::to_string(header.callId));
+  }
+}
+
+void Agent::onPeerLost(WorkerId peer, const Error& error) {
+  if (error.code() == ErrorCode::peerLeft && !isStaticGroup()) {
+    directory_.remove(peer);
+  }
+  calls_->failPeer(peer, error);
+}
+
+std::optional<Refusal> Agent::onStranger(const Hello& hello) {
+  if (auto objection = objectionToName(hello.self.name)) {
+    return Refusal{ErrorCode::refused, *objection};
+  }
+  directory_.add(hello.self);
+  return std::nullopt;
+}
+
+// ---- workers ------------------------------------------------------------------------------------
+
+const rpc::WorkerInfo& Agent::getWorkerInfo(const std::string& name) const {
+  return directory_.byName(name);
+}
+
+const rpc::WorkerInfo& Agent::getWorkerInfo(worker_id_t id) const {
+  return directory_.byId(id);
+}
+
+std::vector<rpc::WorkerInfo> Agent::getWorkerInfos() const {
+  return directory_.all();
+}
+
+// ---- ending -------------------------------------------------------------------------------------
+
+void Agent::join(bool shutdown, float timeout) {
+  if (!links_ || !membership_) {
+    return; // never started
+  }
+  if (isStaticGroup()) {
+    joinStatic(fromSeconds(timeout), shutdown);
+  } else {
+    activeCalls_.waitForNone();
+    membership_->leave();
+    links_->leave(kGoodbyePatience);
+  }
+}
+
+// No worker may go while another's call could still reach it. Each worker reports how many calls it has
+// ever started and finished. If as many were started, all told, by a later round as were finished by an
+// earlier one, then none was active in between, and none can start any more (Mattern, "Algorithms for
+// Distributed Termination Detection", 1987, section 4). Nobody has to stop calling meanwhile.
+void Agent::joinStatic(milliseconds timeout, bool shutdown) {
+  const PeerWatch watch(*links_, timeout);
+  int64_t finishedBefore = -1;
+  for (;;) {
+    activeCalls_.waitForNone();
+    const ActiveCalls::Count count = activeCalls_.count();
+    const Membership::Totals totals = membership_->sum(
+        std::to_string(joinRounds_++), {count.started, count.finished}, [&] { watch.check(); });
+    if (totals.started == finishedBefore) {
+      break;
+    }
+    finishedBefore = totals.finished;
+  }
+  if (shutdown) {
+    membership_->waitForOthersToFinish();
+  }
+}
+
+void Agent::shutdownImpl() {
+  if (closed_.exchange(true)) {
+    return;
+  }
+  if (links_) {
+    links_->leave(kGoodbyePatience);
+  }
+  timer_.stop();
+  if (context_) {
+    context_->join(); // from here on no event comes
+  }
+  calls_->failAll(Error(
+      ErrorCode::shutDown,
+      "worker '" + workerInfo_.name_ + "' shut its RPC agent down before the call was answered"));
+  requests_.join();
+  completions_.join();
+}
+
+// ---- metrics ------------------------------------------------------------------------------------
+
+void Agent::addGilWaitTime(const std::chrono::microseconds wait) {
+  if (server_) {
+    ++server_->metrics().gilWaits;
+    server_->metrics().gilWaitMicroseconds += wait.count();
+  }
+}
+
+std::unordered_map<std::string, std::string> Agent::getMetrics() {
+  std::unordered_map<std::string, std::string> metrics;
+  metrics["agent.thread_pool_size"] = std::to_string(requests_.capacity());
+  metrics["agent.num_idle_threads"] = std::to_string(requests_.idle());
+  metrics["agent.client_active_calls"] = std::to_string(activeCalls_.active());
+  if (!server_) {
+    return metrics;
+  }
+  const ServerMetrics& server = server_->metrics();
+  metrics["agent.server_active_calls"] = std::to_string(server.active);
+  metrics["agent.server_active_async_calls"] = std::to_string(server.activeAsync);
+  if (isGILProfilingEnabled()) {
+    const int64_t waits = std::max<int64_t>(server.gilWaits, 1);
+    metrics["agent.gil_average_wait_time_us"] =
+        std::to_string(static_cast<double>(server.gilWaitMicroseconds) / static_cast<double>(waits));
+  }
+  return metrics;
+}
+
+std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
+  auto info = getMetrics();
+  info["agent.backend"] = "TORCHWIRE";
+  info["agent.protocol_version"] = std::to_string(kProtocolVersion);
+  info["agent.address"] = address_;
+  info["agent.address_chosen_by"] = chosen_.reason;
+  for (const PeerStatus& peer : peers()) {
+    const std::string key = "agent.peer." + peer.record.name;
+    info[key] = peer.state + " " + peer.link.transport + "/" + peer.link.channel;
+    info[key + ".address"] = peer.record.address;
+    info[key + ".frames_sent"] = std::to_string(peer.framesSent);
+    info[key + ".frames_received"] = std::to_string(peer.framesReceived);
+    info[key + ".bytes_sent"] = std::to_string(peer.bytesSent);
+    info[key + ".bytes_received"] = std::to_string(peer.bytesReceived);
+    info[key + ".links_lost"] = std::to_string(peer.linksLost);
+  }
+  return info;
+}
+
+std::vector<PeerStatus> Agent::peers() const {
+  return links_ ? links_->status() : std::vector<PeerStatus>();
+}
+
+} // namespace torchwire

@@ -1,0 +1,124 @@
+// The agent: PyTorch's RpcAgent on links. Start reading at backend/README.md.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/rpc/rpc_agent.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/address.h"
+#include "backend/call_table.h"
+#include "backend/link_manager.h"
+#include "backend/membership.h"
+#include "backend/metrics.h"
+#include "backend/server.h"
+#include "backend/timer.h"
+#include "backend/worker_directory.h"
+#include "backend/worker_pool.h"
+
+namespace torchwire {
+
+struct AgentOptions {
+  size_t numWorkerThreads = 16;
+  float rpcTimeoutSeconds = 60; // 0: none
+  std::string bindAddress; // "host" or "host:port"; empty: chosen by chooseAddress()
+  std::string advertiseAddress; // empty: the bound address
+  std::optional<std::vector<std::string>> transports;
+  std::optional<std::vector<std::string>> channels;
+  size_t deviceMaps = 0; // how many entries the options have: refused, see cuda/devices.h
+  size_t devices = 0;
+};
+
+/// Runs everything of torch.distributed.rpc over links. Thread-safe.
+class Agent final : public torch::distributed::rpc::RpcAgent {
+ public:
+  using Message = torch::distributed::rpc::Message;
+  using JitFuture = torch::distributed::rpc::JitFuture;
+  using WorkerInfo = torch::distributed::rpc::WorkerInfo;
+  using worker_id_t = torch::distributed::rpc::worker_id_t;
+
+  /// Opens nothing yet: start() does. `worldSize` unset: a dynamic group.
+  /// Throws std::runtime_error for options that cannot work.
+  Agent(
+      c10::intrusive_ptr<c10d::Store> store,
+      std::string name,
+      worker_id_t id,
+      std::optional<int> worldSize,
+      AgentOptions options);
+  ~Agent() override;
+
+  c10::intrusive_ptr<JitFuture> send(
+      const WorkerInfo& to,
+      c10::intrusive_ptr<Message> message,
+      const float rpcTimeoutSeconds = torch::distributed::rpc::kUnsetRpcTimeout,
+      const torch::distributed::rpc::DeviceMap& deviceMap = {}) override;
+
+  const WorkerInfo& getWorkerInfo(const std::string& name) const override;
+  const WorkerInfo& getWorkerInfo(worker_id_t id) const override;
+  using RpcAgent::getWorkerInfo;
+  std::vector<WorkerInfo> getWorkerInfos() const override;
+
+  /// A static group: returns when no call of any worker is active any more. A dynamic one: leaves it.
+  void join(bool shutdown = false, float timeout = 0) override;
+  void sync() override {}
+  void startImpl() override;
+  void shutdownImpl() override;
+
+  std::unordered_map<std::string, std::string> getMetrics() override;
+  std::unordered_map<std::string, std::string> getDebugInfo() override;
+  std::vector<PeerStatus> peers() const;
+
+  bool isStaticGroup() const {
+    return worldSize_ != 0;
+  }
+  const c10::intrusive_ptr<c10d::Store>& store() const {
+    return store_;
+  }
+
+ private:
+  void addGilWaitTime(const std::chrono::microseconds wait) override;
+
+  // Starting.
+  void openLinks();
+  void joinGroup(const std::string& address);
+  void introduceToPeers();
+
+  // Calls of this worker.
+  void transmit(WorkerId to, uint64_t callId, OutgoingFrame frame);
+  void complete(const c10::intrusive_ptr<JitFuture>& future, Outcome outcome);
+
+  // Events of the links.
+  void onFrame(WorkerId from, IncomingFrame frame);
+  void onPeerLost(WorkerId peer, const Error& error);
+  std::optional<Refusal> onStranger(const Hello& hello);
+
+  // Ending.
+  void joinStatic(std::chrono::milliseconds timeout, bool shutdown);
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const uint32_t worldSize_; // 0: dynamic
+  const AgentOptions options_;
+  WorkerId self_;
+  ChosenAddress chosen_;
+  std::string address_;
+
+  Timer timer_;
+  WorkerPool requests_;
+  WorkerPool completions_; // apart from requests_: a handler that waits for a call must not starve it
+  ActiveCalls activeCalls_;
+  std::shared_ptr<CallTable> calls_;
+  WorkerDirectory directory_;
+  std::unique_ptr<LinkContext> context_;
+  std::shared_ptr<LinkManager> links_;
+  std::shared_ptr<Server> server_;
+  std::unique_ptr<Membership> membership_;
+  std::atomic<bool> closed_{false};
+  int joinRounds_ = 0;
+};
+
+} // namespace torchwire

@@ -1,0 +1,612 @@
+#include "backend/link_manager.h"
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <utility>
+
+#include "backend/log.h"
+
+namespace torchwire {
+namespace {
+
+constexpr std::chrono::milliseconds kLongestRetryDelay{1000};
+// A duplicate dial is no failure: the peer's own is on its way. The limit only bounds the wait for a
+// peer whose dial never arrives (a firewall that lets one direction through).
+constexpr int kDuplicateAttempts = 30;
+
+Error shutDownError() {
+  return Error(ErrorCode::shutDown, "this worker is shutting down its RPC agent");
+}
+
+Error leftError(const WorkerRecord& peer) {
+  return Error(ErrorCode::peerLeft, peer.describe() + " has left the RPC group");
+}
+
+Error lostError(const WorkerRecord& peer, const Error& cause) {
+  return Error(
+      ErrorCode::linkBroken,
+      "lost the connection to " + peer.describe() + " at " + peer.address + " (" +
+          cause.message() + "): its process may have ended, see its log");
+}
+
+Error dialError(const WorkerRecord& peer, const Error& cause) {
+  if (cause.code() == ErrorCode::refused) {
+    return Error(
+        ErrorCode::refused, peer.describe() + " refused the connection: " + cause.message());
+  }
+  return Error(
+      ErrorCode::unreachable,
+      "cannot reach " + peer.describe() + " at " + peer.address + " (" + cause.message() +
+          "): check that its process runs and that this host can connect to that address");
+}
+
+bool isTransient(ErrorCode code) {
+  return code == ErrorCode::unreachable || code == ErrorCode::linkBroken ||
+      code == ErrorCode::duplicateLink;
+}
+
+} // namespace
+
+LinkManager::LinkManager(LinkContext& context, Timer& timer, Events events, Limits limits)
+    : context_(context), timer_(timer), events_(std::move(events)), limits_(limits) {}
+
+std::string LinkManager::listen() {
+  return context_.listen(
+      [weak = weak_from_this()](std::shared_ptr<Link> link) {
+        if (auto self = weak.lock()) {
+          self->accept(std::move(link));
+        }
+      });
+}
+
+void LinkManager::setGroup(WorkerRecord self, uint64_t groupId) {
+  decltype(early_) early;
+  {
+    MutexLock lock(mutex_);
+    self_ = std::move(self);
+    groupId_ = groupId;
+    inGroup_ = true;
+    early.swap(early_);
+  }
+  for (const auto& [link, hello] : early) {
+    onHello(link, hello);
+  }
+}
+
+void LinkManager::addPeer(const WorkerRecord& record) {
+  MutexLock lock(mutex_);
+  Peer& peer = peers_[record.id];
+  if (peer.record.incarnation != record.incarnation) {
+    peer.record = record;
+    if (peer.state == State::left) {
+      peer.state = State::idle;
+      peer.attempts = 0;
+    }
+  }
+}
+
+void LinkManager::markLeft(WorkerId id) {
+  std::shared_ptr<Link> link;
+  std::deque<Waiting> waiting;
+  Error error;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = find(id);
+    if (peer == nullptr || peer->state == State::left) {
+      return;
+    }
+    error = leftError(peer->record);
+    peer->state = State::left;
+    disconnected_.notify_all();
+    ++peer->generation;
+    link.swap(peer->link);
+    waiting.swap(peer->waiting);
+  }
+  if (link) {
+    link->close();
+  }
+  for (const Waiting& item : waiting) {
+    item.sent(error);
+  }
+  events_.peerLost(id, error);
+}
+
+LinkManager::Peer* LinkManager::find(WorkerId id) {
+  const auto it = peers_.find(id);
+  return it == peers_.end() ? nullptr : &it->second;
+}
+
+LinkManager::Peer* LinkManager::current(const Handle& handle, State state) {
+  Peer* peer = find(handle.peer);
+  const bool same =
+      peer != nullptr && peer->generation == handle.generation && peer->state == state;
+  return same ? peer : nullptr;
+}
+
+void LinkManager::countSent(Peer& peer, const OutgoingFrame& frame) {
+  ++peer.framesSent;
+  peer.bytesSent += frame.bytes();
+}
+
+// ---- sending ------------------------------------------------------------------------------------
+
+void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
+  std::shared_ptr<Link> link;
+  Error error;
+  bool dial = false;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = find(to);
+    if (leaving_) {
+      error = shutDownError();
+    } else if (peer == nullptr) {
+      error = Error(
+          ErrorCode::unreachable, "no worker of rank " + std::to_string(to) + " is in the group");
+    } else if (peer->state == State::left) {
+      error = leftError(peer->record);
+    } else if (peer->state == State::connected) {
+      link = peer->link;
+      countSent(*peer, frame);
+    } else {
+      peer->waiting.push_back({std::move(frame), std::move(sent)});
+      dial = peer->state == State::idle;
+      if (dial) {
+        peer->state = State::dialling;
+        peer->attempts = 0;
+      }
+    }
+  }
+  if (error) {
+    sent(error);
+  } else if (link) {
+    link->send(std::move(frame), std::move(sent));
+  } else if (dial) {
+    startDial(to);
+  }
+}
+
+void LinkManager::sendIfConnected(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
+  std::shared_ptr<Link> link;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = find(to);
+    if (peer != nullptr && peer->state == State::connected) {
+      link = peer->link;
+      countSent(*peer, frame);
+    }
+  }
+  if (link) {
+    link->send(std::move(frame), std::move(sent));
+  } else {
+    sent(Error(ErrorCode::linkBroken, "the link on which the request came is gone"));
+  }
+}
+
+void LinkManager::connect(WorkerId to, Link::Sent done) {
+  bool connected = false;
+  {
+    MutexLock lock(mutex_);
+    const Peer* peer = find(to);
+    connected = peer != nullptr && peer->state == State::connected;
+  }
+  if (connected) {
+    done(Error());
+  } else {
+    send(to, OutgoingFrame(), std::move(done));
+  }
+}
+
+// ---- dialling -----------------------------------------------------------------------------------
+
+Hello LinkManager::introduction() const {
+  Hello hello;
+  hello.self = self_;
+  hello.groupId = groupId_;
+  hello.offer = context_.offer();
+  return hello;
+}
+
+void LinkManager::startDial(WorkerId to) {
+  Handle dial{to, 0, nullptr};
+  Hello hello;
+  std::string address;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = find(to);
+    if (peer == nullptr || peer->state != State::dialling || leaving_) {
+      return;
+    }
+    dial.generation = ++peer->generation;
+    ++peer->attempts;
+    hello = introduction();
+    hello.toId = peer->record.id;
+    hello.toIncarnation = peer->record.incarnation;
+    address = peer->record.address;
+  }
+  dial.link = context_.dial(address);
+  {
+    MutexLock lock(mutex_);
+    if (Peer* peer = current(dial, State::dialling)) {
+      peer->link = dial.link;
+    }
+  }
+  auto self = shared_from_this();
+  dial.link->send(hello.encode(FrameKind::hello), [](const Error&) {
+    // An error shows on the receive below too.
+  });
+  dial.link->receive([self, dial](const Error& error, IncomingFrame frame) {
+    self->onDialReply(dial, error, frame);
+  });
+  timer_.after(limits_.handshake, [weak = weak_from_this(), dial] {
+    if (auto self = weak.lock()) {
+      self->dialFailed(dial, Error(ErrorCode::unreachable, "it did not answer in time"));
+    }
+  });
+}
+
+void LinkManager::onDialReply(
+    const Handle& dial, const Error& error, const IncomingFrame& frame) {
+  if (error) {
+    dialFailed(dial, error);
+    return;
+  }
+  try {
+    const FrameKind kind = kindOf(frame);
+    if (kind == FrameKind::welcome) {
+      onWelcome(dial, Hello::decode(frame));
+    } else if (kind == FrameKind::refuse) {
+      const Refusal refusal = Refusal::decode(frame);
+      dialFailed(dial, Error(refusal.code, refusal.reason));
+    } else {
+      throw FormatError("a frame of kind " + std::to_string(static_cast<int>(kind)));
+    }
+  } catch (const FormatError& e) {
+    dialFailed(dial, Error(ErrorCode::refused, std::string("no valid handshake: ") + e.what()));
+  }
+}
+
+void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
+  std::deque<Waiting> waiting;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = current(dial, State::dialling);
+    if (peer == nullptr) {
+      lock.unlock();
+      dial.link->close();
+      return;
+    }
+    peer->state = State::connected;
+    peer->link = dial.link;
+    peer->description = context_.describe(welcome.offer);
+    waiting.swap(peer->waiting);
+    for (const Waiting& item : waiting) {
+      countSent(*peer, item.frame);
+    }
+  }
+  flush(dial, std::move(waiting));
+  receiveNext(dial);
+}
+
+void LinkManager::dialFailed(const Handle& dial, const Error& error) {
+  std::shared_ptr<Link> link;
+  std::chrono::milliseconds delay{0};
+  bool retry = false;
+  uint64_t generation = 0;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = current(dial, State::dialling);
+    if (peer == nullptr) {
+      return;
+    }
+    link.swap(peer->link);
+    generation = ++peer->generation; // whatever else this dial reports is stale
+    const int attempts =
+        error.code() == ErrorCode::duplicateLink ? kDuplicateAttempts : limits_.attempts;
+    retry = isTransient(error.code()) && peer->attempts < attempts && !leaving_;
+    delay = std::min(limits_.retryDelay * (1 << std::min(peer->attempts - 1, 10)), kLongestRetryDelay);
+  }
+  if (link) {
+    link->close();
+  }
+  if (!retry) {
+    failWaiting(dial.peer, generation, error);
+    return;
+  }
+  timer_.after(delay, [weak = weak_from_this(), to = dial.peer, generation] {
+    auto self = weak.lock();
+    if (!self) {
+      return;
+    }
+    {
+      MutexLock lock(self->mutex_);
+      if (self->current({to, generation, nullptr}, State::dialling) == nullptr) {
+        return; // the peer's own dial came meanwhile
+      }
+    }
+    self->startDial(to);
+  });
+}
+
+void LinkManager::failWaiting(WorkerId to, uint64_t generation, const Error& cause) {
+  std::deque<Waiting> waiting;
+  Error error;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = current({to, generation, nullptr}, State::dialling);
+    if (peer == nullptr) {
+      return;
+    }
+    peer->state = State::idle;
+    waiting.swap(peer->waiting);
+    error = dialError(peer->record, cause);
+  }
+  log(LogLevel::warning, error.message());
+  for (const Waiting& item : waiting) {
+    item.sent(error);
+  }
+  events_.peerLost(to, error);
+}
+
+// ---- accepting ----------------------------------------------------------------------------------
+
+void LinkManager::accept(std::shared_ptr<Link> link) {
+  const auto spoke = std::make_shared<std::atomic<bool>>(false);
+  timer_.after(limits_.handshake, [waiting = std::weak_ptr<Link>(link), spoke] {
+    const auto silent = waiting.lock();
+    if (silent && !*spoke) {
+      log(LogLevel::warning, "closed a link that said nothing");
+      silent->close();
+    }
+  });
+  link->receive([weak = weak_from_this(), link, spoke](const Error& error, IncomingFrame frame) {
+    *spoke = true;
+    auto self = weak.lock();
+    if (!self || error) {
+      link->close();
+      return;
+    }
+    try {
+      if (kindOf(frame) != FrameKind::hello) {
+        throw FormatError("the first frame is no hello");
+      }
+      self->onHello(link, Hello::decode(frame));
+    } catch (const FormatError& e) {
+      log(LogLevel::warning, std::string("closed a link that did not say hello: ") + e.what());
+      link->close();
+    }
+  });
+}
+
+void LinkManager::onHello(const std::shared_ptr<Link>& link, const Hello& hello) {
+  std::optional<Refusal> refusal;
+  bool known = false;
+  {
+    MutexLock lock(mutex_);
+    if (!inGroup_) {
+      early_.emplace_back(link, hello);
+      return;
+    }
+    refusal = objectionToHello(hello, self_, groupId_);
+    const Peer* peer = find(hello.self.id);
+    known = peer != nullptr && peer->record.incarnation == hello.self.incarnation;
+    if (leaving_ && !refusal) {
+      refusal = Refusal{ErrorCode::refused, self_.describe() + " is shutting down"};
+    }
+  }
+  if (!refusal && !known) {
+    refusal = events_.stranger
+        ? events_.stranger(hello)
+        : Refusal{ErrorCode::refused, "it knows no " + hello.self.describe()};
+    if (!refusal) {
+      addPeer(hello.self);
+    }
+  }
+  if (refusal) {
+    refuse(link, hello, *refusal);
+  } else {
+    adopt(link, hello);
+  }
+}
+
+void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
+  Handle handle{hello.self.id, 0, link};
+  Hello welcome;
+  std::shared_ptr<Link> previous;
+  std::deque<Waiting> waiting;
+  Error lostPrevious;
+  bool ourDialStands = false;
+  {
+    MutexLock lock(mutex_);
+    Peer& peer = peers_[hello.self.id];
+    ourDialStands =
+        peer.state == State::dialling && peer.link != nullptr && self_.id < hello.self.id;
+    if (!ourDialStands) {
+      if (peer.state == State::connected) { // it saw the old link break before we did
+        lostPrevious = lostError(peer.record, Error(ErrorCode::linkBroken, "it dialled anew"));
+        ++peer.linksLost;
+      }
+      previous = std::exchange(peer.link, link);
+      peer.state = State::connected;
+      handle.generation = ++peer.generation;
+      peer.description = context_.describe(hello.offer);
+      waiting.swap(peer.waiting);
+      for (const Waiting& item : waiting) {
+        countSent(peer, item.frame);
+      }
+      welcome = introduction();
+    }
+  }
+  if (ourDialStands) {
+    refuse(link, hello, Refusal{ErrorCode::duplicateLink, "the peer's own dial is under way"});
+    return;
+  }
+  if (previous) {
+    previous->close();
+  }
+  if (lostPrevious) {
+    events_.peerLost(hello.self.id, lostPrevious);
+  }
+  link->send(welcome.encode(FrameKind::welcome), [](const Error&) {});
+  flush(handle, std::move(waiting));
+  receiveNext(handle);
+}
+
+void LinkManager::refuse(
+    const std::shared_ptr<Link>& link, const Hello& hello, const Refusal& refusal) {
+  if (refusal.code != ErrorCode::duplicateLink) {
+    log(LogLevel::warning,
+        "refused a connection of " + hello.self.describe() + " at " + hello.self.address + ": " +
+            refusal.reason);
+  }
+  link->send(refusal.encode(), [](const Error&) {});
+  // The peer closes after it has read the refusal: closing here could overtake it.
+  link->receive([link](const Error&, IncomingFrame) { link->close(); });
+}
+
+// ---- a connected link ---------------------------------------------------------------------------
+
+void LinkManager::flush(const Handle& connected, std::deque<Waiting> waiting) {
+  for (Waiting& item : waiting) {
+    if (item.frame.head.empty()) {
+      item.sent(Error()); // connect(): the link was all that was asked for
+    } else {
+      connected.link->send(std::move(item.frame), std::move(item.sent));
+    }
+  }
+}
+
+void LinkManager::receiveNext(const Handle& connected) {
+  auto self = shared_from_this();
+  connected.link->receive([self, connected](const Error& error, IncomingFrame frame) {
+    if (error) {
+      self->lost(connected, error);
+      return;
+    }
+    self->receiveNext(connected); // first, so that the next frame is read while this one is handled
+    self->onFrame(connected, std::move(frame));
+  });
+}
+
+void LinkManager::onFrame(const Handle& connected, IncomingFrame frame) {
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = current(connected, State::connected);
+    if (peer == nullptr) {
+      return;
+    }
+    ++peer->framesReceived;
+    peer->bytesReceived += frame.bytes();
+  }
+  try {
+    switch (kindOf(frame)) {
+      case FrameKind::request:
+      case FrameKind::response:
+        events_.frame(connected.peer, std::move(frame));
+        return;
+      case FrameKind::goodbye:
+        markLeft(connected.peer);
+        return;
+      default:
+        throw FormatError("a second handshake");
+    }
+  } catch (const FormatError& e) {
+    lost(connected, Error(ErrorCode::badFrame, std::string("it broke the protocol: ") + e.what()));
+  }
+}
+
+void LinkManager::lost(const Handle& connected, const Error& cause) {
+  Error error;
+  bool quiet = false;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = current(connected, State::connected);
+    if (peer == nullptr) {
+      return;
+    }
+    peer->state = State::idle;
+    disconnected_.notify_all();
+    ++peer->generation;
+    ++peer->linksLost;
+    peer->link = nullptr;
+    error = lostError(peer->record, cause);
+    quiet = leaving_;
+  }
+  connected.link->close();
+  if (!quiet) {
+    log(LogLevel::warning, error.message());
+  }
+  events_.peerLost(connected.peer, error);
+}
+
+// ---- leaving ------------------------------------------------------------------------------------
+
+void LinkManager::leave(std::chrono::milliseconds patience) {
+  std::vector<std::shared_ptr<Link>> connected;
+  std::vector<std::shared_ptr<Link>> others;
+  std::vector<Waiting> waiting;
+  {
+    MutexLock lock(mutex_);
+    leaving_ = true;
+    for (auto& [id, peer] : peers_) {
+      if (peer.link) {
+        (peer.state == State::connected ? connected : others).push_back(peer.link);
+      }
+      std::move(peer.waiting.begin(), peer.waiting.end(), std::back_inserter(waiting));
+      peer.waiting.clear();
+    }
+    for (auto& [link, hello] : early_) {
+      others.push_back(link);
+    }
+    early_.clear();
+  }
+  for (const Waiting& item : waiting) {
+    item.sent(shutDownError());
+  }
+  for (const auto& link : connected) {
+    link->send(bareFrame(FrameKind::goodbye), [](const Error&) {});
+  }
+  // A peer closes its end once it has read the goodbye. To wait for that, rather than for the write,
+  // means that every peer knows of the leave when this returns.
+  {
+    MutexLock lock(mutex_);
+    disconnected_.wait_for(lock, patience, [this] { return noneConnected(); });
+  }
+  for (const auto& link : others) {
+    link->close();
+  }
+  for (const auto& link : connected) {
+    link->close();
+  }
+}
+
+bool LinkManager::noneConnected() const {
+  return std::none_of(peers_.begin(), peers_.end(), [](const auto& entry) {
+    return entry.second.state == State::connected;
+  });
+}
+
+std::vector<PeerStatus> LinkManager::status() const {
+  static const std::map<State, std::string> kNames = {
+      {State::idle, "idle"},
+      {State::dialling, "dialling"},
+      {State::connected, "connected"},
+      {State::left, "left"}};
+  std::vector<PeerStatus> all;
+  MutexLock lock(mutex_);
+  for (const auto& [id, peer] : peers_) {
+    PeerStatus status;
+    status.record = peer.record;
+    status.state = kNames.at(peer.state);
+    status.link = peer.description;
+    status.framesSent = peer.framesSent;
+    status.framesReceived = peer.framesReceived;
+    status.bytesSent = peer.bytesSent;
+    status.bytesReceived = peer.bytesReceived;
+    status.linksLost = peer.linksLost;
+    all.push_back(std::move(status));
+  }
+  return all;
+}
+
+} // namespace torchwire

@@ -1,0 +1,155 @@
+// One link per peer: who dials, who accepts, what waits meanwhile, and what happens when it breaks.
+//
+// A peer's state:
+//
+//   idle ──send()──▶ dialling ──welcome──▶ connected ──error──▶ idle
+//    │                  │ ▲                    ▲                (calls fail; the next send dials anew)
+//    │                  │ └─retry after a      │
+//    │                  │   while              │
+//    │                  ├─error, refusal──▶ idle (what waited fails)
+//    └────hello of the peer────────────────────┤
+//                       └──hello of the peer───┘
+//   any ──goodbye──▶ left (sends fail at once)
+//
+// When two workers dial each other at the same time, the dial of the one with the lower id stands: it
+// refuses the other's hello (duplicateLink), and the other accepts its hello while dialling.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/annotations.h"
+#include "backend/handshake.h"
+#include "backend/link.h"
+#include "backend/roster.h"
+#include "backend/timer.h"
+
+namespace torchwire {
+
+/// A peer as shown in debug information.
+struct PeerStatus {
+  WorkerRecord record;
+  std::string state;
+  LinkDescription link;
+  uint64_t framesSent = 0, framesReceived = 0;
+  uint64_t bytesSent = 0, bytesReceived = 0;
+  uint64_t linksLost = 0;
+};
+
+/// Carries frames to and from all peers. Events are called unlocked, on any thread, and must not
+/// block. Thread-safe. Held by shared_ptr: link callbacks keep it alive.
+class LinkManager : public std::enable_shared_from_this<LinkManager> {
+ public:
+  struct Events {
+    /// A request or a response arrived.
+    std::function<void(WorkerId from, IncomingFrame)> frame;
+    /// The link to a peer is gone, or none could be made: calls to it will not be answered.
+    std::function<void(WorkerId, const Error&)> peerLost;
+    /// A worker that is not among the peers says hello. Returns the record to add as a peer, or why
+    /// it may not join. Unset: strangers are refused.
+    std::function<std::optional<Refusal>(const Hello&)> stranger;
+  };
+  struct Limits {
+    std::chrono::milliseconds handshake{20000}; // for one dial or one accept to finish
+    std::chrono::milliseconds retryDelay{50}; // before the second dial; doubles each time
+    int attempts = 4;
+  };
+
+  LinkManager(LinkContext& context, Timer& timer, Events events, Limits limits);
+
+  /// Starts to listen. Returns the address that others dial. Links are accepted from setGroup() on;
+  /// hellos that come before wait.
+  std::string listen();
+
+  /// Says who this worker is and in which group; answers the hellos that came meanwhile.
+  void setGroup(WorkerRecord self, uint64_t groupId) EXCLUDES(mutex_);
+
+  /// Adds a peer, or replaces an earlier incarnation of it.
+  void addPeer(const WorkerRecord& record) EXCLUDES(mutex_);
+  /// Forgets nothing but marks the peer as gone: sends to it fail.
+  void markLeft(WorkerId id) EXCLUDES(mutex_);
+
+  /// Sends a frame, dialling first if need be. `sent` as in Link.
+  void send(WorkerId to, OutgoingFrame frame, Link::Sent sent) EXCLUDES(mutex_);
+  /// Sends a frame on the link that is there, else drops it (a response whose caller is gone).
+  void sendIfConnected(WorkerId to, OutgoingFrame frame, Link::Sent sent) EXCLUDES(mutex_);
+  /// Dials a peer that has no link, for its hello to make this worker known there.
+  void connect(WorkerId to, Link::Sent done) EXCLUDES(mutex_);
+
+  /// Tells all connected peers that this worker leaves, waits until they know (at most `patience`) and
+  /// closes all links. Idempotent.
+  void leave(std::chrono::milliseconds patience) EXCLUDES(mutex_);
+
+  std::vector<PeerStatus> status() const EXCLUDES(mutex_);
+
+ private:
+  enum class State { idle, dialling, connected, left };
+  struct Waiting {
+    OutgoingFrame frame; // with an empty head: wanted is only the link
+    Link::Sent sent;
+  };
+  struct Peer {
+    WorkerRecord record;
+    State state = State::idle;
+    // Counts the links and dials to this peer, so that a callback of an old one can be told apart.
+    uint64_t generation = 0;
+    std::shared_ptr<Link> link; // while dialling: the one being dialled
+    std::deque<Waiting> waiting;
+    int attempts = 0;
+    LinkDescription description;
+    uint64_t framesSent = 0, framesReceived = 0, bytesSent = 0, bytesReceived = 0, linksLost = 0;
+  };
+  // A link under construction or in use, as its callbacks name it.
+  struct Handle {
+    WorkerId peer;
+    uint64_t generation;
+    std::shared_ptr<Link> link;
+  };
+
+  void startDial(WorkerId to) EXCLUDES(mutex_);
+  void onDialReply(const Handle& dial, const Error& error, const IncomingFrame& frame);
+  void onWelcome(const Handle& dial, const Hello& welcome) EXCLUDES(mutex_);
+  void dialFailed(const Handle& dial, const Error& error) EXCLUDES(mutex_);
+  void failWaiting(WorkerId to, uint64_t generation, const Error& error) EXCLUDES(mutex_);
+
+  void accept(std::shared_ptr<Link> link) EXCLUDES(mutex_);
+  void onHello(const std::shared_ptr<Link>& link, const Hello& hello) EXCLUDES(mutex_);
+  void adopt(const std::shared_ptr<Link>& link, const Hello& hello) EXCLUDES(mutex_);
+  void refuse(const std::shared_ptr<Link>& link, const Hello& hello, const Refusal& refusal);
+
+  void flush(const Handle& connected, std::deque<Waiting> waiting);
+  void receiveNext(const Handle& connected);
+  void onFrame(const Handle& connected, IncomingFrame frame) EXCLUDES(mutex_);
+  void lost(const Handle& connected, const Error& error) EXCLUDES(mutex_);
+
+  Hello introduction() const REQUIRES(mutex_);
+  Peer* find(WorkerId id) REQUIRES(mutex_);
+  Peer* current(const Handle& handle, State state) REQUIRES(mutex_);
+  void countSent(Peer& peer, const OutgoingFrame& frame) REQUIRES(mutex_);
+  bool noneConnected() const REQUIRES(mutex_);
+
+  LinkContext& context_;
+  Timer& timer_;
+  const Events events_;
+  const Limits limits_;
+
+  mutable Mutex mutex_;
+  std::condition_variable_any disconnected_;
+  bool inGroup_ GUARDED_BY(mutex_) = false;
+  bool leaving_ GUARDED_BY(mutex_) = false;
+  WorkerRecord self_ GUARDED_BY(mutex_);
+  uint64_t groupId_ GUARDED_BY(mutex_) = 0;
+  std::map<WorkerId, Peer> peers_ GUARDED_BY(mutex_);
+  // Links accepted before the group is known, or whose hello has not come yet.
+  std::vector<std::pair<std::shared_ptr<Link>, Hello>> early_ GUARDED_BY(mutex_);
+};
+
+} // namespace torchwire

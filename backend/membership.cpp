@@ -1,0 +1,209 @@
+#include "backend/membership.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <algorithm>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+namespace torchwire {
+namespace {
+
+// The store's keys, all below the prefix that init_rpc puts before each group.
+const std::string kRosterKey = "torchwire/roster"; // Roster, changed by compare-and-set only
+const std::string kVerdictKey = "torchwire/verdict"; // "ok", or why the static group cannot start
+const std::string kShutdownKey = "torchwire/shutdown/"; // + round + what is counted
+const std::string kAccepted = "ok";
+
+// What was being done when the store failed.
+const std::string kJoining = "join the RPC group";
+const std::string kShuttingDown = "shut down together with the RPC group";
+
+constexpr std::chrono::microseconds kFirstPoll{500};
+constexpr std::chrono::microseconds kLongestPoll{20000};
+constexpr std::chrono::seconds kFarewell{5};
+
+std::vector<uint8_t> toStore(const std::vector<char>& bytes) {
+  return std::vector<uint8_t>(bytes.begin(), bytes.end());
+}
+
+uint64_t randomNumber() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+std::vector<uint8_t> toStore(const std::string& text) {
+  return std::vector<uint8_t>(text.begin(), text.end());
+}
+
+Roster rosterOf(const std::vector<uint8_t>& bytes) {
+  return bytes.empty() ? Roster() : Roster::decode(std::vector<char>(bytes.begin(), bytes.end()));
+}
+
+/// Runs a store operation; a failure says what could not be done.
+template <typename Operation>
+auto asking(const WorkerRecord& self, const std::string& what, Operation operation) {
+  try {
+    return operation();
+  } catch (const std::exception& e) {
+    const std::string reason = e.what(); // c10 errors append a stack trace
+    throw std::runtime_error(
+        self.describe() + " could not " + what +
+        ": the rendezvous store (init_method, MASTER_ADDR and MASTER_PORT) did not answer: " +
+        reason.substr(0, reason.find('\n')));
+  }
+}
+
+/// Asks `ready` ever less often until it says yes; false after the time-out.
+template <typename Ready>
+bool poll(std::chrono::milliseconds timeout, Ready ready) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  auto pause = kFirstPoll;
+  while (!ready()) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return false;
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kLongestPoll);
+  }
+  return true;
+}
+
+} // namespace
+
+Membership::Membership(
+    c10::intrusive_ptr<c10d::Store> store,
+    WorkerRecord self,
+    uint32_t worldSize,
+    std::chrono::milliseconds timeout)
+    : store_(std::move(store)), self_(std::move(self)), worldSize_(worldSize), timeout_(timeout) {}
+
+Roster Membership::join() {
+  Roster entered = enter();
+  if (!entered.isStatic()) {
+    return entered;
+  }
+  if (entered.isComplete()) {
+    decide(kAccepted);
+  }
+  awaitVerdict();
+  return asking(self_, kJoining, [&] { return rosterOf(store_->get(kRosterKey)); });
+}
+
+Roster Membership::enter() {
+  std::vector<uint8_t> seen;
+  for (;;) {
+    Roster roster = rosterOf(seen);
+    if (const auto objection = roster.objectionTo(self_, worldSize_)) {
+      if (roster.isStatic()) { // those who wait for the group to be complete would wait in vain
+        decide(*objection);
+      }
+      throw std::runtime_error(*objection);
+    }
+    if (roster.workers.empty()) {
+      roster.worldSize = worldSize_;
+      roster.groupId = randomNumber();
+    }
+    roster.workers.push_back(self_);
+    const std::vector<uint8_t> wanted = toStore(roster.encode());
+    std::vector<uint8_t> now =
+        asking(self_, kJoining, [&] { return store_->compareSet(kRosterKey, seen, wanted); });
+    if (now == wanted) {
+      return roster;
+    }
+    seen = std::move(now); // someone else was quicker
+  }
+}
+
+void Membership::decide(const std::string& verdict) {
+  // The first verdict stands: a worker that comes to a group that already runs does not end it.
+  asking(self_, kJoining, [&] { store_->compareSet(kVerdictKey, {}, toStore(verdict)); });
+}
+
+void Membership::awaitVerdict() {
+  const bool decided = poll(timeout_, [&] {
+    return asking(self_, kJoining, [&] { return store_->check({kVerdictKey}); });
+  });
+  if (!decided) {
+    throw std::runtime_error(
+        self_.describe() + " waited " + std::to_string(timeout_.count() / 1000) +
+        " s for the RPC group of world_size=" + std::to_string(worldSize_) +
+        " to be complete; not there: " + missing());
+  }
+  const std::vector<uint8_t> bytes =
+      asking(self_, kJoining, [&] { return store_->get(kVerdictKey); });
+  const std::string verdict(bytes.begin(), bytes.end());
+  if (verdict != kAccepted) {
+    throw std::runtime_error(verdict);
+  }
+}
+
+std::string Membership::missing() {
+  const Roster roster =
+      asking(self_, kJoining, [&] { return rosterOf(store_->get(kRosterKey)); });
+  std::string ranks;
+  for (WorkerId id = 0; id < static_cast<WorkerId>(worldSize_); ++id) {
+    if (roster.find(id) == nullptr) {
+      ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(id);
+    }
+  }
+  return ranks;
+}
+
+void Membership::leave() {
+  asking(self_, "leave the RPC group", [&] {
+    std::vector<uint8_t> seen = store_->get(kRosterKey);
+    for (;;) {
+      Roster roster = rosterOf(seen);
+      roster.remove(self_);
+      const std::vector<uint8_t> wanted = toStore(roster.encode());
+      std::vector<uint8_t> now = store_->compareSet(kRosterKey, seen, wanted);
+      if (now == wanted) {
+        return;
+      }
+      seen = std::move(now);
+    }
+  });
+}
+
+Membership::Totals Membership::sum(
+    const std::string& round, Totals mine, const std::function<void()>& interrupted) {
+  const std::string key = kShutdownKey + round + "/";
+  asking(self_, kShuttingDown, [&] {
+    store_->add(key + "started", mine.started);
+    store_->add(key + "finished", mine.finished);
+    if (store_->add(key + "arrived", 1) == static_cast<int64_t>(worldSize_)) {
+      store_->set(key + "all", std::vector<uint8_t>{1});
+    }
+  });
+  poll(std::chrono::hours(24 * 365), [&] {
+    interrupted();
+    return asking(self_, kShuttingDown, [&] { return store_->check({key + "all"}); });
+  });
+  return asking(self_, kShuttingDown, [&] {
+    return Totals{store_->add(key + "started", 0), store_->add(key + "finished", 0)};
+  });
+}
+
+void Membership::waitForOthersToFinish() {
+  const std::string key = kShutdownKey + "finished";
+  asking(self_, kShuttingDown, [&] {
+    store_->add(key, 1);
+    if (self_.id == 0) { // PyTorch's launchers put the store into the process of rank 0
+      poll(kFarewell, [&] { return store_->add(key, 0) >= static_cast<int64_t>(worldSize_); });
+    }
+  });
+}
+
+std::string hostOfStore(const c10::intrusive_ptr<c10d::Store>& store) {
+  c10::intrusive_ptr<c10d::Store> inner = store;
+  while (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(inner.get())) {
+    inner = prefixed->getUnderlyingStore();
+  }
+  const auto* tcp = dynamic_cast<c10d::TCPStore*>(inner.get());
+  return tcp == nullptr ? std::string() : tcp->getHost();
+}
+
+} // namespace torchwire

@@ -1,0 +1,62 @@
+// How workers find each other: the group's member list in the rendezvous store.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "backend/roster.h"
+
+namespace torchwire {
+
+/// One worker's view of the group's entries in the store. Every store error is rethrown as
+/// std::runtime_error with a sentence that says what was being done.
+/// Not thread-safe: used by one thread at a time.
+class Membership {
+ public:
+  /// `timeout` bounds the wait for the other workers of a static group.
+  Membership(
+      c10::intrusive_ptr<c10d::Store> store,
+      WorkerRecord self,
+      uint32_t worldSize,
+      std::chrono::milliseconds timeout);
+
+  /// Enters this worker into the list. A static group: returns once all are there, with the same
+  /// roster everywhere; if one of them cannot be in the group, throws the same sentence on every
+  /// worker. A dynamic group: returns those that are there now, this worker included.
+  /// Throws std::runtime_error.
+  Roster join();
+
+  /// Takes this worker off a dynamic group's list.
+  void leave();
+
+  /// Adds up the numbers that all workers of a static group pass; returns once all have.
+  /// `interrupted` is asked now and then while waiting and ends the wait by throwing.
+  struct Totals {
+    int64_t started;
+    int64_t finished;
+  };
+  Totals sum(const std::string& round, Totals mine, const std::function<void()>& interrupted);
+
+  /// Returns once all workers have got their last answer from the store, or after a while: for the
+  /// worker whose process may host the store.
+  void waitForOthersToFinish();
+
+ private:
+  Roster enter();
+  void awaitVerdict();
+  void decide(const std::string& verdict);
+  std::string missing();
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const WorkerRecord self_;
+  const uint32_t worldSize_;
+  const std::chrono::milliseconds timeout_;
+};
+
+/// The host of the rendezvous store, where it has one (a TCPStore, perhaps behind prefixes), else "".
+std::string hostOfStore(const c10::intrusive_ptr<c10d::Store>& store);
+
+} // namespace torchwire

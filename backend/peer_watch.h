@@ -1,0 +1,33 @@
+// Whether a worker that others wait for is still there.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "backend/link_manager.h"
+
+namespace torchwire {
+
+/// Watches the peers of a static group during its shutdown, which waits for all of them. A peer whose
+/// link broke is dialled again; if that fails, its process is gone and the wait is in vain.
+/// Used by one thread.
+class PeerWatch {
+ public:
+  /// `timeout` bounds the whole wait; 0: none.
+  PeerWatch(LinkManager& links, std::chrono::milliseconds timeout);
+
+  /// To be called often. Throws std::runtime_error that names the peer that is gone, or says that the
+  /// time is over.
+  void check() const;
+
+ private:
+  struct Verdict;
+
+  LinkManager& links_;
+  const std::chrono::milliseconds timeout_;
+  const Timer::Clock::time_point start_ = Timer::Clock::now();
+  mutable Timer::Clock::time_point nextDial_ = start_;
+  const std::shared_ptr<Verdict> verdict_; // shared with dials that end later
+};
+
+} // namespace torchwire

@@ -1,0 +1,63 @@
+// Who is in the group: the list that workers keep in the store, and what keeps a worker out of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/bytes.h"
+
+namespace torchwire {
+
+/// PyTorch's rank of a worker in the RPC group.
+using WorkerId = int32_t;
+
+/// What a worker tells the group of itself. A value.
+struct WorkerRecord {
+  std::string name;
+  WorkerId id = -1;
+  uint64_t incarnation = 0; // random, new at every start
+  std::string address; // where others dial it: "transport://host:port"
+  std::string torchVersion; // the public part: "2.11.0"
+  uint32_t protocolVersion = 0;
+
+  void write(ByteWriter& out) const;
+  static WorkerRecord read(ByteReader& in);
+
+  /// For messages to users: `worker 'trainer0' (rank 2)`.
+  std::string describe() const;
+};
+
+/// A sentence that says what is wrong with a worker's name, or nothing. PyTorch's rule: 1 to 127
+/// characters out of letters, digits, '_', '-' and ':'.
+std::optional<std::string> objectionToName(const std::string& name);
+
+/// The group as the store holds it. A value; not thread-safe.
+struct Roster {
+  uint32_t worldSize = 0; // 0: a dynamic group, which workers join and leave
+  uint64_t groupId = 0; // drawn by the first worker; tells groups on one network apart
+  std::vector<WorkerRecord> workers; // in the order in which they joined
+
+  bool isStatic() const {
+    return worldSize != 0;
+  }
+  bool isComplete() const {
+    return isStatic() && workers.size() == worldSize;
+  }
+  const WorkerRecord* find(WorkerId id) const;
+  const WorkerRecord* find(const std::string& name) const;
+
+  /// A sentence that says why `worker`, started with `worldSize` (0: none given), cannot be in this
+  /// group, or nothing. The same sentence is shown on every worker of a static group.
+  std::optional<std::string> objectionTo(const WorkerRecord& worker, uint32_t worldSize) const;
+
+  /// Takes the worker of this incarnation off the list, if it is there.
+  void remove(const WorkerRecord& worker);
+
+  std::vector<char> encode() const;
+  /// Throws FormatError.
+  static Roster decode(const std::vector<char>& bytes);
+};
+
+} // namespace torchwire

@@ -1,0 +1,73 @@
+#include "backend/server.h"
+
+#include <ATen/core/ivalue_inl.h>
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "backend/codec.h"
+#include "backend/log.h"
+#include "cuda/devices.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+
+/// The response frame for what a handler left, or for why it cannot be sent.
+OutgoingFrame encodeResult(rpc::JitFuture& result) {
+  try {
+    if (!result.hasError()) {
+      auto message = result.value().toCustomClass<rpc::Message>();
+      cuda::refuseCudaTensors(std::as_const(*message).tensors(), "Response");
+      return encodeMessage(FrameKind::response, std::move(message));
+    }
+    return encodeMessage(
+        FrameKind::response, rpc::createExceptionResponse(result.tryRetrieveErrorMessage(), -1));
+  } catch (const std::exception& e) {
+    return encodeMessage(FrameKind::response, rpc::createExceptionResponse(e, -1));
+  }
+}
+
+} // namespace
+
+Server::Server(const rpc::RequestCallback& callback, WorkerPool& pool, Respond respond)
+    : callback_(callback), pool_(pool), respond_(std::move(respond)) {}
+
+void Server::serve(WorkerId caller, IncomingFrame frame) {
+  ++metrics_.active;
+  pool_.run([self = shared_from_this(), caller, frame = std::move(frame)]() mutable {
+    self->run(caller, std::move(frame));
+  });
+}
+
+void Server::run(WorkerId caller, IncomingFrame frame) {
+  const uint64_t callId = headerOf(frame).callId;
+  auto result = process(std::move(frame));
+  ++metrics_.activeAsync;
+  result->addCallback([self = shared_from_this(), caller, callId](JitFuture& done) {
+    --self->metrics_.activeAsync;
+    --self->metrics_.active;
+    self->answer(caller, callId, done);
+  });
+}
+
+c10::intrusive_ptr<rpc::JitFuture> Server::process(IncomingFrame frame) {
+  try {
+    auto request = decodeMessage(std::move(frame));
+    return callback_(*request, {});
+  } catch (const std::exception&) {
+    auto failed = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
+    failed->setError(std::current_exception());
+    return failed;
+  }
+}
+
+void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {
+  OutgoingFrame frame = encodeResult(result);
+  setCallId(frame, callId);
+  respond_(caller, std::move(frame));
+}
+
+} // namespace torchwire

@@ -1,0 +1,288 @@
+#include "backend/tensorpipe_link.h"
+
+#include <tensorpipe/tensorpipe.h>
+
+#include <atomic>
+#include <stdexcept>
+
+#include "backend/address.h"
+#include "backend/bytes.h"
+#include "backend/log.h"
+#include "backend/transport_table.h"
+
+namespace torchwire {
+namespace {
+
+namespace tp = tensorpipe;
+
+Error fromTensorPipe(const tp::Error& error) {
+  return error ? Error(ErrorCode::linkBroken, error.what()) : Error();
+}
+
+/// Runs `body`, turning what it throws into an error: an exception in a TensorPipe callback would end
+/// the process.
+template <typename Body>
+Error guarded(Body body) {
+  try {
+    body();
+    return Error();
+  } catch (const std::exception& e) {
+    return Error(ErrorCode::badFrame, e.what());
+  }
+}
+
+tp::Message toMessage(const OutgoingFrame& frame) {
+  tp::Message message;
+  message.payloads.reserve(1 + frame.payloads.size());
+  // TensorPipe has one type for reading and writing, hence its pointers to non-const.
+  message.payloads.push_back(
+      {const_cast<char*>(frame.head.data()), frame.head.size(), std::string()}); // NOLINT
+  for (const Segment& payload : frame.payloads) {
+    message.payloads.push_back(
+        {const_cast<void*>(payload.data), payload.length, std::string()}); // NOLINT
+  }
+  message.tensors.reserve(frame.tensors.size());
+  for (const Segment& tensor : frame.tensors) {
+    tp::Message::Tensor out;
+    out.buffer = tp::CpuBuffer{.ptr = const_cast<void*>(tensor.data)}; // NOLINT
+    out.length = tensor.length;
+    out.targetDevice = tp::Device(tp::kCpuDeviceType, 0);
+    message.tensors.push_back(std::move(out));
+  }
+  return message;
+}
+
+/// Memory for a frame that the peer announced, in the frame and in TensorPipe's form.
+tp::Allocation allocate(const tp::Descriptor& descriptor, IncomingFrame& frame) {
+  if (descriptor.payloads.empty()) {
+    throw FormatError("a message without a payload");
+  }
+  tp::Allocation allocation;
+  frame.head.resize(descriptor.payloads.front().length);
+  allocation.payloads.push_back({frame.head.data()});
+  frame.payloads.resize(descriptor.payloads.size() - 1);
+  for (size_t i = 0; i < frame.payloads.size(); ++i) {
+    frame.payloads[i].resize(descriptor.payloads[i + 1].length);
+    allocation.payloads.push_back({frame.payloads[i].data()});
+  }
+  for (const auto& tensor : descriptor.tensors) {
+    frame.tensors.push_back(allocateBlob(tensor.length));
+    tp::Allocation::Tensor into;
+    into.buffer = tp::CpuBuffer{.ptr = frame.tensors.back().data.get()};
+    allocation.tensors.push_back(std::move(into));
+  }
+  return allocation;
+}
+
+class TensorPipeLink final : public Link {
+ public:
+  explicit TensorPipeLink(std::shared_ptr<tp::Pipe> pipe) : pipe_(std::move(pipe)) {}
+  ~TensorPipeLink() override {
+    pipe_->close();
+  }
+
+  void send(OutgoingFrame frame, Sent sent) override {
+    auto kept = std::make_shared<OutgoingFrame>(std::move(frame));
+    pipe_->write(toMessage(*kept), [kept, sent = std::move(sent)](const tp::Error& error) {
+      sent(fromTensorPipe(error));
+    });
+  }
+
+  void receive(Received received) override {
+    pipe_->readDescriptor([pipe = pipe_, received = std::move(received)](
+                              const tp::Error& error, tp::Descriptor descriptor) {
+      if (error) {
+        received(fromTensorPipe(error), {});
+        return;
+      }
+      auto frame = std::make_shared<IncomingFrame>();
+      tp::Allocation allocation;
+      if (const Error failed = guarded([&] { allocation = allocate(descriptor, *frame); })) {
+        pipe->close();
+        received(failed, {});
+        return;
+      }
+      pipe->read(std::move(allocation), [frame, received](const tp::Error& readError) {
+        received(fromTensorPipe(readError), std::move(*frame));
+      });
+    });
+  }
+
+  void close() override {
+    pipe_->close();
+  }
+
+ private:
+  const std::shared_ptr<tp::Pipe> pipe_;
+};
+
+class TensorPipeContext final : public LinkContext {
+ public:
+  explicit TensorPipeContext(TensorPipeOptions options);
+  ~TensorPipeContext() override {
+    join();
+  }
+
+  std::string listen(Accepted accepted) override;
+  std::shared_ptr<Link> dial(const std::string& address) override;
+  std::vector<char> offer() const override;
+  LinkDescription describe(const std::vector<char>& peersOffer) const override;
+  void join() override;
+
+ private:
+  void acceptNext();
+
+  const TensorPipeOptions options_;
+  std::vector<MadeTransport> transports_; // best first
+  std::vector<MadeChannel> channels_;
+  tp::Context context_;
+  std::shared_ptr<tp::Listener> listener_;
+  Accepted accepted_;
+  std::atomic<bool> joined_{false};
+};
+
+TensorPipeContext::TensorPipeContext(TensorPipeOptions options)
+    : options_(std::move(options)),
+      transports_(makeTransports(options_.transports)),
+      channels_(makeChannels(
+          options_.channels,
+          options_.advertiseAddress.empty() ? hostOf(options_.bindAddress) : std::string())),
+      context_(tp::ContextOptions().name(options_.workerName)) {
+  // TensorPipe prefers higher numbers.
+  for (size_t i = 0; i < transports_.size(); ++i) {
+    context_.registerTransport(
+        static_cast<int64_t>(transports_.size() - i),
+        transports_[i].entry->name,
+        transports_[i].context);
+  }
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    context_.registerChannel(
+        static_cast<int64_t>(channels_.size() - i), channels_[i].entry->name, channels_[i].context);
+  }
+}
+
+std::string TensorPipeContext::listen(Accepted accepted) {
+  // A bind that fails inside TensorPipe ends the process, so try it here first.
+  if (const auto reason = whyCannotBind(options_.bindAddress)) {
+    throw std::runtime_error("cannot listen on " + options_.bindAddress + ": " + *reason);
+  }
+  std::vector<std::string> urls;
+  std::string bootstrap; // the last networked one: the one that surely reaches everywhere
+  for (const MadeTransport& transport : transports_) {
+    const std::string& name = transport.entry->name;
+    urls.push_back(
+        name + "://" + (transport.entry->networked ? options_.bindAddress : uniqueShmAddress()));
+    if (transport.entry->networked) {
+      bootstrap = name;
+    }
+  }
+  accepted_ = std::move(accepted);
+  listener_ = context_.listen(urls);
+  acceptNext();
+  const std::string bound = listener_->address(bootstrap);
+  const std::string address = options_.advertiseAddress.empty()
+      ? bound
+      : withPort(options_.advertiseAddress, portOf(bound));
+  return bootstrap + "://" + address;
+}
+
+void TensorPipeContext::acceptNext() {
+  listener_->accept([this](const tp::Error& error, std::shared_ptr<tp::Pipe> pipe) {
+    if (error) {
+      if (!joined_) {
+        log(LogLevel::error, "no longer accepts links: " + error.what());
+      }
+      return;
+    }
+    acceptNext();
+    accepted_(std::make_shared<TensorPipeLink>(std::move(pipe)));
+  });
+}
+
+std::shared_ptr<Link> TensorPipeContext::dial(const std::string& address) {
+  return std::make_shared<TensorPipeLink>(context_.connect(address));
+}
+
+std::vector<char> TensorPipeContext::offer() const {
+  std::vector<char> bytes;
+  ByteWriter out(bytes);
+  out.number(static_cast<uint32_t>(transports_.size()));
+  for (const MadeTransport& transport : transports_) {
+    out.string(transport.entry->name);
+    out.string(transport.context->domainDescriptor());
+  }
+  out.number(static_cast<uint32_t>(channels_.size()));
+  for (const MadeChannel& channel : channels_) {
+    const auto& devices = channel.context->deviceDescriptors();
+    const auto cpu = devices.find(tp::Device(tp::kCpuDeviceType, 0));
+    out.string(channel.entry->name);
+    out.string(cpu == devices.end() ? std::string() : cpu->second);
+  }
+  return bytes;
+}
+
+namespace {
+
+using Descriptors = std::vector<std::pair<std::string, std::string>>;
+
+Descriptors readDescriptors(ByteReader& in) {
+  Descriptors descriptors;
+  const uint32_t count = in.count(2 * sizeof(uint32_t));
+  for (uint32_t i = 0; i < count; ++i) {
+    std::string name = in.string();
+    descriptors.emplace_back(std::move(name), in.string());
+  }
+  return descriptors;
+}
+
+const std::string* descriptorOf(const Descriptors& descriptors, const std::string& name) {
+  for (const auto& [key, descriptor] : descriptors) {
+    if (key == name) {
+      return &descriptor;
+    }
+  }
+  return nullptr;
+}
+
+} // namespace
+
+// TensorPipe chooses by the same rule but does not tell: the first, in order of preference, that both
+// sides have and whose descriptors agree.
+LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer) const {
+  LinkDescription description{"none", "none"};
+  ByteReader in(peersOffer);
+  const Descriptors transports = readDescriptors(in);
+  const Descriptors channels = readDescriptors(in);
+  for (const MadeTransport& transport : transports_) {
+    const std::string* remote = descriptorOf(transports, transport.entry->name);
+    if (remote != nullptr && transport.context->canCommunicateWithRemote(*remote)) {
+      description.transport = transport.entry->name;
+      break;
+    }
+  }
+  for (const MadeChannel& channel : channels_) {
+    const std::string* remote = descriptorOf(channels, channel.entry->name);
+    const auto& devices = channel.context->deviceDescriptors();
+    const auto cpu = devices.find(tp::Device(tp::kCpuDeviceType, 0));
+    if (remote != nullptr && cpu != devices.end() &&
+        channel.context->canCommunicateWithRemote(cpu->second, *remote)) {
+      description.channel = channel.entry->name;
+      break;
+    }
+  }
+  return description;
+}
+
+void TensorPipeContext::join() {
+  if (!joined_.exchange(true)) {
+    context_.join();
+  }
+}
+
+} // namespace
+
+std::unique_ptr<LinkContext> makeTensorPipeContext(TensorPipeOptions options) {
+  return std::make_unique<TensorPipeContext>(std::move(options));
+}
+
+} // namespace torchwire

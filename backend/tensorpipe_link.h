@@ -1,0 +1,26 @@
+// Links that are TensorPipe pipes. With transport_table, the only place that knows TensorPipe.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/link.h"
+
+namespace torchwire {
+
+struct TensorPipeOptions {
+  std::string workerName; // shown in TensorPipe's own messages
+  // Where to listen: "host" or "host:port" without a transport, IPv6 hosts in brackets if a port follows.
+  std::string bindAddress;
+  // What others dial in its stead (a NAT or a container's port mapping); empty: the bound address.
+  std::string advertiseAddress;
+  std::optional<std::vector<std::string>> transports; // nullopt: those by default
+  std::optional<std::vector<std::string>> channels;
+};
+
+/// Throws std::runtime_error when a name is unknown or nothing usable is left.
+std::unique_ptr<LinkContext> makeTensorPipeContext(TensorPipeOptions options);
+
+} // namespace torchwire

@@ -1,0 +1,68 @@
+#include "backend/worker_directory.h"
+
+#include <c10/util/Exception.h>
+
+namespace torchwire {
+
+void WorkerDirectory::add(const WorkerRecord& worker) {
+  MutexLock lock(mutex_);
+  const auto known = byId_.find(worker.id);
+  if (known != byId_.end() && known->second->name_ == worker.name) {
+    return; // another incarnation
+  }
+  auto info =
+      std::make_shared<WorkerInfo>(worker.name, static_cast<torch::distributed::rpc::worker_id_t>(worker.id));
+  everSeen_.push_back(info);
+  byId_[worker.id] = info;
+  byName_[worker.name] = std::move(info);
+}
+
+void WorkerDirectory::remove(WorkerId id) {
+  MutexLock lock(mutex_);
+  const auto known = byId_.find(id);
+  if (known != byId_.end()) {
+    byName_.erase(known->second->name_);
+    byId_.erase(known);
+  }
+}
+
+const WorkerDirectory::WorkerInfo& WorkerDirectory::byName(const std::string& name) const {
+  MutexLock lock(mutex_);
+  const auto known = byName_.find(name);
+  if (known == byName_.end()) {
+    unknown("name " + name);
+  }
+  return *known->second;
+}
+
+const WorkerDirectory::WorkerInfo& WorkerDirectory::byId(WorkerId id) const {
+  MutexLock lock(mutex_);
+  const auto known = byId_.find(id);
+  if (known == byId_.end()) {
+    unknown("rank " + std::to_string(id));
+  }
+  return *known->second;
+}
+
+std::vector<WorkerDirectory::WorkerInfo> WorkerDirectory::all() const {
+  MutexLock lock(mutex_);
+  std::vector<WorkerInfo> infos;
+  infos.reserve(byId_.size());
+  for (const auto& [id, info] : byId_) {
+    infos.push_back(*info);
+  }
+  return infos;
+}
+
+void WorkerDirectory::unknown(const std::string& what) const {
+  std::string known;
+  for (const auto& [name, info] : byName_) {
+    known += (known.empty() ? "'" : ", '") + name + "'";
+  }
+  TORCH_CHECK(
+      false,
+      "worker '", self_.name_, "' (rank ", self_.id_, ") could not find destination ", what,
+      "; the workers in its group are ", known);
+}
+
+} // namespace torchwire

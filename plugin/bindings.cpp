@@ -1,0 +1,158 @@
+// The extension module torchwire._C. Bindings only convert; each says how it treats the GIL.
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/rpc/tensorpipe_agent.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <pybind11/stl.h>
+
+#include "backend/agent.h"
+#include "backend/transport_table.h"
+
+namespace py = pybind11;
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+
+AgentOptions optionsFrom(const py::dict& dict) {
+  AgentOptions options;
+  options.numWorkerThreads = dict["num_worker_threads"].cast<size_t>();
+  options.rpcTimeoutSeconds = dict["rpc_timeout"].cast<float>();
+  options.bindAddress = dict["bind_address"].cast<std::string>();
+  options.advertiseAddress = dict["advertise_address"].cast<std::string>();
+  using Names = std::optional<std::vector<std::string>>;
+  options.transports = dict["transports"].cast<Names>();
+  options.channels = dict["channels"].cast<Names>();
+  options.deviceMaps = py::len(dict["device_maps"]);
+  options.devices = py::len(dict["devices"]);
+  return options;
+}
+
+py::dict toDict(const PeerStatus& peer) {
+  py::dict dict;
+  dict["name"] = peer.record.name;
+  dict["id"] = peer.record.id;
+  dict["address"] = peer.record.address;
+  dict["state"] = peer.state;
+  dict["transport"] = peer.link.transport;
+  dict["channel"] = peer.link.channel;
+  dict["frames_sent"] = peer.framesSent;
+  dict["frames_received"] = peer.framesReceived;
+  dict["bytes_sent"] = peer.bytesSent;
+  dict["bytes_received"] = peer.bytesReceived;
+  dict["links_lost"] = peer.linksLost;
+  return dict;
+}
+
+template <typename Entry>
+py::dict descriptionsOf(const std::vector<Entry>& table) {
+  py::dict dict;
+  for (const Entry& entry : table) {
+    dict[py::str(entry.name)] = entry.description;
+  }
+  return dict;
+}
+
+void bindAgent(py::module_& module) {
+  // PyTorch holds agents by shared_ptr, and destroying one joins threads that need the GIL.
+  using Holder = std::shared_ptr<Agent>;
+  py::class_<Agent, rpc::RpcAgent, Holder>(
+      module, "TorchwireAgent", "The RPC agent of a worker; see torchwire.TorchwireRpcBackendOptions.")
+      .def(
+          py::init([](const c10::intrusive_ptr<c10d::Store>& store,
+                      std::string name,
+                      int rank,
+                      std::optional<int> worldSize,
+                      const py::dict& options) {
+            return Holder(
+                new Agent(
+                    store,
+                    std::move(name),
+                    static_cast<rpc::worker_id_t>(rank),
+                    worldSize,
+                    optionsFrom(options)),
+                [](Agent* agent) {
+                  if (PyGILState_Check() != 0) {
+                    const py::gil_scoped_release release;
+                    delete agent;
+                  } else {
+                    delete agent;
+                  }
+                });
+          }),
+          py::arg("store"),
+          py::arg("name"),
+          py::arg("rank"),
+          py::arg("world_size"),
+          py::arg("options"))
+      .def(
+          "join",
+          &Agent::join,
+          py::arg("shutdown") = false,
+          py::arg("timeout") = 0,
+          ReleaseGil(),
+          "Waits until no call of the group is active (static group), or leaves it (dynamic group).")
+      .def("shutdown", [](Agent& agent) { agent.shutdown(); }, ReleaseGil())
+      .def(
+          "get_worker_info",
+          [](const Agent& agent) -> const rpc::WorkerInfo& { return agent.rpc::RpcAgent::getWorkerInfo(); },
+          py::return_value_policy::copy,
+          ReleaseGil())
+      .def(
+          "get_worker_info",
+          [](const Agent& agent, const std::string& name) -> const rpc::WorkerInfo& {
+            return agent.getWorkerInfo(name);
+          },
+          py::return_value_policy::copy,
+          ReleaseGil())
+      .def(
+          "get_worker_info",
+          [](const Agent& agent, rpc::worker_id_t id) -> const rpc::WorkerInfo& {
+            return agent.getWorkerInfo(id);
+          },
+          py::return_value_policy::copy,
+          ReleaseGil())
+      .def("get_worker_infos", &Agent::getWorkerInfos, ReleaseGil())
+      .def(
+          "_get_device_map",
+          [](const Agent& agent, const rpc::WorkerInfo& to) { return agent.getDeviceMap(to); },
+          ReleaseGil())
+      .def_property_readonly("is_static_group", &Agent::isStaticGroup)
+      .def_property_readonly("store", &Agent::store)
+      .def(
+          "peers",
+          [](const Agent& agent) { // keeps the GIL: it builds Python objects
+            std::vector<PeerStatus> peers;
+            {
+              const py::gil_scoped_release release;
+              peers = agent.peers();
+            }
+            py::list list;
+            for (const PeerStatus& peer : peers) {
+              list.append(toDict(peer));
+            }
+            return list;
+          },
+          "A dict for each other worker: name, id, address, state, transport, channel and counters.");
+}
+
+} // namespace
+} // namespace torchwire
+
+PYBIND11_MODULE(_C, module) {
+  namespace rpc = torch::distributed::rpc;
+  // The base classes are registered by PyTorch's own module.
+  py::module_::import("torch.distributed.rpc");
+  torchwire::bindAgent(module);
+  module.attr("TRANSPORTS") = torchwire::descriptionsOf(torchwire::transportTable());
+  module.attr("CHANNELS") = torchwire::descriptionsOf(torchwire::channelTable());
+  module.def("stock_transports", [](const rpc::TensorPipeRpcBackendOptions& options) {
+    return options.transports;
+  });
+  module.def("stock_channels", [](const rpc::TensorPipeRpcBackendOptions& options) {
+    return options.channels;
+  });
+}

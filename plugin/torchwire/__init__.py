@@ -1,0 +1,49 @@
+"""torchwire: an RPC backend for stock PyTorch.
+
+Importing this package registers the backend `TORCHWIRE` with `torch.distributed.rpc`:
+
+    import torch.distributed.rpc as rpc
+    import torchwire
+
+    rpc.init_rpc("worker0", backend=rpc.BackendType.TORCHWIRE, rank=0, world_size=2)
+
+A program that cannot be changed runs on torchwire through `python -m torchwire run script.py`, or with the environment
+variable TORCHWIRE_REPLACE_TENSORPIPE=1.
+
+Raises ImportError when the installed torch is not the one that torchwire was built for, or has no RPC.
+"""
+
+# ruff: noqa: E402 - the order below is the point: torch, then the checks, then the extension, then what needs it.
+
+from __future__ import annotations
+
+import torch  # noqa: F401 - may call _torchwire_autoload.autoload() while this module is still empty
+
+from torchwire import compatibility
+
+compatibility.require_matching_torch()
+compatibility.require_rpc()
+compatibility.require_extension()
+
+from torchwire import registration
+from torchwire._build import VERSION as __version__
+from torchwire._C import TorchwireAgent
+from torchwire.current_agent import peers
+from torchwire.options import TorchwireRpcBackendOptions
+from torchwire.replacement import replace_tensorpipe, restore_tensorpipe
+
+__all__ = [
+    "TorchwireAgent",
+    "TorchwireRpcBackendOptions",
+    "__version__",
+    "peers",
+    "replace_tensorpipe",
+    "restore_tensorpipe",
+]
+
+registration.register()
+
+# Last, because it needs everything above: see _torchwire_is_being_imported() there.
+import _torchwire_autoload
+
+_torchwire_autoload.autoload()

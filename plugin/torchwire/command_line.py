@@ -1,0 +1,135 @@
+"""The command `python -m torchwire`: runs a program on torchwire, or tells what this build of torchwire has."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import importlib.util
+import os
+import platform
+import runpy
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from torchwire import _C, __version__, _build, replace_tensorpipe
+
+_PROGRAM = "python -m torchwire"
+_BAD_USAGE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carries out the command line (default: the process's own) and returns the exit status.
+
+    An exit or an exception of a program that it runs passes through to the caller.
+    """
+    command = _parser().parse_args(arguments)
+    return command.carry_out(command)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=_PROGRAM, description="torchwire, an RPC backend for PyTorch")
+    parser.add_argument("--version", action="version", version=f"torchwire {__version__}")
+    commands = parser.add_subparsers(metavar="command", required=True)
+    _add_run(commands)
+    info = commands.add_parser("info", help="print versions, transports and channels")
+    info.set_defaults(carry_out=_info)
+    return parser
+
+
+def _add_run(commands: argparse._SubParsersAction) -> None:
+    run = commands.add_parser(
+        "run",
+        help="run a program with torchwire in the place of TENSORPIPE",
+        usage=f"{_PROGRAM} run [-h] (script.py | -m module) [argument ...]",
+        description="Runs a program, unchanged, with torchwire in the place of TENSORPIPE: "
+        "in it and in all processes that it starts.",
+    )
+    run.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as for python -m")
+    run.add_argument("program", help="path of a script, or name of a module")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the program")
+    run.set_defaults(carry_out=_run)
+
+
+def _run(command: argparse.Namespace) -> int:
+    problem = _module_problem(command.program) if command.is_module else _script_problem(command.program)
+    if problem:
+        print(f"{_PROGRAM} run: {problem}", file=sys.stderr)
+        return _BAD_USAGE
+    replace_tensorpipe()
+    sys.argv = [command.program, *command.arguments]
+    if command.is_module:
+        # sys.path begins with the current folder already, because torchwire itself was started with -m.
+        runpy.run_module(command.program, run_name="__main__", alter_sys=True)
+    else:
+        _start_path_at(command.program)
+        # Absolute, as __file__ of a main script is: it must still lead there after a change of folder.
+        runpy.run_path(os.path.abspath(command.program), run_name="__main__")
+    return 0
+
+
+def _script_problem(path: str) -> str | None:
+    if not os.path.exists(path):
+        return f"there is no script {path!r} in {os.getcwd()!r}; use -m to run a module by name"
+    if not os.access(path, os.R_OK):
+        return f"script {path!r} cannot be read; check its permissions"
+    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "__main__.py")):
+        return f"folder {path!r} has no __main__.py to run"
+    return None
+
+
+def _module_problem(name: str) -> str | None:
+    # Looked up beforehand, because an ImportError out of runpy could as well come from within the module.
+    spec = _find(name)
+    if spec is None:
+        return f"there is no module {name!r}; leave -m out to run a script by its path"
+    if spec.submodule_search_locations is not None and _find(f"{name}.__main__") is None:
+        return f"{name!r} is a package without __main__; name one of its modules"
+    return None
+
+
+def _find(name: str) -> importlib.machinery.ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        # A missing parent is a missing module; anything else is an import that fails inside a parent package.
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            return None
+        raise
+    except ValueError:  # a name such as "." or ""
+        return None
+
+
+def _start_path_at(script: str) -> None:
+    """Makes sys.path begin as `python script` would have it, instead of with the current folder."""
+    if getattr(sys.flags, "safe_path", False):  # from Python 3.11 on: -P, which keeps both out
+        return
+    if os.path.isdir(script) or zipfile.is_zipfile(script):
+        del sys.path[0]  # runpy puts the folder or archive there by itself
+    else:
+        sys.path[0] = os.path.dirname(os.path.realpath(script))
+
+
+def _info(_command: argparse.Namespace) -> int:
+    print(f"torchwire        {__version__}")
+    print(f"built for torch  {_build.TORCH_VERSION}")
+    print(f"installed torch  {torch.__version__}")
+    print(f"Python           {platform.python_version()}")
+    print(f"CUDA             {_yes_or_no(_build.CUDA)}")
+    print(f"fault injection  {_yes_or_no(_build.FAULT_INJECTION)}")
+    _print_table("transports", _C.TRANSPORTS)
+    _print_table("channels", _C.CHANNELS)
+    return 0
+
+
+def _print_table(title: str, rows: Mapping[str, str]) -> None:
+    print(f"{title}:")
+    width = max(map(len, rows), default=0)
+    for name, description in rows.items():
+        print(f"  {name:<{width}}  {description}")
+
+
+def _yes_or_no(value: bool) -> str:
+    return "yes" if value else "no"

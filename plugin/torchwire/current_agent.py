@@ -1,0 +1,34 @@
+"""The agent that serves this process, if it is one of torchwire's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed.rpc as rpc
+
+from torchwire._C import TorchwireAgent
+
+
+def current_agent() -> TorchwireAgent | None:
+    """This process's agent, or None when RPC is not initialised or runs on another backend."""
+    if not rpc._is_current_rpc_agent_set():
+        return None
+    agent = rpc._get_current_rpc_agent()
+    return agent if isinstance(agent, TorchwireAgent) else None
+
+
+def peers() -> list[dict[str, Any]]:
+    """One dict for each peer that this worker knows, with what its link is made of and how it fares.
+
+    Raises RuntimeError when RPC is not initialised or runs on another backend.
+    """
+    agent = current_agent()
+    if agent is not None:
+        return agent.peers()
+    if rpc._is_current_rpc_agent_set():
+        worker, agent_type = rpc.get_worker_info().name, type(rpc._get_current_rpc_agent()).__name__
+        raise RuntimeError(
+            f"torchwire.peers(): worker {worker!r} runs on {agent_type}, not on torchwire; "
+            "pass backend=BackendType.TORCHWIRE to init_rpc"
+        )
+    raise RuntimeError("torchwire.peers(): RPC is not initialised in this process; call rpc.init_rpc first")

@@ -1,0 +1,110 @@
+"""Checks of single options: each takes the argument's name and value, and returns the value in its final form."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import numbers
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from torchwire.suggestion import did_you_mean
+
+_HIGHEST_PORT = 65535
+_ADDRESS = re.compile(r"(?P<host>\[[^\[\]\s]+\]|[^:\[\]\s/]+)(?::(?P<port>[0-9]{1,5}))?")
+
+
+def thread_count(argument: str, value: Any) -> int:
+    """A whole number of threads, at least 1."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{argument} must be an integer, got {_described(value)}")
+    if value < 1:
+        raise ValueError(f"{argument} must be at least 1, got {value}; a worker without threads could serve no request")
+    return int(value)
+
+
+def timeout(argument: str, value: Any) -> float:
+    """Seconds, finite and not negative; 0 stands for no limit."""
+    if isinstance(value, timedelta):
+        raise TypeError(f"{argument} is a number of seconds, got a timedelta; pass its total_seconds()")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{argument} must be a number of seconds, got {_described(value)}")
+    seconds = float(value)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{argument} must be finite and not negative, got {value} seconds; 0 means no limit")
+    return seconds
+
+
+def init_method(argument: str, value: Any) -> str:
+    """The URL of the rendezvous, such as env://, tcp://host:port or file:///path."""
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be a URL as text, got {_described(value)}")
+    if not value:
+        raise ValueError(f"{argument} is empty; pass a URL such as 'env://' or 'tcp://10.0.0.1:29500'")
+    return value
+
+
+def names(argument: str, value: Any, known: Mapping[str, str]) -> list[str] | None:
+    """A list of known names without repetition, or None for the default choice."""
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"{argument} must be a list of names or None, got {_described(value)}")
+    if not value:
+        raise ValueError(f"{argument} is empty; name at least one of {_listed(known)}, or pass None for the default")
+    for name in value:
+        _check_name(argument, name, known)
+    return list(dict.fromkeys(value))
+
+
+def bind_address(argument: str, value: Any) -> str | None:
+    """'host', 'host:port', '[v6]' or '[v6]:port' to listen on; None or '' lets torchwire choose, and so does port 0."""
+    return _address(argument, value, lowest_port=0)
+
+
+def advertise_address(argument: str, value: Any) -> str | None:
+    """'host', 'host:port', '[v6]' or '[v6]:port' that peers connect to; None or '' advertises what is listened on."""
+    return _address(argument, value, lowest_port=1)
+
+
+def _check_name(argument: str, name: Any, known: Mapping[str, str]) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"{argument} must hold names, got {_described(name)}")
+    if name not in known:
+        raise ValueError(f"{argument}: unknown name {name!r}{did_you_mean(name, known)}; known are {_listed(known)}")
+
+
+def _address(argument: str, value: Any, lowest_port: int) -> str | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be text such as 'host:port', got {_described(value)}")
+    if _is_ipv6(value):
+        return f"[{value}]"  # without brackets its last group could be read as a port
+    match = _ADDRESS.fullmatch(value)
+    if match is None:
+        raise ValueError(f"{argument}: {value!r} is not an address; write 'host', 'host:port' or '[v6]:port'")
+    if match["host"].startswith("[") and not _is_ipv6(match["host"][1:-1]):
+        raise ValueError(f"{argument}: {match['host']} in {value!r} is not an IPv6 address; brackets are for those")
+    port = match["port"]
+    if port is not None and not lowest_port <= int(port) <= _HIGHEST_PORT:
+        raise ValueError(f"{argument}: port {port} in {value!r} is not between {lowest_port} and {_HIGHEST_PORT}")
+    return value
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _listed(known: Mapping[str, str]) -> str:
+    return ", ".join(sorted(known))
+
+
+def _described(value: Any) -> str:
+    return f"{value!r} ({type(value).__name__})"

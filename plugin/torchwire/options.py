@@ -1,0 +1,216 @@
+"""The options of a torchwire agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NoReturn, TypeVar, overload
+
+import torch
+import torch.distributed.rpc as rpc
+
+from torchwire import _C, device_map, option_checks
+from torchwire.device_map import DeviceLike, DeviceMap
+from torchwire.suggestion import did_you_mean
+
+Value = TypeVar("Value")
+
+
+class _Checked(Generic[Value]):
+    """An attribute whose value passes through a check whenever it is set, so that a bad one never gets in."""
+
+    def __init__(self, check: Callable[[str, Any], Value]) -> None:
+        self._check = check
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> _Checked[Value]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Value: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else self._read(instance)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        self._write(instance, self._check(self._name, value))
+
+    def _read(self, instance: Any) -> Any:
+        return instance.__dict__[self._name]
+
+    def _write(self, instance: Any, value: Value) -> None:
+        instance.__dict__[self._name] = value
+
+
+class _CheckedInBase(_Checked[Value]):
+    """Like _Checked, for an attribute that PyTorch's base class stores, where libtorch and init_rpc read it."""
+
+    def _read(self, instance: Any) -> Any:
+        return getattr(rpc.RpcBackendOptions, self._name).__get__(instance)
+
+    def _write(self, instance: Any, value: Value) -> None:
+        getattr(rpc.RpcBackendOptions, self._name).__set__(instance, value)
+
+
+def _transport_names(argument: str, value: Any) -> list[str] | None:
+    return option_checks.names(argument, value, _C.TRANSPORTS)
+
+
+def _channel_names(argument: str, value: Any) -> list[str] | None:
+    return option_checks.names(argument, value, _C.CHANNELS)
+
+
+# Not derived from TensorPipeRpcBackendOptions: init_rpc infers the backend by asking of one after the other whether the
+# options are an instance of its class, and an instance of a subclass would be one of both.
+class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
+    """Options of the backend `TORCHWIRE`, for the `rpc_backend_options` of `rpc.init_rpc`. All are keyword-only.
+
+    num_worker_threads: threads that run requests of peers. Default 16, at least 1.
+    rpc_timeout: seconds until a call without a time-out of its own fails. Default 60; 0 means never.
+    init_method: URL of the rendezvous, as for `torch.distributed.init_process_group`. Default "env://".
+    device_maps: for each peer, a dict from this worker's devices to the peer's (index, name or torch.device).
+        Default: none, so that only CPU tensors travel.
+    devices: this worker's CUDA devices that calls use. Default: those that the device maps of the group mention.
+    bind_address: "host", "host:port" or "[v6]:port" to listen on. Default: chosen automatically.
+    advertise_address: the same forms, where peers connect. Default: what is listened on.
+    _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them). Default: all.
+
+    Options are checked when they are set, at construction or later. A wrong type raises TypeError, a wrong value
+    ValueError; both say what would be right. Constructing options opens, starts and asks nothing.
+
+    Not thread-safe. The agent reads the options once, in init_rpc.
+    """
+
+    rpc_timeout = _CheckedInBase(option_checks.timeout)
+    init_method = _CheckedInBase(option_checks.init_method)
+    num_worker_threads = _Checked(option_checks.thread_count)
+    bind_address = _Checked(option_checks.bind_address)
+    advertise_address = _Checked(option_checks.advertise_address)
+    _transports = _Checked(_transport_names)
+    _channels = _Checked(_channel_names)
+
+    def __init__(
+        self,
+        *,
+        num_worker_threads: int = 16,
+        rpc_timeout: float = 60.0,
+        init_method: str = "env://",
+        device_maps: Mapping[str, Mapping[DeviceLike, DeviceLike]] | None = None,
+        devices: Iterable[DeviceLike] | None = None,
+        bind_address: str | None = None,
+        advertise_address: str | None = None,
+        _transports: list[str] | None = None,
+        _channels: list[str] | None = None,
+        **unknown: NoReturn,
+    ) -> None:
+        _refuse_unknown(unknown)
+        super().__init__()
+        self.rpc_timeout = rpc_timeout
+        self.init_method = init_method
+        self.num_worker_threads = num_worker_threads
+        self.device_maps = {} if device_maps is None else device_maps
+        self.devices = [] if devices is None else devices
+        self.bind_address = bind_address
+        self.advertise_address = advertise_address
+        self._transports = _transports
+        self._channels = _channels
+
+    @property
+    def device_maps(self) -> dict[str, DeviceMap]:
+        """Worker name -> device map, as a copy; change it with set_device_map or by assignment."""
+        return {worker: dict(devices) for worker, devices in self._device_maps.items()}
+
+    @device_maps.setter
+    def device_maps(self, value: Mapping[str, Mapping[DeviceLike, DeviceLike]]) -> None:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"device_maps must be a dict from worker names to device maps, got {type(value).__name__}")
+        self._device_maps = {to: device_map.to_device_map(map_, _map_for(to)) for to, map_ in value.items()}
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """This worker's CUDA devices, as a copy; empty when the device maps decide."""
+        return list(self._devices)
+
+    @devices.setter
+    def devices(self, value: Iterable[DeviceLike]) -> None:
+        self._devices = device_map.to_cuda_devices(value, "devices")
+
+    def set_device_map(self, to: str, device_map: Mapping[DeviceLike, DeviceLike]) -> None:
+        """Adds pairs to the device map for worker `to`.
+
+        Raises ValueError when a device of this worker would get a second target, or two in `device_map` the same one.
+        """
+        self._add_device_map(to, device_map)
+
+    def set_devices(self, devices: Iterable[DeviceLike]) -> None:
+        """Sets this worker's CUDA devices that calls use; raises ValueError for a device that is not CUDA."""
+        self.devices = devices
+
+    def _add_device_map(self, to: str, added: Mapping[DeviceLike, DeviceLike]) -> None:
+        where = _map_for(to)
+        pairs = device_map.to_device_map(added, where)
+        self._device_maps[to] = device_map.merged(self._device_maps.get(to, {}), pairs, where)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in _KEYWORDS)
+        return f"{type(self).__name__}({fields})"
+
+
+_KEYWORDS = tuple(TorchwireRpcBackendOptions.__init__.__kwdefaults__ or ())
+
+
+def from_any(options: rpc.RpcBackendOptions) -> TorchwireRpcBackendOptions:
+    """Returns `options` as torchwire's: as they are, or converted from PyTorch's TensorPipeRpcBackendOptions.
+
+    Raises TypeError for options of any other class.
+    """
+    if isinstance(options, TorchwireRpcBackendOptions):
+        return options
+    if isinstance(options, rpc.TensorPipeRpcBackendOptions):
+        return _from_stock(options)
+    # PyTorch's own tests, and so perhaps users, look for how this sentence begins.
+    raise TypeError(
+        "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions` or a `TorchwireRpcBackendOptions`, "
+        f"got {type(options).__module__}.{type(options).__qualname__}"
+    )
+
+
+def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
+    """The options as the dict that the agent's constructor takes; times in seconds, "" for an address left open."""
+    return {
+        "num_worker_threads": options.num_worker_threads,
+        "rpc_timeout": options.rpc_timeout,
+        "bind_address": options.bind_address or "",
+        "advertise_address": options.advertise_address or "",
+        "transports": options._transports,
+        "channels": options._channels,
+        "device_maps": options.device_maps,
+        "devices": options.devices,
+    }
+
+
+def _from_stock(stock: rpc.TensorPipeRpcBackendOptions) -> TorchwireRpcBackendOptions:
+    options = TorchwireRpcBackendOptions(
+        num_worker_threads=stock.num_worker_threads,
+        rpc_timeout=stock.rpc_timeout,
+        init_method=stock.init_method,
+        devices=stock.devices,
+        _transports=_C.stock_transports(stock),
+        _channels=_C.stock_channels(stock),
+    )
+    # As they are: what the stock class let pass is refused by the whole group at once (see device_map.merged).
+    options._device_maps = {worker: dict(devices) for worker, devices in stock.device_maps.items()}
+    return options
+
+
+def _map_for(worker: Any) -> str:
+    if not isinstance(worker, str):
+        raise TypeError(f"a device map is for a worker's name, got {worker!r} ({type(worker).__name__})")
+    return f"device map for worker {worker!r}"
+
+
+def _refuse_unknown(unknown: Mapping[str, Any]) -> None:
+    for name in unknown:
+        raise TypeError(
+            f"TorchwireRpcBackendOptions has no option {name!r}{did_you_mean(name, _KEYWORDS)}; "
+            f"it takes {', '.join(_KEYWORDS)}"
+        )

@@ -1,0 +1,79 @@
+"""The backend `TORCHWIRE`: what torch.distributed.rpc calls to make its options and to start its agent."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.rpc as rpc
+from torch.distributed.rpc.backend_registry import BackendValue
+
+from torchwire import backend_type, dynamic_group, worker_checks
+from torchwire._C import TorchwireAgent
+from torchwire.options import TorchwireRpcBackendOptions, as_agent_options, from_any
+
+logger = logging.getLogger(__name__)
+
+NAME = "TORCHWIRE"
+
+
+def register() -> None:
+    """Makes TORCHWIRE a backend of torch.distributed.rpc. May be called again; not thread-safe.
+
+    Calling it again is of use after somebody's `register_backend`: see backend_type.add_backend.
+    """
+    backend_type.add_backend(NAME, BackendValue(_construct_options, _init_backend))
+
+
+# Both handlers are functions of the module, under these names, because an enum member is pickled as its value: these.
+
+
+def _construct_options(rpc_timeout: float, init_method: str, **others: Any) -> TorchwireRpcBackendOptions:
+    return TorchwireRpcBackendOptions(rpc_timeout=rpc_timeout, init_method=init_method, **others)
+
+
+def _init_backend(
+    store: dist.Store,
+    name: str,
+    rank: int,
+    world_size: int | None,
+    rpc_backend_options: rpc.RpcBackendOptions,
+) -> TorchwireAgent:
+    """Makes the agent of this worker, starts it and returns it; `world_size` None stands for a dynamic group.
+
+    Raises TypeError and ValueError for bad arguments, before anything is opened, and whatever stops the agent from
+    starting; RPC is then as uninitialised as before.
+    """
+    if not isinstance(store, dist.Store):
+        raise TypeError(f"init_rpc, worker {name!r}: store must be a c10d store, got {type(store).__name__}")
+    options = as_agent_options(from_any(rpc_backend_options))
+    name = worker_checks.check_name(name)
+    world_size = worker_checks.check_world_size(world_size, name)
+    rank = worker_checks.check_rank(rank, world_size, name)
+    agent = TorchwireAgent(store, name, rank, world_size, options)
+    _start(agent)
+    if not agent.is_static_group:
+        dynamic_group.install()
+    return agent
+
+
+def _start(agent: TorchwireAgent) -> None:
+    # init_rpc would do this once it has the agent, but would leave one that fails to start behind as the current one.
+    try:
+        rpc._set_and_start_rpc_agent(agent)
+    except BaseException:  # whoever interrupts a start by hand does not want half an agent either
+        _abandon(agent)
+        raise
+
+
+def _abandon(agent: TorchwireAgent) -> None:
+    steps = [agent.shutdown]
+    # Another thread's init_rpc may have been faster; then the current agent is not ours to reset.
+    if rpc._is_current_rpc_agent_set() and rpc._get_current_rpc_agent() is agent:
+        steps += [rpc._cleanup_python_rpc_handler, rpc._reset_current_rpc_agent]
+    for step in steps:
+        try:
+            step()
+        except Exception:  # the caller is about to see why the start failed, which matters more
+            logger.warning("clean-up after a failed start of torchwire: %s failed", step.__name__, exc_info=True)

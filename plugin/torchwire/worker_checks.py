@@ -1,0 +1,67 @@
+"""Checks of a worker's place in the group: the name, rank and world size that init_rpc was given."""
+
+from __future__ import annotations
+
+import numbers
+import re
+from typing import Any
+
+_LONGEST_NAME = 127
+_HIGHEST_RANK = 32767  # PyTorch's worker ids have 16 bits, one of them the sign
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_:-]")
+
+
+def check_name(name: Any) -> str:
+    """Returns `name`; raises TypeError or ValueError unless it is 1 to 127 letters, digits, '_', ':' and '-'."""
+    if not isinstance(name, str):
+        raise TypeError(f"init_rpc: name must be text, got {name!r} ({type(name).__name__})")
+    if not name:
+        raise ValueError("init_rpc: name is empty; give each worker a name of its own, such as 'worker0'")
+    if len(name) > _LONGEST_NAME:
+        raise ValueError(
+            f"init_rpc: name {name[:20]!r}... has {len(name)} characters; use fewer than {_LONGEST_NAME + 1}"
+        )
+    forbidden = _FORBIDDEN.search(name)
+    if forbidden:
+        raise ValueError(
+            f"init_rpc: name {name!r} contains {forbidden[0]!r}; use only ASCII letters and digits, '_', ':' and '-'"
+        )
+    return name
+
+
+def check_world_size(world_size: Any, name: str) -> int | None:
+    """Returns the number of workers (None: dynamic group); raises TypeError or ValueError unless it is 1 or more."""
+    if world_size is None:
+        return None
+    size = _integer(world_size, "world_size", name)
+    if size < 1:
+        raise ValueError(
+            f"init_rpc, worker {name!r}: world_size must be at least 1, got {size}; "
+            "leave it out for a group that workers join and leave"
+        )
+    if size > _HIGHEST_RANK + 1:
+        raise ValueError(f"init_rpc, worker {name!r}: world_size is {size}; the most is {_HIGHEST_RANK + 1} workers")
+    return size
+
+
+def check_rank(rank: Any, world_size: int | None, name: str) -> int:
+    """Returns `rank`; raises TypeError or ValueError unless it is an integer from 0 to below the world size."""
+    result = _integer(rank, "rank", name)
+    if result < 0:
+        raise ValueError(f"init_rpc, worker {name!r}: rank must be 0 or more, got {result}; pass rank=... to init_rpc")
+    if world_size is not None and result >= world_size:
+        raise ValueError(
+            f"init_rpc, worker {name!r}: rank is {result}, but with world_size {world_size} ranks go "
+            f"from 0 to {world_size - 1}"
+        )
+    if result > _HIGHEST_RANK:
+        raise ValueError(
+            f"init_rpc, worker {name!r}: rank is {result}; the highest that PyTorch can represent is {_HIGHEST_RANK}"
+        )
+    return result
+
+
+def _integer(value: Any, argument: str, name: str) -> int:
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    raise TypeError(f"init_rpc, worker {name!r}: {argument} must be an integer, got {value!r} ({type(value).__name__})")

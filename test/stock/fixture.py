@@ -1,0 +1,56 @@
+"""The fixture that points PyTorch's RPC suites at a backend: TORCHWIRE unless told otherwise.
+
+Environment:
+    TORCHWIRE_TEST_BACKEND     name of a registered backend, such as TENSORPIPE
+    TORCHWIRE_TEST_TRANSPORTS  comma-separated; unset leaves the backend's defaults
+    TORCHWIRE_TEST_CHANNELS    likewise
+"""
+
+import os
+
+import torch.distributed.rpc as rpc
+from fork_server import ForkServerSpawning
+from torch.testing._internal.common_distributed import tp_transports
+from torch.testing._internal.distributed.rpc.rpc_agent_test_fixture import (
+    RpcAgentTestFixture,
+)
+
+BACKEND = os.environ.get("TORCHWIRE_TEST_BACKEND") or "TORCHWIRE"
+
+if BACKEND.endswith("TORCHWIRE"):
+    import torchwire  # noqa: F401 - importing it registers the backend
+
+
+def _names(variable):
+    """The comma-separated names in an environment variable; None where it is not set."""
+    value = os.environ.get(variable)
+    return [name.strip() for name in value.split(",")] if value else None
+
+
+def _extra_options():
+    """What the environment asks for, as keyword arguments of the options' constructor."""
+    extra = {
+        "_transports": _names("TORCHWIRE_TEST_TRANSPORTS"),
+        "_channels": _names("TORCHWIRE_TEST_CHANNELS"),
+    }
+    if BACKEND == "TENSORPIPE" and extra["_transports"] is None:
+        extra["_transports"] = tp_transports()  # what PyTorch's own fixture does
+    return {name: value for name, value in extra.items() if value is not None}
+
+
+class TorchwireRpcAgentTestFixture(ForkServerSpawning, RpcAgentTestFixture):
+    @property
+    def rpc_backend(self):
+        return rpc.BackendType[BACKEND]
+
+    @property
+    def rpc_backend_options(self):
+        return rpc.backend_registry.construct_rpc_backend_options(
+            self.rpc_backend, init_method=self.init_method, **_extra_options()
+        )
+
+    def get_shutdown_error_regex(self):
+        return ".*"
+
+    def get_timeout_error_regex(self):
+        return "RPC ran for more than"

@@ -1,0 +1,68 @@
+"""A plan: the cases of a run, chosen from the catalogue."""
+
+import os
+from fnmatch import fnmatchcase
+
+import table
+from case import Case
+
+
+class PlanError(Exception):
+    """Nothing to run, or a table that names a test which does not exist."""
+
+
+def _deviations():
+    """Reasons by (suite, test). They are about TORCHWIRE; another backend has none."""
+    if (os.environ.get("TORCHWIRE_TEST_BACKEND") or "TORCHWIRE") != "TORCHWIRE":
+        return {}
+    return {(row["suite"], row["test"]): row["reason"] for row in table.read("deviations.csv")}
+
+
+def _pairs(name):
+    return [(row["suite"], row["test"]) for row in table.read(name)]
+
+
+def _refuse_unknown(name, pairs, catalogue):
+    unknown = sorted(set(pairs) - set(catalogue))
+    if unknown:
+        listed = ", ".join(f"{suite}.{test}" for suite, test in unknown)
+        raise PlanError(f"{name} lists what PyTorch's suites do not have: {listed}")
+
+
+def _matches(pattern, text):
+    """As a shell pattern, or anywhere in the name where it has no wildcard."""
+    if any(sign in pattern for sign in "*?["):
+        return fnmatchcase(text, pattern)
+    return pattern in text
+
+
+def _chosen(catalogue, options):
+    pairs = _pairs("quick.csv") if options.mode == "quick" else catalogue
+    _refuse_unknown("quick.csv", pairs, catalogue)
+    for suite, test in pairs:
+        if options.suite and suite not in options.suite:
+            continue
+        if options.test and not _matches(options.test, test):
+            continue
+        yield suite, test
+
+
+def _slow_first(pairs):
+    """Begins with the tests that wait for a time-out, so that none of them runs alone at the
+    end."""
+    slow = set(_pairs("slow.csv"))
+    return sorted(pairs, key=lambda pair: pair not in slow)
+
+
+def make(catalogue, options):
+    """The cases in the order in which they are to run."""
+    deviations = _deviations()
+    _refuse_unknown("deviations.csv", deviations, catalogue)
+    pairs = _slow_first(_chosen(catalogue, options))
+    if not pairs:
+        raise PlanError("no test matches")
+    return [
+        Case(suite, test, deviations.get((suite, test)))
+        for _ in range(options.repeat)
+        for suite, test in pairs
+    ]

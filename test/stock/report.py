@@ -1,0 +1,70 @@
+"""The report of a run: failures with their output, the CSV file, the summary, the exit status."""
+
+from collections import Counter
+
+import table
+from case import DEVIATION, FAILED, FLAKY, PASSED, SKIPPED, UNEXPECTED_PASS
+
+MAX_FLAKY = 3
+TAIL_LINES = 60
+HEADER = ["suite", "test", "result", "seconds", "attempts"]
+
+
+class Report:
+    """Of cases that all have at least one attempt. Not thread-safe."""
+
+    def __init__(self, cases):
+        self._cases = cases
+        self._count = Counter(case.verdict for case in cases)
+
+    @property
+    def _too_flaky(self):
+        return self._count[FLAKY] > MAX_FLAKY
+
+    @property
+    def _failed(self):
+        flaky = self._count[FLAKY] if self._too_flaky else 0
+        return self._count[FAILED] + self._count[UNEXPECTED_PASS] + flaky
+
+    @property
+    def status(self):
+        return 1 if self._failed else 0
+
+    def write(self, path):
+        table.write(path, HEADER, [_row(case) for case in self._cases])
+
+    def print(self):
+        for case in self._with(FAILED):
+            _print_failure(case)
+        for case in self._with(FLAKY):
+            _print_failure(case)
+            print(f"flaky: {case.name} passed at attempt {len(case.attempts)}")
+        for case in self._with(UNEXPECTED_PASS):
+            print(f"{case.name} passed, but deviations.csv lists it: {case.deviation}")
+        self._print_summary()
+
+    def _with(self, verdict):
+        return [case for case in self._cases if case.verdict == verdict]
+
+    def _print_summary(self):
+        if self._count[DEVIATION]:
+            print(f"{self._count[DEVIATION]} failed as deviations.csv says")
+        if self._count[FLAKY]:
+            remark = f": more than {MAX_FLAKY} count as failed" if self._too_flaky else ""
+            print(f"{self._count[FLAKY]} flaky{remark}")
+        passed = self._count[PASSED] + (0 if self._too_flaky else self._count[FLAKY])
+        print(f"{passed} passed, {self._failed} failed, {self._count[SKIPPED]} skipped", flush=True)
+
+
+def _row(case):
+    seconds = f"{case.attempts[-1].seconds:.1f}"
+    return [case.suite, case.test, case.verdict, seconds, len(case.attempts)]
+
+
+def _print_failure(case):
+    """Shows the last attempt that failed."""
+    attempt = next(one for one in reversed(case.attempts) if one.result == FAILED)
+    print(f"==== {case.name}: {case.verdict}, {attempt.seconds:.1f} s, end of its output ====")
+    print("\n".join(attempt.output.splitlines()[-TAIL_LINES:]))
+    print(f"---- {case.name}: why ----")
+    print("\n".join(attempt.detail.splitlines()[-TAIL_LINES:]))

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Runs PyTorch's own RPC suites against TORCHWIRE. See README.md."""
+
+import argparse
+import signal
+import sys
+import time
+
+import plan
+from pool import Pool
+from progress import Progress
+from report import Report
+from runner_process import StartError
+
+RETRIES = 2
+
+# With so many failures the run has failed anyway, and retries would only take time.
+MAX_TO_RETRY = 20
+
+TEST_LIMIT = 240
+
+
+def positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--suite", action="append", metavar="NAME", help="only this suite; may be repeated")
+    add("--test", metavar="PATTERN", help="only tests that match: a shell pattern, or a part")
+    add("--mode", choices=["full", "quick"], default="full")
+    add("--quick", dest="mode", action="store_const", const="quick", help="same as --mode quick")
+    add("--jobs", type=positive, default=2, metavar="N", help="tests at a time (default 2)")
+    add("--repeat", type=positive, default=1, metavar="N", help="run every test N times")
+    add("--limit", type=positive, default=TEST_LIMIT, metavar="SECONDS", help="for one test")
+    add("--report", metavar="FILE", help="write a CSV file")
+    add("--list", action="store_true", help="print the tests and stop")
+    return parser.parse_args()
+
+
+def run_cases(pool, cases, jobs):
+    """Runs all, then what failed again: alone, since load may have been the cause."""
+    progress = Progress(len(cases))
+
+    def run(some, jobs):
+        pool.run(some, jobs, progress.finish, lambda: progress.show(pool.busy))
+
+    run(cases, jobs)
+    for _ in range(RETRIES):
+        again = [case for case in cases if case.wants_retry]
+        if not again or len(again) > MAX_TO_RETRY:
+            break
+        progress.begin_retries(len(again))
+        run(again, 1)
+    progress.clear()
+
+
+def warn_of_threads(greeting):
+    threads = greeting["server_threads"]
+    if threads > 1:
+        print(
+            f"warning: a preloaded module started {threads - 1} thread(s) in the fork server; "
+            "tests may hang on locks that those held",
+            file=sys.stderr,
+        )
+
+
+def run(options):
+    begun = time.monotonic()
+    with Pool(1 if options.list else options.jobs, options.limit) as pool:
+        greeting = pool.greeting()
+        cases = plan.make(greeting["catalogue"], options)
+        if options.list:
+            print("\n".join(case.name for case in cases))
+            return 0
+        warn_of_threads(greeting)
+        run_cases(pool, cases, options.jobs)
+    report = Report(cases)
+    if options.report:
+        report.write(options.report)
+    minutes, seconds = divmod(int(time.monotonic() - begun), 60)
+    print(f"torch {greeting['torch']}, {len(cases)} tests in {minutes} min {seconds} s")
+    report.print()
+    return report.status
+
+
+def main():
+    # The pool kills what it started when the stack unwinds.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    try:
+        return run(parse_options())
+    except (plan.PlanError, StartError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
