@@ -5,7 +5,6 @@
 #include <torch/version.h>
 
 #include <algorithm>
-#include <random>
 #include <stdexcept>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "backend/dispatcher.h"
 #include "backend/log.h"
 #include "backend/peer_watch.h"
+#include "backend/random.h"
 #include "backend/tensorpipe_link.h"
 #include "cuda/devices.h"
 
@@ -34,11 +34,6 @@ milliseconds fromSeconds(float seconds) {
 std::string torchVersion() {
   const std::string full = TORCH_VERSION;
   return full.substr(0, full.find('+')); // +cpu and +cu130 understand each other
-}
-
-uint64_t randomIncarnation() {
-  std::random_device device;
-  return (static_cast<uint64_t>(device()) << 32) | device();
 }
 
 std::exception_ptr toException(const Error& error) {
@@ -157,7 +152,7 @@ void Agent::joinGroup(const std::string& address) {
   WorkerRecord self;
   self.name = workerInfo_.name_;
   self.id = self_;
-  self.incarnation = randomIncarnation();
+  self.incarnation = randomNumber();
   self.address = address_;
   self.torchVersion = torchVersion();
   self.protocolVersion = kProtocolVersion;

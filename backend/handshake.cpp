@@ -34,6 +34,8 @@ OutgoingFrame Hello::encode(FrameKind kind) const {
   out.number(groupId);
   out.number(toId);
   out.number(toIncarnation);
+  out.number(linkId);
+  out.number(lastLinkId);
   out.number(static_cast<uint32_t>(offer.size()));
   out.raw(offer.data(), offer.size());
   return frame;
@@ -53,6 +55,8 @@ Hello Hello::decode(const IncomingFrame& frame) {
   hello.groupId = in.number<uint64_t>();
   hello.toId = in.number<WorkerId>();
   hello.toIncarnation = in.number<uint64_t>();
+  hello.linkId = in.number<uint64_t>();
+  hello.lastLinkId = in.number<uint64_t>();
   const uint32_t length = in.count(1);
   const char* offer = in.raw(length);
   hello.offer.assign(offer, offer + length);

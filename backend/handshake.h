@@ -18,6 +18,8 @@ struct Hello {
   // Whom the dialler means to reach. A process that took over the address of a dead worker is not it.
   WorkerId toId = -1;
   uint64_t toIncarnation = 0;
+  uint64_t linkId = 0; // random: names the link that this hello asks for, or that a welcome grants
+  uint64_t lastLinkId = 0; // the newest link that the sender has had with the receiver, 0: none
   std::vector<char> offer; // the sender's transports and channels, for its link context to read
 
   OutgoingFrame encode(FrameKind kind) const;

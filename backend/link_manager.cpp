@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backend/log.h"
+#include "backend/random.h"
 
 namespace torchwire {
 namespace {
@@ -199,10 +200,13 @@ void LinkManager::connect(WorkerId to, Link::Sent done) {
 
 // ---- dialling -----------------------------------------------------------------------------------
 
-Hello LinkManager::introduction() const {
+Hello LinkManager::introduction(const Peer& to) const {
   Hello hello;
   hello.self = self_;
   hello.groupId = groupId_;
+  hello.toId = to.record.id;
+  hello.toIncarnation = to.record.incarnation;
+  hello.lastLinkId = to.lastLinkId;
   hello.offer = context_.offer();
   return hello;
 }
@@ -219,9 +223,8 @@ void LinkManager::startDial(WorkerId to) {
     }
     dial.generation = ++peer->generation;
     ++peer->attempts;
-    hello = introduction();
-    hello.toId = peer->record.id;
-    hello.toIncarnation = peer->record.incarnation;
+    hello = introduction(*peer);
+    hello.linkId = dial.linkId = randomNumber();
     address = peer->record.address;
   }
   dial.link = context_.dial(address);
@@ -278,6 +281,7 @@ void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
     }
     peer->state = State::connected;
     peer->link = dial.link;
+    peer->lastLinkId = dial.linkId;
     peer->description = context_.describe(welcome.offer);
     waiting.swap(peer->waiting);
     for (const Waiting& item : waiting) {
@@ -409,36 +413,48 @@ void LinkManager::onHello(const std::shared_ptr<Link>& link, const Hello& hello)
   }
 }
 
+bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
+  switch (peer.state) {
+    case State::dialling: // a dial that waits for its next attempt gives way
+      return peer.link != nullptr && self_.id < hello.self.id;
+    case State::connected:
+      return peer.lastLinkId != hello.lastLinkId;
+    default:
+      return false;
+  }
+}
+
 void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
   Handle handle{hello.self.id, 0, link};
   Hello welcome;
   std::shared_ptr<Link> previous;
   std::deque<Waiting> waiting;
   Error lostPrevious;
-  bool ourDialStands = false;
+  bool oursStands = false;
   {
     MutexLock lock(mutex_);
     Peer& peer = peers_[hello.self.id];
-    ourDialStands =
-        peer.state == State::dialling && peer.link != nullptr && self_.id < hello.self.id;
-    if (!ourDialStands) {
+    oursStands = keepsOurs(peer, hello);
+    if (!oursStands) {
       if (peer.state == State::connected) { // it saw the old link break before we did
         lostPrevious = lostError(peer.record, Error(ErrorCode::linkBroken, "it dialled anew"));
         ++peer.linksLost;
       }
       previous = std::exchange(peer.link, link);
       peer.state = State::connected;
+      peer.lastLinkId = hello.linkId;
       handle.generation = ++peer.generation;
       peer.description = context_.describe(hello.offer);
       waiting.swap(peer.waiting);
       for (const Waiting& item : waiting) {
         countSent(peer, item.frame);
       }
-      welcome = introduction();
+      welcome = introduction(peer);
+      welcome.linkId = hello.linkId;
     }
   }
-  if (ourDialStands) {
-    refuse(link, hello, Refusal{ErrorCode::duplicateLink, "the peer's own dial is under way"});
+  if (oursStands) {
+    refuse(link, hello, Refusal{ErrorCode::duplicateLink, "there is another link or dial"});
     return;
   }
   if (previous) {

@@ -12,7 +12,10 @@
 //   any ──goodbye──▶ left (sends fail at once)
 //
 // When two workers dial each other at the same time, the dial of the one with the lower id stands: it
-// refuses the other's hello (duplicateLink), and the other accepts its hello while dialling.
+// refuses the other's hello (duplicateLink), and the other accepts its hello while dialling. The other's
+// hello may also arrive when the first dial has already succeeded. To tell it from the hello of a peer
+// whose link broke unnoticed here, a hello names the last link that its sender has had with the receiver:
+// only one that names the present link replaces it.
 #pragma once
 
 #include <chrono>
@@ -102,6 +105,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     // Counts the links and dials to this peer, so that a callback of an old one can be told apart.
     uint64_t generation = 0;
     std::shared_ptr<Link> link; // while dialling: the one being dialled
+    uint64_t lastLinkId = 0; // of the newest link that was established
     std::deque<Waiting> waiting;
     int attempts = 0;
     LinkDescription description;
@@ -112,6 +116,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     WorkerId peer;
     uint64_t generation;
     std::shared_ptr<Link> link;
+    uint64_t linkId = 0;
   };
 
   void startDial(WorkerId to) EXCLUDES(mutex_);
@@ -130,7 +135,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void onFrame(const Handle& connected, IncomingFrame frame) EXCLUDES(mutex_);
   void lost(const Handle& connected, const Error& error) EXCLUDES(mutex_);
 
-  Hello introduction() const REQUIRES(mutex_);
+  Hello introduction(const Peer& to) const REQUIRES(mutex_);
+  bool keepsOurs(const Peer& peer, const Hello& hello) const REQUIRES(mutex_);
   Peer* find(WorkerId id) REQUIRES(mutex_);
   Peer* current(const Handle& handle, State state) REQUIRES(mutex_);
   void countSent(Peer& peer, const OutgoingFrame& frame) REQUIRES(mutex_);

@@ -4,9 +4,10 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
-#include <random>
 #include <stdexcept>
 #include <thread>
+
+#include "backend/random.h"
 
 namespace torchwire {
 namespace {
@@ -27,11 +28,6 @@ constexpr std::chrono::seconds kFarewell{5};
 
 std::vector<uint8_t> toStore(const std::vector<char>& bytes) {
   return std::vector<uint8_t>(bytes.begin(), bytes.end());
-}
-
-uint64_t randomNumber() {
-  std::random_device device;
-  return (static_cast<uint64_t>(device()) << 32) | device();
 }
 
 std::vector<uint8_t> toStore(const std::string& text) {

@@ -1,5 +1,6 @@
 #include "backend/server.h"
 
+#include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue_inl.h>
 
 #include <exception>
@@ -43,6 +44,9 @@ void Server::serve(WorkerId caller, IncomingFrame frame) {
 }
 
 void Server::run(WorkerId caller, IncomingFrame frame) {
+  // What a request leaves in the thread's state (grad mode, profiler callbacks: libtorch forgets to take
+  // its own off) must not be seen by the next one, which likely gets the same thread.
+  const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
   const uint64_t callId = headerOf(frame).callId;
   auto result = process(std::move(frame));
   ++metrics_.activeAsync;
