@@ -31,7 +31,7 @@ enum Flag : uint8_t {
 
 enum class Placement : uint8_t { inHead = 0, onChannel = 1 };
 
-constexpr size_t kDefaultInlineLimit = 64 * 1024;
+constexpr size_t kDefaultInlineLimit = 256 * 1024;
 // A range of a storage is sent whole unless the tensors view less than half of it and it is worth a copy.
 constexpr size_t kScatterSlack = 4096;
 

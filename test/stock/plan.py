@@ -47,18 +47,11 @@ def _chosen(catalogue, options):
         yield suite, test
 
 
-def _slow_first(pairs):
-    """Begins with the tests that wait for a time-out, so that none of them runs alone at the
-    end."""
-    slow = set(_pairs("slow.csv"))
-    return sorted(pairs, key=lambda pair: pair not in slow)
-
-
 def make(catalogue, options):
-    """The cases in the order in which they are to run."""
+    """The cases, in the order of the catalogue."""
     deviations = _deviations()
     _refuse_unknown("deviations.csv", deviations, catalogue)
-    pairs = _slow_first(_chosen(catalogue, options))
+    pairs = list(_chosen(catalogue, options))
     if not pairs:
         raise PlanError("no test matches")
     return [

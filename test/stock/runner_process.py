@@ -38,6 +38,7 @@ def _environment(temporary, limit):
         DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(limit),
         # Look for GPUs without initialising CUDA, which does not survive a fork.
         PYTORCH_NVML_BASED_CUDA_CHECK="1",
+        PYTORCH_PRINT_REPRO_ON_FAILURE="0",  # it would name a command that does not exist
     )
     # Four ranks a test share few cores, and OpenBLAS starts its threads when it is imported,
     # before the fork.

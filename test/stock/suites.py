@@ -2,6 +2,7 @@
 
 import unittest
 
+import process_groups
 from fixture import TorchwireRpcAgentTestFixture
 from torch.testing._internal.distributed.rpc_utils import (
     GENERIC_TESTS,
@@ -28,6 +29,7 @@ def _build():
     return {name[len(PREFIX) :]: class_ for name, class_ in built.items()}
 
 
+process_groups.keep()
 SUITES = _build()
 
 
