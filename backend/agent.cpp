@@ -117,7 +117,7 @@ void Agent::openLinks() {
   }
   options.transports = options_.transports;
   options.channels = options_.channels;
-  context_ = makeTensorPipeContext(std::move(options));
+  context_ = makeTensorPipeContext(std::move(options), timer_);
 
   LinkManager::Events events;
   events.frame = [this](WorkerId from, IncomingFrame frame) { onFrame(from, std::move(frame)); };

@@ -301,6 +301,12 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
     MutexLock lock(mutex_);
     Peer* peer = current(dial, State::dialling);
     if (peer == nullptr) {
+      // It was given up for the peer's own dial. Not before it is answered may it close: a TensorPipe
+      // listener dies of a connection that ends before its first message.
+      lock.unlock();
+      if (dial.link) {
+        dial.link->close();
+      }
       return;
     }
     link.swap(peer->link);
@@ -440,7 +446,12 @@ void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
         lostPrevious = lostError(peer.record, Error(ErrorCode::linkBroken, "it dialled anew"));
         ++peer.linksLost;
       }
+      // A dial of ours that gives way is not closed here: the peer will refuse it, and only then may it
+      // close, see dialFailed.
       previous = std::exchange(peer.link, link);
+      if (peer.state != State::connected) {
+        previous = nullptr;
+      }
       peer.state = State::connected;
       peer.lastLinkId = hello.linkId;
       handle.generation = ++peer.generation;

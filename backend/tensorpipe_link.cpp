@@ -3,9 +3,11 @@
 #include <tensorpipe/tensorpipe.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 
 #include "backend/address.h"
+#include "backend/annotations.h"
 #include "backend/bytes.h"
 #include "backend/log.h"
 #include "backend/transport_table.h"
@@ -14,6 +16,9 @@ namespace torchwire {
 namespace {
 
 namespace tp = tensorpipe;
+
+constexpr std::chrono::milliseconds kListenAgainDelay{2};
+constexpr int kListenAgainAttempts = 1000;
 
 Error fromTensorPipe(const tp::Error& error) {
   return error ? Error(ErrorCode::linkBroken, error.what()) : Error();
@@ -118,7 +123,7 @@ class TensorPipeLink final : public Link {
 
 class TensorPipeContext final : public LinkContext {
  public:
-  explicit TensorPipeContext(TensorPipeOptions options);
+  TensorPipeContext(TensorPipeOptions options, Timer& timer);
   ~TensorPipeContext() override {
     join();
   }
@@ -130,19 +135,26 @@ class TensorPipeContext final : public LinkContext {
   void join() override;
 
  private:
-  void acceptNext();
+  std::shared_ptr<tp::Listener> openListener(const std::string& address);
+  void acceptNext(const std::shared_ptr<tp::Listener>& listener);
+  void listenAgain(int attempt);
 
   const TensorPipeOptions options_;
+  Timer& timer_;
   std::vector<MadeTransport> transports_; // best first
   std::vector<MadeChannel> channels_;
   tp::Context context_;
-  std::shared_ptr<tp::Listener> listener_;
+  std::string bootstrap_; // the transport over which others dial: the last networked one
+  std::string bound_; // where it listens: "host:port"
+  Mutex mutex_;
+  std::shared_ptr<tp::Listener> listener_ GUARDED_BY(mutex_);
   Accepted accepted_;
   std::atomic<bool> joined_{false};
 };
 
-TensorPipeContext::TensorPipeContext(TensorPipeOptions options)
+TensorPipeContext::TensorPipeContext(TensorPipeOptions options, Timer& timer)
     : options_(std::move(options)),
+      timer_(timer),
       transports_(makeTransports(options_.transports)),
       channels_(makeChannels(
           options_.channels,
@@ -161,42 +173,75 @@ TensorPipeContext::TensorPipeContext(TensorPipeOptions options)
   }
 }
 
+std::shared_ptr<tp::Listener> TensorPipeContext::openListener(const std::string& address) {
+  std::vector<std::string> urls;
+  for (const MadeTransport& transport : transports_) {
+    const std::string& name = transport.entry->name;
+    const std::string where = name == bootstrap_ ? address
+        : transport.entry->networked             ? hostOf(address)
+                                                 : uniqueShmAddress();
+    urls.push_back(name + "://" + where);
+  }
+  return context_.listen(urls);
+}
+
 std::string TensorPipeContext::listen(Accepted accepted) {
   // A bind that fails inside TensorPipe ends the process, so try it here first.
   if (const auto reason = whyCannotBind(options_.bindAddress)) {
     throw std::runtime_error("cannot listen on " + options_.bindAddress + ": " + *reason);
   }
-  std::vector<std::string> urls;
-  std::string bootstrap; // the last networked one: the one that surely reaches everywhere
   for (const MadeTransport& transport : transports_) {
-    const std::string& name = transport.entry->name;
-    urls.push_back(
-        name + "://" + (transport.entry->networked ? options_.bindAddress : uniqueShmAddress()));
     if (transport.entry->networked) {
-      bootstrap = name;
+      bootstrap_ = transport.entry->name;
     }
   }
   accepted_ = std::move(accepted);
-  listener_ = context_.listen(urls);
-  acceptNext();
-  const std::string bound = listener_->address(bootstrap);
+  std::shared_ptr<tp::Listener> listener = openListener(options_.bindAddress);
+  bound_ = listener->address(bootstrap_);
+  {
+    MutexLock lock(mutex_);
+    listener_ = listener;
+  }
+  acceptNext(listener);
   const std::string address = options_.advertiseAddress.empty()
-      ? bound
-      : withPort(options_.advertiseAddress, portOf(bound));
-  return bootstrap + "://" + address;
+      ? bound_
+      : withPort(options_.advertiseAddress, portOf(bound_));
+  return bootstrap_ + "://" + address;
 }
 
-void TensorPipeContext::acceptNext() {
-  listener_->accept([this](const tp::Error& error, std::shared_ptr<tp::Pipe> pipe) {
+void TensorPipeContext::acceptNext(const std::shared_ptr<tp::Listener>& listener) {
+  listener->accept([this, weak = std::weak_ptr<tp::Listener>(listener)](
+                       const tp::Error& error, std::shared_ptr<tp::Pipe> pipe) {
     if (error) {
       if (!joined_) {
-        log(LogLevel::error, "no longer accepts links: " + error.what());
+        log(LogLevel::info, "listens anew after a connection failed early: " + error.what());
+        timer_.after(kListenAgainDelay, [this] { listenAgain(1); });
       }
       return;
     }
-    acceptNext();
+    if (const auto same = weak.lock()) {
+      acceptNext(same);
+    }
     accepted_(std::make_shared<TensorPipeLink>(std::move(pipe)));
   });
+}
+
+// One connection that ends before its first message, be it of a peer that was killed or of a stranger,
+// closes a TensorPipe listener for good. A new one takes its place at the same address.
+void TensorPipeContext::listenAgain(int attempt) {
+  const auto reason = whyCannotBind(bound_); // the old listener may take a moment to close
+  if (reason && attempt < kListenAgainAttempts) {
+    timer_.after(kListenAgainDelay, [this, attempt] { listenAgain(attempt + 1); });
+    return;
+  }
+  if (reason) {
+    log(LogLevel::error, "can no longer listen on " + bound_ + ": " + *reason);
+    return;
+  }
+  std::shared_ptr<tp::Listener> listener = openListener(bound_);
+  acceptNext(listener);
+  MutexLock lock(mutex_);
+  listener_.swap(listener);
 }
 
 std::shared_ptr<Link> TensorPipeContext::dial(const std::string& address) {
@@ -281,8 +326,8 @@ void TensorPipeContext::join() {
 
 } // namespace
 
-std::unique_ptr<LinkContext> makeTensorPipeContext(TensorPipeOptions options) {
-  return std::make_unique<TensorPipeContext>(std::move(options));
+std::unique_ptr<LinkContext> makeTensorPipeContext(TensorPipeOptions options, Timer& timer) {
+  return std::make_unique<TensorPipeContext>(std::move(options), timer);
 }
 
 } // namespace torchwire

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/link.h"
+#include "backend/timer.h"
 
 namespace torchwire {
 
@@ -20,7 +21,8 @@ struct TensorPipeOptions {
   std::optional<std::vector<std::string>> channels;
 };
 
+/// The timer must outlive the context's listening and be stopped before the context is joined.
 /// Throws std::runtime_error when a name is unknown or nothing usable is left.
-std::unique_ptr<LinkContext> makeTensorPipeContext(TensorPipeOptions options);
+std::unique_ptr<LinkContext> makeTensorPipeContext(TensorPipeOptions options, Timer& timer);
 
 } // namespace torchwire

@@ -72,45 +72,48 @@ class MemoryNetwork::Core : public std::enable_shared_from_this<Core> {
   size_t openLinks() const EXCLUDES(mutex_);
 
  private:
-  /// A step that is possible now: `take` removes it from the network and returns what to run.
+  /// Something that can happen now.
   struct Step {
+    enum class Kind { action, dial, sent, received };
+    Kind kind;
     uint64_t number;
-    std::string address; // whose callbacks it runs; empty: the test's
-    std::function<Task()> take;
+    EndPtr end; // whose callback it calls; of an action: none
   };
   struct Dial {
     uint64_t number;
-    std::string to;
-    EndPtr dialler;
     EndPtr accepter;
   };
 
-  void addStepsOf(const EndPtr& end, std::vector<Step>& steps) REQUIRES(mutex_);
-  Task takeSent(const EndPtr& end) REQUIRES(mutex_);
-  Task takeReceived(const EndPtr& end) REQUIRES(mutex_);
-  Task takeDial(std::list<Dial>::iterator dial) REQUIRES(mutex_);
-  std::vector<Step> possibleSteps(const std::string* onlyOf) REQUIRES(mutex_);
+  std::vector<Step> possibleSteps(const std::string* onlyOf) const REQUIRES(mutex_);
+  /// Removes the step from the network and returns what is to run.
+  Task take(const Step& step) REQUIRES(mutex_);
+  Task takeAction(uint64_t number) REQUIRES(mutex_);
+  Task takeDial(const Step& step) REQUIRES(mutex_);
+  static Task takeSent(End& end);
+  static Task takeReceived(End& end);
+
   EndPtr makeEnd(const std::string& address) REQUIRES(mutex_);
-  void shut(const EndPtr& end, const Error& error, bool tellOther) REQUIRES(mutex_);
+  void track(const EndPtr& end) REQUIRES(mutex_);
+  void shut(End& end, const Error& error, bool tellOther) REQUIRES(mutex_);
   void changed() EXCLUDES(mutex_);
-  void loop();
+  void loop() EXCLUDES(mutex_);
 
   Bell& bell_;
   const Style style_;
+  std::thread thread_;
 
   mutable Mutex mutex_;
   std::condition_variable_any wake_;
-  std::thread thread_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   uint64_t next_ GUARDED_BY(mutex_) = 0;
   size_t dialCount_ GUARDED_BY(mutex_) = 0;
   Task duringDial_ GUARDED_BY(mutex_);
   std::map<std::string, int> refusals_ GUARDED_BY(mutex_);
   std::map<std::string, LinkContext::Accepted> listeners_ GUARDED_BY(mutex_);
-  std::map<std::string, int> running_ GUARDED_BY(mutex_); // callbacks, by address
-  std::list<Dial> dialled_ GUARDED_BY(mutex_);
-  std::list<std::pair<uint64_t, Task>> actions_ GUARDED_BY(mutex_);
-  std::list<EndPtr> ends_ GUARDED_BY(mutex_); // that may still have callbacks
+  std::map<std::string, int> running_ GUARDED_BY(mutex_); // callbacks that run, by address
+  std::vector<Dial> dialled_ GUARDED_BY(mutex_);
+  std::map<uint64_t, Task> actions_ GUARDED_BY(mutex_);
+  std::vector<EndPtr> ends_ GUARDED_BY(mutex_); // all that may still have callbacks
 };
 
 // ---- links and contexts -------------------------------------------------------------------------
@@ -176,14 +179,6 @@ void MemoryNetwork::Core::listen(const std::string& address, LinkContext::Accept
   listeners_[address] = std::move(accepted);
 }
 
-MemoryNetwork::Core::EndPtr MemoryNetwork::Core::makeEnd(const std::string& address) {
-  std::erase_if(ends_, [](const EndPtr& end) { return end->finished(); });
-  auto end = std::make_shared<End>();
-  end->address = address;
-  ends_.push_back(end);
-  return end;
-}
-
 MemoryNetwork::Core::EndPtr MemoryNetwork::Core::dial(
     const std::string& from, const std::string& to) {
   EndPtr dialler;
@@ -194,14 +189,14 @@ MemoryNetwork::Core::EndPtr MemoryNetwork::Core::dial(
     meanwhile = std::exchange(duringDial_, Task());
     dialler = makeEnd(from);
     int& refusals = refusals_[to];
-    if (refusals > 0 || !listeners_.contains(to) || !listeners_.contains(from)) {
+    if (refusals > 0 || !listeners_.contains(to)) {
       refusals = std::max(refusals - 1, 0);
-      shut(dialler, Error(ErrorCode::unreachable, "nobody listens at " + to), false);
+      shut(*dialler, Error(ErrorCode::unreachable, "nobody listens at " + to), false);
     } else {
       const EndPtr accepter = makeEnd(to);
       dialler->other = accepter;
       accepter->other = dialler;
-      dialled_.push_back({next_++, to, dialler, accepter});
+      dialled_.push_back({next_++, accepter});
     }
   }
   changed();
@@ -222,9 +217,7 @@ void MemoryNetwork::Core::send(const EndPtr& end, OutgoingFrame frame, Link::Sen
     }
     if (style_ == Style::threaded) {
       end->sents.push_back({next_++, error, std::move(sent)});
-      if (end->sents.size() == 1 && !end->open) {
-        ends_.push_back(end); // it may have been taken for finished
-      }
+      track(end);
     }
   }
   if (style_ != Style::threaded) {
@@ -241,33 +234,18 @@ void MemoryNetwork::Core::receive(const EndPtr& end, Link::Received received) {
     }
     end->received = std::move(received);
     end->receivedNumber = next_++;
-    if (!end->open) {
-      ends_.push_back(end);
-    }
+    track(end);
   }
   changed();
-}
-
-void MemoryNetwork::Core::shut(const EndPtr& end, const Error& error, bool tellOther) {
-  if (!end->open) {
-    return;
-  }
-  end->open = false;
-  end->error = error;
-  end->arrivals.clear();
-  for (End::SentCallback& callback : end->sents) {
-    callback.error = error;
-  }
-  const EndPtr other = end->other.lock();
-  if (tellOther && other && other->open) {
-    other->arrivals.push_back({next_++, true, {}});
-  }
 }
 
 void MemoryNetwork::Core::close(const EndPtr& end) {
   {
     MutexLock lock(mutex_);
-    shut(end, Error(ErrorCode::linkBroken, "the link was closed on this side"), true);
+    if (!end->open) {
+      return;
+    }
+    shut(*end, Error(ErrorCode::linkBroken, "the link was closed on this side"), true);
   }
   changed();
 }
@@ -276,7 +254,7 @@ void MemoryNetwork::Core::closeAll(const Error& error) {
   {
     MutexLock lock(mutex_);
     for (const EndPtr& end : ends_) {
-      shut(end, error, false);
+      shut(*end, error, false);
     }
   }
   changed();
@@ -286,13 +264,11 @@ void MemoryNetwork::Core::join(const std::string& address) {
   LinkContext::Accepted listener; // destroyed unlocked
   {
     MutexLock lock(mutex_);
-    if (const auto it = listeners_.find(address); it != listeners_.end()) {
-      listener = std::move(it->second);
-      listeners_.erase(it);
-    }
+    listener.swap(listeners_[address]);
+    listeners_.erase(address);
     for (const EndPtr& end : ends_) {
       if (end->address == address) {
-        shut(end, Error(ErrorCode::linkBroken, "the context has ended"), true);
+        shut(*end, Error(ErrorCode::linkBroken, "the context has ended"), true);
       }
     }
   }
@@ -307,20 +283,293 @@ void MemoryNetwork::Core::join(const std::string& address) {
   changed();
 }
 
+// ---- ends ---------------------------------------------------------------------------------------
+
+MemoryNetwork::Core::EndPtr MemoryNetwork::Core::makeEnd(const std::string& address) {
+  std::erase_if(ends_, [](const EndPtr& end) { return end->finished(); });
+  auto end = std::make_shared<End>();
+  end->address = address;
+  ends_.push_back(end);
+  return end;
+}
+
+void MemoryNetwork::Core::track(const EndPtr& end) {
+  if (std::find(ends_.begin(), ends_.end(), end) == ends_.end()) {
+    ends_.push_back(end);
+  }
+}
+
+void MemoryNetwork::Core::shut(End& end, const Error& error, bool tellOther) {
+  if (!end.open) {
+    return;
+  }
+  end.open = false;
+  end.error = error;
+  end.arrivals.clear();
+  for (End::SentCallback& callback : end.sents) {
+    callback.error = error;
+  }
+  const EndPtr other = end.other.lock();
+  if (tellOther && other && other->open) {
+    other->arrivals.push_back({next_++, true, {}});
+  }
+}
+
 // ---- steps --------------------------------------------------------------------------------------
 
-void MemoryNetwork::Core::addStepsOf(const EndPtr& end, std::vector<Step>& steps) {
-  if (!end->sents.empty()) {
-    steps.push_back(
-        {end->sents.front().number, end->address, [this, end] {
-           MutexLock::assumeHeld(mutex_);
-           return takeSent(end);
-         }});
+std::vector<MemoryNetwork::Core::Step> MemoryNetwork::Core::possibleSteps(
+    const std::string* onlyOf) const {
+  std::vector<Step> steps;
+  for (const auto& [number, action] : actions_) {
+    steps.push_back({Step::Kind::action, number, nullptr});
   }
-  if (end->received && (!end->open || !end->arrivals.empty())) {
-    const uint64_t number = end->open ? end->arrivals.front().number : end->receivedNumber;
-    steps.push_back({number, end->address, [this, end] { return takeReceived(end); }});
+  for (const Dial& dial : dialled_) {
+    steps.push_back({Step::Kind::dial, dial.number, dial.accepter});
   }
+  for (const EndPtr& end : ends_) {
+    if (!end->sents.empty()) {
+      steps.push_back({Step::Kind::sent, end->sents.front().number, end});
+    }
+    if (end->received && !end->open) {
+      steps.push_back({Step::Kind::received, end->receivedNumber, end});
+    } else if (end->received && !end->arrivals.empty()) {
+      steps.push_back({Step::Kind::received, end->arrivals.front().number, end});
+    }
+  }
+  if (onlyOf != nullptr) {
+    std::erase_if(steps, [&](const Step& s) { return !s.end || s.end->address != *onlyOf; });
+  }
+  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
+    return a.number < b.number;
+  });
+  return steps;
+}
+
+Task MemoryNetwork::Core::take(const Step& step) {
+  switch (step.kind) {
+    case Step::Kind::action:
+      return takeAction(step.number);
+    case Step::Kind::dial:
+      return takeDial(step);
+    case Step::Kind::sent:
+      return takeSent(*step.end);
+    case Step::Kind::received:
+      return takeReceived(*step.end);
+  }
+  return Task();
+}
+
+Task MemoryNetwork::Core::takeAction(uint64_t number) {
+  const auto it = actions_.find(number);
+  Task action = std::move(it->second);
+  actions_.erase(it);
+  return action;
+}
+
+Task MemoryNetwork::Core::takeDial(const Step& step) {
+  std::erase_if(dialled_, [&](const Dial& dial) { return dial.number == step.number; });
+  const auto listener = listeners_.find(step.end->address);
+  if (listener == listeners_.end()) {
+    shut(*step.end, Error(ErrorCode::linkBroken, "the listener has gone"), true);
+    return Task([] {});
+  }
+  return Task([accepted = listener->second, core = shared_from_this(), end = step.end] {
+    accepted(std::make_shared<MemoryLink>(core, end));
+  });
+}
+
+Task MemoryNetwork::Core::takeSent(End& end) {
+  Task task([callback = std::move(end.sents.front())] { callback.sent(callback.error); });
+  end.sents.pop_front();
+  return task;
+}
+
+Task MemoryNetwork::Core::takeReceived(End& end) {
+  IncomingFrame frame;
+  if (end.open && end.arrivals.front().endOfLink) {
+    end.open = false;
+    end.error = Error(ErrorCode::linkBroken, "the other side closed the link");
+    end.arrivals.clear();
+  } else if (end.open) {
+    frame = std::move(end.arrivals.front().frame);
+    end.arrivals.pop_front();
+  }
+  return Task([received = std::exchange(end.received, nullptr),
+               error = end.error,
+               frame = std::move(frame)]() mutable { received(error, std::move(frame)); });
+}
+
+bool MemoryNetwork::Core::deliver(const Chooser& choose, const std::string* onlyOf) {
+  std::vector<Step> steps;
+  Task task;
+  std::string address;
+  {
+    MutexLock lock(mutex_);
+    steps = possibleSteps(onlyOf);
+    if (steps.empty()) {
+      return false;
+    }
+    const Step& step = steps[choose && steps.size() > 1 ? choose(steps.size()) : 0];
+    address = step.end ? step.end->address : std::string();
+    task = take(step);
+    ++running_[address];
+  }
+  task();
+  task = Task(); // what the callback holds goes before the step counts as over
+  {
+    MutexLock lock(mutex_);
+    --running_[address];
+  }
+  changed();
+  return true;
+}
+
+void MemoryNetwork::Core::changed() {
+  {
+    MutexLock lock(mutex_); // or the thread could miss the wake-up between its look and its wait
+    wake_.notify_all();
+  }
+  bell_.ring();
+  if (style_ == Style::synchronous) {
+    while (deliver(nullptr)) {
+    }
+  }
+}
+
+void MemoryNetwork::Core::startThread() {
+  thread_ = std::thread([this] { loop(); });
+}
+
+void MemoryNetwork::Core::stopThread() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    wake_.notify_all();
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void MemoryNetwork::Core::loop() {
+  for (;;) {
+    {
+      MutexLock lock(mutex_);
+      while (!stopping_ && possibleSteps(nullptr).empty()) {
+        wake_.wait(lock);
+      }
+      if (stopping_) {
+        return;
+      }
+    }
+    deliver(nullptr);
+  }
+}
+
+// ---- what the test does -------------------------------------------------------------------------
+
+void MemoryNetwork::Core::schedule(Task action) {
+  {
+    MutexLock lock(mutex_);
+    actions_.emplace(next_++, std::move(action));
+  }
+  changed();
+}
+
+void MemoryNetwork::Core::duringNextDial(Task action) {
+  MutexLock lock(mutex_);
+  duringDial_ = std::move(action);
+}
+
+void MemoryNetwork::Core::refuseDials(const std::string& address, int count) {
+  MutexLock lock(mutex_);
+  refusals_[address] = count;
+}
+
+size_t MemoryNetwork::Core::dials() const {
+  MutexLock lock(mutex_);
+  return dialCount_;
+}
+
+size_t MemoryNetwork::Core::openLinks() const {
+  MutexLock lock(mutex_);
+  size_t links = 0;
+  for (const EndPtr& end : ends_) {
+    const EndPtr other = end->other.lock();
+    // Of two open sides, one counts.
+    links += end->open && !(other && other->open && other < end) ? 1 : 0;
+  }
+  return links;
+}
+
+// ---- the network --------------------------------------------------------------------------------
+
+MemoryNetwork::MemoryNetwork(Bell& bell, Style style)
+    : bell_(bell), style_(style), core_(std::make_shared<Core>(bell, style)) {
+  if (style == Style::threaded) {
+    core_->startThread();
+  }
+}
+
+MemoryNetwork::~MemoryNetwork() {
+  core_->stopThread();
+  for (const auto& [address, context] : contexts_) {
+    context->join();
+  }
+}
+
+LinkContext& MemoryNetwork::context(const std::string& address) {
+  MutexLock lock(mutex_);
+  auto& context = contexts_[address];
+  if (!context) {
+    context = std::make_unique<Context>(*core_, address);
+  }
+  return *context;
+}
+
+bool MemoryNetwork::deliverOne(const Chooser& choose) {
+  return core_->deliver(choose);
+}
+
+void MemoryNetwork::deliverAll(const Chooser& choose) {
+  while (core_->deliver(choose)) {
+  }
+}
+
+void MemoryNetwork::schedule(Task action) {
+  core_->schedule(std::move(action));
+}
+
+void MemoryNetwork::duringNextDial(Task action) {
+  core_->duringNextDial(std::move(action));
+}
+
+void MemoryNetwork::refuseDials(const std::string& address, int count) {
+  core_->refuseDials(address, count);
+}
+
+void MemoryNetwork::cut() {
+  core_->closeAll(Error(ErrorCode::linkBroken, "the network was cut"));
+}
+
+size_t MemoryNetwork::dials() const {
+  return core_->dials();
+}
+
+size_t MemoryNetwork::openLinks() const {
+  return core_->openLinks();
+}
+
+const char* nameOf(MemoryNetwork::Style style) {
+  switch (style) {
+    case MemoryNetwork::Style::pumped:
+      return "pumped";
+    case MemoryNetwork::Style::synchronous:
+      return "synchronous";
+    case MemoryNetwork::Style::threaded:
+      return "threaded";
+  }
+  return "";
 }
 
 } // namespace torchwire

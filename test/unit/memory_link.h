@@ -11,9 +11,11 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
+#include "backend/annotations.h"
 #include "backend/link.h"
 #include "backend/task.h"
 #include "test/unit/bell.h"
@@ -41,16 +43,16 @@ class MemoryNetwork {
   LinkContext& context(const std::string& address);
 
   /// Lets the oldest possible step happen, or the one that the test chooses; false if there is none.
-  bool deliverOne();
-  bool deliverOne(const Chooser& choose);
+  bool deliverOne(const Chooser& choose = nullptr);
   /// Lets steps happen until none is possible.
-  void deliverAll();
-  void deliverAll(const Chooser& choose);
+  void deliverAll(const Chooser& choose = nullptr);
   /// Delivers and waits until the condition holds; false if it does not within the bell's patience.
   template <typename Condition>
   bool deliverUntil(Condition holds) {
     return bell_.waitUntil([&] {
-      deliverAll();
+      if (style_ != Style::threaded) {
+        deliverAll();
+      }
       return holds();
     });
   }
@@ -74,7 +76,10 @@ class MemoryNetwork {
   class MemoryLink;
 
   Bell& bell_;
+  const Style style_;
   const std::shared_ptr<Core> core_; // shared with the links
+  Mutex mutex_;
+  std::map<std::string, std::unique_ptr<LinkContext>> contexts_ GUARDED_BY(mutex_);
 };
 
 const char* nameOf(MemoryNetwork::Style style);

@@ -1,0 +1,56 @@
+"""Fixtures of all tests; see processes.py and group.py."""
+
+import processes
+import pytest
+from group import Group, file_in
+
+
+def pytest_configure(config):
+    processes.start_fork_server()
+
+
+class _SharedGroup:
+    """A group of two that the tests of a module share, because starting one takes longer than most of them.
+
+    When a test has left it broken, the next one gets a new group.
+    """
+
+    def __init__(self, make_folder):
+        self._make_folder = make_folder
+        self._group = None
+
+    def get(self):
+        if self._group is not None and not all(worker.is_alive() for worker in self._group):
+            self._group.kill()
+            self._group = None
+        if self._group is None:
+            group = Group(2)
+            try:
+                group.init(file_in(self._make_folder("group")))
+            except BaseException:
+                group.kill()
+                raise
+            self._group = group
+        return self._group
+
+    def close(self):
+        if self._group is None:
+            return
+        try:
+            self._group.shut_down()
+            self._group.close()
+        finally:
+            self._group.kill()
+
+
+@pytest.fixture(scope="module")
+def _shared_pair(tmp_path_factory):
+    shared = _SharedGroup(tmp_path_factory.mktemp)
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def pair(_shared_pair):
+    """A running group of worker0 and worker1, with default options."""
+    return _shared_pair.get()

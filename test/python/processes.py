@@ -1,0 +1,207 @@
+"""Processes that a test drives: it tells each, step by step, what to run, and gets the results.
+
+    worker = WorkerProcess("worker0")
+    pending = worker.start(function, 1, 2)  # the process begins to run function(1, 2)
+    pending.result()                        # its return value; WorkerError if it raised
+    worker.run(function, 1, 2)              # both in one step
+
+Nothing here knows of RPC. Functions travel by name, so they have to be at the top of a module.
+
+A process is forked from a fork server that has imported torch already, since importing it takes far longer than most
+tests. What needs a fresh interpreter (what an import does, what the end of a process does) uses run_script.
+"""
+
+import ctypes
+import faulthandler
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import traceback
+
+import pytest
+
+CONTEXT = multiprocessing.get_context("forkserver")
+
+# Generous, because the machine may be busy; a test that runs into it has hung.
+LIMIT = 60.0
+
+_PR_SET_PDEATHSIG = 1
+
+
+def start_fork_server():
+    """Lets the fork server import what all processes need, while pytest goes on."""
+    # An import that fails is ignored there, and repeated with an error by the process that needs it.
+    CONTEXT.set_forkserver_preload(["torch", "torch.distributed.rpc", "torchwire", "numpy", "pytest"])
+    multiprocessing.forkserver.ensure_running()
+
+
+class WorkerError(Exception):
+    """An exception in a worker process; its text is the type, the message and the traceback from there."""
+
+    def __init__(self, worker, type_name, message, trace):
+        super().__init__(f"{worker}: {type_name}: {message}\n{trace}")
+        self.worker = worker
+        self.type_name = type_name
+        self.message = message
+
+
+class Pending:
+    """The result of a function that a process runs."""
+
+    def __init__(self, worker):
+        self._worker = worker
+        self._answer = None
+
+    def is_done(self):
+        return self._answer is not None or self._worker.connection.poll(0)
+
+    def result(self, limit=LIMIT):
+        """Waits for the function to return. A process that takes longer than `limit` seconds fails the test, after
+        it has shown the stacks of all its threads; one that has died raises WorkerError."""
+        if self._answer is None:
+            self._answer = self._receive(limit)
+        kind, *details = self._answer
+        if kind == "value":
+            return pickle.loads(details[0])
+        raise WorkerError(self._worker.name, *details)
+
+    def _receive(self, limit):
+        worker = self._worker
+        if not worker.connection.poll(limit):
+            worker.fail_with_stacks(f"{worker.name} did not finish within {limit} s")
+        try:
+            return pickle.loads(worker.connection.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            worker.process.join(LIMIT)
+            return "error", "ProcessEnded", f"exit code {worker.process.exitcode}", ""
+
+
+class WorkerProcess:
+    """A process that runs one function at a time, on its main thread. Not thread-safe."""
+
+    _all = []
+
+    def __init__(self, name, environment=None, prepare=None):
+        """`environment` is added to this process's own; `prepare`, a function without arguments, runs first of all."""
+        self.name = name
+        self.connection, theirs = CONTEXT.Pipe()
+        # A forked process would otherwise see the environment that the fork server was started with.
+        environment = {**os.environ, **(environment or {})}
+        self.process = CONTEXT.Process(target=_serve, args=(theirs, environment, prepare), name=name, daemon=True)
+        self.process.start()
+        theirs.close()
+        WorkerProcess._all.append(self)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def is_alive(self):
+        return self.process.is_alive()
+
+    def start(self, function, *args, **kwargs):
+        """Begins to run `function` there and returns at once."""
+        try:
+            self.connection.send_bytes(pickle.dumps((function, args, kwargs)))
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the process is gone, as result() will say
+        return Pending(self)
+
+    def run(self, function, *args, **kwargs):
+        """Runs `function` there and returns its result."""
+        return self.start(function, *args, **kwargs).result()
+
+    def signal(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        """Ends the process as a crash would: nothing of it runs any more."""
+        if self.is_alive():
+            self.signal(signal.SIGKILL)
+        self.process.join(LIMIT)
+
+    def close(self):
+        """Lets the process end once it has nothing to do; kills it if it does not."""
+        self.connection.close()
+        self.process.join(10)
+        self.kill()
+        if self in WorkerProcess._all:
+            WorkerProcess._all.remove(self)
+
+    def fail_with_stacks(self, message):
+        """Fails the test. Every process shows its stacks first: one that hangs often waits for another."""
+        processes = [worker for worker in WorkerProcess._all if worker.is_alive()]
+        for worker in processes:
+            worker.signal(signal.SIGUSR1)
+        time.sleep(1)  # there is no telling when they have written, and nothing depends on it
+        for worker in processes:
+            worker.kill()
+        pytest.fail(f"{message}; the stacks of all processes are in the captured stderr")
+
+
+def close_all(workers):
+    """Closes the connections first, so that the processes end at the same time."""
+    for worker in workers:
+        worker.connection.close()
+    for worker in workers:
+        worker.close()
+
+
+def _serve(connection, environment, prepare):
+    # The fork server is the parent. It goes when pytest does, however that ends, and takes us along.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.environ.clear()
+    os.environ.update(environment)
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+    import torch
+
+    torch.set_num_threads(1)  # several processes share the machine
+    if prepare is not None:
+        prepare()
+    while True:
+        try:
+            request = connection.recv_bytes()
+        except EOFError:
+            os._exit(0)
+        connection.send_bytes(pickle.dumps(_answer_to(request)))
+
+
+def _answer_to(request):
+    try:
+        function, args, kwargs = pickle.loads(request)
+        return "value", pickle.dumps(function(*args, **kwargs))
+    except BaseException as error:  # also SystemExit: the process is not its function's to end
+        return "error", type(error).__name__, str(error), traceback.format_exc()
+
+
+def run_script(path, *arguments, environment=None, limit=LIMIT, python_arguments=()):
+    """Runs a Python script in a fresh interpreter; returns its CompletedProcess, with text output.
+
+    `python_arguments` come before the script's path, which may be None.
+    """
+    command = [sys.executable, *python_arguments, *([str(path)] if path else []), *map(str, arguments)]
+    # A session of its own: what the script has started is killed with it.
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})},
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGABRT)  # which makes faulthandler show the stacks
+        try:
+            output, errors = process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, errors = process.communicate()
+        pytest.fail(f"{' '.join(command)} did not finish within {limit} s:\n{output}\n{errors}")
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
