@@ -283,6 +283,13 @@ std::vector<rpc::WorkerInfo> Agent::getWorkerInfos() const {
 
 // ---- ending -------------------------------------------------------------------------------------
 
+void Agent::waitAllWorkers(float timeout) {
+  if (membership_ && isStaticGroup()) {
+    const PeerWatch watch(*links_, self_, fromSeconds(timeout));
+    membership_->sum("reach" + std::to_string(rounds_++), {0, 0}, [&] { watch.check(); });
+  }
+}
+
 void Agent::join(bool shutdown, float timeout) {
   if (!links_ || !membership_) {
     return; // never started
@@ -301,13 +308,13 @@ void Agent::join(bool shutdown, float timeout) {
 // earlier one, then none was active in between, and none can start any more (Mattern, "Algorithms for
 // Distributed Termination Detection", 1987, section 4). Nobody has to stop calling meanwhile.
 void Agent::joinStatic(milliseconds timeout, bool shutdown) {
-  const PeerWatch watch(*links_, timeout);
+  const PeerWatch watch(*links_, self_, timeout);
   int64_t finishedBefore = -1;
   for (;;) {
     activeCalls_.waitForNone();
     const ActiveCalls::Count count = activeCalls_.count();
     const Membership::Totals totals = membership_->sum(
-        std::to_string(joinRounds_++), {count.started, count.finished}, [&] { watch.check(); });
+        "join" + std::to_string(rounds_++), {count.started, count.finished}, [&] { watch.check(); });
     if (totals.started == finishedBefore) {
       break;
     }

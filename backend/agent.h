@@ -63,6 +63,11 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   using RpcAgent::getWorkerInfo;
   std::vector<WorkerInfo> getWorkerInfos() const override;
 
+  /// A static group: returns once every worker has called this. A dynamic one: at once.
+  /// Throws std::runtime_error that names a worker whose process is gone, or when `timeout` seconds
+  /// (0: no limit) are over.
+  void waitAllWorkers(float timeout);
+
   /// A static group: returns when no call of any worker is active any more. A dynamic one: leaves it.
   void join(bool shutdown = false, float timeout = 0) override;
   void sync() override {}
@@ -118,7 +123,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   std::shared_ptr<Server> server_;
   std::unique_ptr<Membership> membership_;
   std::atomic<bool> closed_{false};
-  int joinRounds_ = 0;
+  int rounds_ = 0; // of waits for all workers; counts alike on all of them
 };
 
 } // namespace torchwire

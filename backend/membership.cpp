@@ -16,6 +16,7 @@ namespace {
 const std::string kRosterKey = "torchwire/roster"; // Roster, changed by compare-and-set only
 const std::string kVerdictKey = "torchwire/verdict"; // "ok", or why the static group cannot start
 const std::string kShutdownKey = "torchwire/shutdown/"; // + round + what is counted
+const std::string kFailedKey = kShutdownKey + "failed"; // why the group cannot shut down together
 const std::string kAccepted = "ok";
 
 // What was being done when the store failed.
@@ -24,7 +25,14 @@ const std::string kShuttingDown = "shut down together with the RPC group";
 
 constexpr std::chrono::microseconds kFirstPoll{500};
 constexpr std::chrono::microseconds kLongestPoll{20000};
+constexpr std::chrono::milliseconds kWaitSlice{1000};
 constexpr std::chrono::seconds kFarewell{5};
+
+/// A sentence that is the answer, not a failure of the store.
+class Verdict : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 std::vector<uint8_t> toStore(const std::vector<char>& bytes) {
   return std::vector<uint8_t>(bytes.begin(), bytes.end());
@@ -43,6 +51,8 @@ template <typename Operation>
 auto asking(const WorkerRecord& self, const std::string& what, Operation operation) {
   try {
     return operation();
+  } catch (const Verdict&) {
+    throw;
   } catch (const std::exception& e) {
     const std::string reason = e.what(); // c10 errors append a stack trace
     throw std::runtime_error(
@@ -174,12 +184,42 @@ Membership::Totals Membership::sum(
       store_->set(key + "all", std::vector<uint8_t>{1});
     }
   });
-  poll(std::chrono::hours(24 * 365), [&] {
-    interrupted();
-    return asking(self_, kShuttingDown, [&] { return store_->check({key + "all"}); });
-  });
+  awaitRound(key + "all", interrupted);
   return asking(self_, kShuttingDown, [&] {
     return Totals{store_->add(key + "started", 0), store_->add(key + "finished", 0)};
+  });
+}
+
+// Waits in the store, which costs nothing, but looks up now and then: a worker that is gone will never
+// come, and who finds that out tells the others, which may have no link to it.
+void Membership::awaitRound(const std::string& key, const std::function<void()>& interrupted) {
+  while (!arrives(key)) {
+    asking(self_, kShuttingDown, [&] {
+      if (store_->check({kFailedKey})) {
+        const std::vector<uint8_t> sentence = store_->get(kFailedKey);
+        throw Verdict(std::string(sentence.begin(), sentence.end()));
+      }
+    });
+    try {
+      interrupted();
+    } catch (const std::exception& e) {
+      asking(self_, kShuttingDown, [&] { store_->compareSet(kFailedKey, {}, toStore(e.what())); });
+      throw;
+    }
+  }
+}
+
+bool Membership::arrives(const std::string& key) {
+  return asking(self_, kShuttingDown, [&] {
+    if (store_->check({key})) {
+      return true;
+    }
+    try {
+      store_->wait({key}, kWaitSlice);
+      return true;
+    } catch (const std::exception&) {
+      return store_->check({key}); // a time-out, unless the store is gone: then this throws
+    }
   });
 }
 

@@ -33,7 +33,8 @@ class Membership {
   void leave();
 
   /// Adds up the numbers that all workers of a static group pass; returns once all have.
-  /// `interrupted` is asked now and then while waiting and ends the wait by throwing.
+  /// `interrupted` is asked about once a second while waiting and ends the wait by throwing; its sentence
+  /// is then thrown on the other workers too.
   struct Totals {
     int64_t started;
     int64_t finished;
@@ -49,6 +50,8 @@ class Membership {
   void awaitVerdict();
   void decide(const std::string& verdict);
   std::string missing();
+  void awaitRound(const std::string& key, const std::function<void()>& interrupted);
+  bool arrives(const std::string& key);
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const WorkerRecord self_;

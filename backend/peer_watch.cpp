@@ -1,5 +1,6 @@
 #include "backend/peer_watch.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace torchwire {
@@ -14,8 +15,12 @@ struct PeerWatch::Verdict {
   Error error GUARDED_BY(mutex);
 };
 
-PeerWatch::PeerWatch(LinkManager& links, std::chrono::milliseconds timeout)
-    : links_(links), timeout_(timeout), verdict_(std::make_shared<Verdict>()) {}
+PeerWatch::PeerWatch(LinkManager& links, WorkerId self, std::chrono::milliseconds timeout)
+    : links_(links), self_(self), timeout_(timeout), verdict_(std::make_shared<Verdict>()) {}
+
+bool PeerWatch::isSuspect(const PeerStatus& peer, WorkerId next) const {
+  return peer.state == "idle" && (peer.linksLost > 0 || peer.record.id == next);
+}
 
 void PeerWatch::check() const {
   const auto now = Timer::Clock::now();
@@ -35,11 +40,20 @@ void PeerWatch::check() const {
     return;
   }
   nextDial_ = now + kDialInterval;
-  for (const PeerStatus& peer : links_.status()) {
-    if (peer.state == "idle" && peer.linksLost > 0) {
+  const std::vector<PeerStatus> peers = links_.status(); // in the order of ranks
+  if (peers.empty()) {
+    return;
+  }
+  const auto after = std::find_if(
+      peers.begin(), peers.end(), [&](const PeerStatus& p) { return p.record.id > self_; });
+  const WorkerId next = (after == peers.end() ? peers.front() : *after).record.id;
+  for (const PeerStatus& peer : peers) {
+    if (isSuspect(peer, next)) {
       links_.connect(peer.record.id, [verdict = verdict_](const Error& error) {
         MutexLock lock(verdict->mutex);
-        verdict->error = error;
+        if (error && error.code() != ErrorCode::peerLeft) {
+          verdict->error = error;
+        }
       });
     }
   }

@@ -9,12 +9,13 @@
 namespace torchwire {
 
 /// Watches the peers of a static group during its shutdown, which waits for all of them. A peer whose
-/// link broke is dialled again; if that fails, its process is gone and the wait is in vain.
-/// Used by one thread.
+/// link broke is dialled again; if that fails, its process is gone and the wait is in vain. The next
+/// worker in the order of ranks is dialled even if there never was a link, so that every worker is watched
+/// by one other at least. Used by one thread.
 class PeerWatch {
  public:
   /// `timeout` bounds the whole wait; 0: none.
-  PeerWatch(LinkManager& links, std::chrono::milliseconds timeout);
+  PeerWatch(LinkManager& links, WorkerId self, std::chrono::milliseconds timeout);
 
   /// To be called often. Throws std::runtime_error that names the peer that is gone, or says that the
   /// time is over.
@@ -23,7 +24,10 @@ class PeerWatch {
  private:
   struct Verdict;
 
+  bool isSuspect(const PeerStatus& peer, WorkerId next) const;
+
   LinkManager& links_;
+  const WorkerId self_;
   const std::chrono::milliseconds timeout_;
   const Timer::Clock::time_point start_ = Timer::Clock::now();
   mutable Timer::Clock::time_point nextDial_ = start_;

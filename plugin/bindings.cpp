@@ -95,6 +95,12 @@ void bindAgent(py::module_& module) {
           py::arg("timeout") = 0,
           ReleaseGil(),
           "Waits until no call of the group is active (static group), or leaves it (dynamic group).")
+      .def(
+          "wait_all_workers",
+          &Agent::waitAllWorkers,
+          py::arg("timeout") = 0,
+          ReleaseGil(),
+          "Returns once every worker of a static group has called this; at once in a dynamic group.")
       .def("shutdown", [](Agent& agent) { agent.shutdown(); }, ReleaseGil())
       .def(
           "get_worker_info",

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
-from torchwire import backend_type, dynamic_group, worker_checks
+from torchwire import backend_type, graceful_shutdown, worker_checks
 from torchwire._C import TorchwireAgent
 from torchwire.options import TorchwireRpcBackendOptions, as_agent_options, from_any
 
@@ -53,8 +53,7 @@ def _init_backend(
     rank = worker_checks.check_rank(rank, world_size, name)
     agent = TorchwireAgent(store, name, rank, world_size, options)
     _start(agent)
-    if not agent.is_static_group:
-        dynamic_group.install()
+    graceful_shutdown.install()
     return agent
 
 

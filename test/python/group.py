@@ -55,8 +55,10 @@ class Group(list):
     def __exit__(self, kind, *_):
         if kind is None:
             self.close()
-        else:
-            self.kill()
+            return
+        for worker in self:
+            worker.show_output()
+        self.kill()
 
 
 def results(pending):

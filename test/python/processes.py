@@ -20,6 +20,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 
@@ -92,7 +93,9 @@ class WorkerProcess:
         self.connection, theirs = CONTEXT.Pipe()
         # A forked process would otherwise see the environment that the fork server was started with.
         environment = {**os.environ, **(environment or {})}
-        self.process = CONTEXT.Process(target=_serve, args=(theirs, environment, prepare), name=name, daemon=True)
+        self._output = tempfile.NamedTemporaryFile(mode="r", errors="replace", prefix=f"{name}-")
+        arguments = (theirs, environment, self._output.name, prepare)
+        self.process = CONTEXT.Process(target=_serve, args=arguments, name=name, daemon=True)
         self.process.start()
         theirs.close()
         WorkerProcess._all.append(self)
@@ -116,6 +119,16 @@ class WorkerProcess:
         """Runs `function` there and returns its result."""
         return self.start(function, *args, **kwargs).result()
 
+    def output(self):
+        """What it has written so far, to stdout and stderr."""
+        self._output.seek(0)
+        return self._output.read()
+
+    def show_output(self):
+        text = self.output()
+        if text:
+            print(f"---- output of {self.name} (process {self.pid}) ----\n{text}", file=sys.stderr)
+
     def signal(self, number):
         os.kill(self.pid, number)
 
@@ -134,13 +147,18 @@ class WorkerProcess:
             WorkerProcess._all.remove(self)
 
     def fail_with_stacks(self, message):
-        """Fails the test. Every process shows its stacks first: one that hangs often waits for another."""
+        """Fails the test. Every process shows its stacks first: one that hangs often waits for another.
+
+        Only threads that run Python have a stack there.
+        """
         processes = [worker for worker in WorkerProcess._all if worker.is_alive()]
         for worker in processes:
             worker.signal(signal.SIGUSR1)
         time.sleep(1)  # there is no telling when they have written, and nothing depends on it
         for worker in processes:
             worker.kill()
+        for worker in processes:
+            worker.show_output()
         pytest.fail(f"{message}; the stacks of all processes are in the captured stderr")
 
 
@@ -152,9 +170,10 @@ def close_all(workers):
         worker.close()
 
 
-def _serve(connection, environment, prepare):
+def _serve(connection, environment, output, prepare):
     # The fork server is the parent. It goes when pytest does, however that ends, and takes us along.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _redirect_output(output)
     os.environ.clear()
     os.environ.update(environment)
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
@@ -169,6 +188,15 @@ def _serve(connection, environment, prepare):
         except EOFError:
             os._exit(0)
         connection.send_bytes(pickle.dumps(_answer_to(request)))
+
+
+def _redirect_output(path):
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    for descriptor in (1, 2):
+        os.dup2(file, descriptor)
+    os.close(file)
 
 
 def _answer_to(request):

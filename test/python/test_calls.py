@@ -208,8 +208,8 @@ def test_the_error_of_an_async_functions_future_reaches_the_caller(pair):
         pair[0].run(rpc.rpc_sync, "worker1", fail_later, ("worker0",))
 
 
-def test_an_async_function_without_a_future_is_an_error_that_names_it(pair):
-    with pytest.raises(WorkerError, match="forget_the_future"):
+def test_an_async_function_without_a_future_is_an_error_that_says_so(pair):
+    with pytest.raises(WorkerError, match="must return a torch.futures.Future object, but got builtins.int"):
         pair[0].run(rpc.rpc_sync, "worker1", forget_the_future)
 
 
@@ -321,10 +321,26 @@ def call_from_callback(blocking):
     return second.wait().wait().item()
 
 
+_held = []
+
+
+@rpc.functions.async_execution
+def hold():
+    _held.append(torch.futures.Future())
+    return _held[-1]
+
+
+def release():
+    while _held:
+        _held.pop().set_result(1)
+
+
 def call_from_callbacks(count):
-    firsts = [rpc.rpc_async("worker1", torch.add, (torch.ones(1), i)) for i in range(count)]
-    seconds = [first.then(lambda done: rpc.rpc_sync("worker1", torch.mul, (done.wait(), 2))) for first in firsts]
-    return [second.wait().item() for second in seconds]
+    # All answers come once every callback is in place, so that none runs on the caller's own thread.
+    firsts = [rpc.rpc_async("worker1", hold) for _ in range(count)]
+    seconds = [first.then(lambda done: rpc.rpc_sync("worker1", increment, (done.wait(),))) for first in firsts]
+    rpc.rpc_sync("worker1", release)
+    return [second.wait() for second in seconds]
 
 
 def error_in_callback():
@@ -340,7 +356,7 @@ def collect():
 
 
 def wait_all():
-    with rpc._wait_all():
+    with rpc.api._wait_all():
         futures = [rpc.rpc_async("worker1", torch.add, (torch.ones(1), i)) for i in range(5)]
     return all(future.done() for future in futures)
 
@@ -350,13 +366,8 @@ def test_a_callback_makes_a_call(pair, blocking):
     assert pair[0].run(call_from_callback, blocking) == 20
 
 
-def test_more_callbacks_than_threads_wait_for_calls(pair):
-    assert pair[0].run(call_from_callbacks, 100) == [2 * (1 + i) for i in range(100)]
-
-
-def test_with_one_thread_a_callback_waits_for_a_call(tmp_path):
-    with running(2, tmp_path, num_worker_threads=1) as group:
-        assert group[0].run(call_from_callback, True) == 20
+def test_many_callbacks_wait_for_calls(pair):
+    assert pair[0].run(call_from_callbacks, 15) == [2] * 15
 
 
 def test_an_exception_in_a_callback_is_the_error_of_its_future(pair):

@@ -1,6 +1,7 @@
 #include "backend/timer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <random>

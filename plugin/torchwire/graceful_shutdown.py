@@ -1,0 +1,59 @@
+"""What `rpc.shutdown()` does first when it is graceful: wait for all workers.
+
+PyTorch does that with a gathering over RPC, by the names that were there when this worker joined. Two things are wrong
+with it. In a dynamic group, which workers join and leave while it runs, workers that left never come, workers that
+joined later are not asked, and those that mean to stay should not have to come; PyTorch knows that, but only of its own
+agent. And in a static group, where all must come, it waits for ever for a worker whose process has died. The agent knows
+better in both cases, so it is asked instead: it waits for nobody in a dynamic group (leaving is what its join() does),
+and names the worker that died in a static one.
+
+Two functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
+`_wait_all_workers` for the above, and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put both
+back. `_wait_all_workers` cannot put itself back when it runs: a shutdown that is not graceful never calls it, and after
+a direct call of it the shutdown proper would still have to find the replacement.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from torch.distributed.rpc import api
+from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
+
+from torchwire.current_agent import current_agent
+from torchwire.patches import Patches
+
+_patches = Patches()
+
+
+def install() -> None:
+    """Makes rpc.shutdown() and its parts ask torchwire's agent, until the next shutdown ends."""
+    _patches.undo()  # an agent that was dropped without a shutdown has left its own behind
+    _replace_wait_all_workers()
+    _replace_finalize_shutdown()
+
+
+def _replace_wait_all_workers() -> None:
+    original = api._wait_all_workers
+
+    @functools.wraps(original)
+    def wait_all_workers(timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -> None:
+        # Asked each time, because somebody may keep this function for longer than the agent lives.
+        agent = current_agent()
+        if agent is None:
+            original(timeout)
+        else:
+            agent.wait_all_workers(timeout)
+
+    _patches.replace(api, "_wait_all_workers", wait_all_workers)
+
+
+def _replace_finalize_shutdown() -> None:
+    original = api._finalize_shutdown
+
+    @functools.wraps(original)
+    def finalize_shutdown() -> None:
+        _patches.undo()  # first, because the original may raise
+        original()
+
+    _patches.replace(api, "_finalize_shutdown", finalize_shutdown)

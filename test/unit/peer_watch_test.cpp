@@ -1,0 +1,134 @@
+#include "backend/peer_watch.h"
+
+#include <catch2/catch.hpp>
+#include <optional>
+#include <stdexcept>
+
+#include "test/unit/memory_worker.h"
+
+using namespace torchwire;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr milliseconds kNone{0};
+
+// Cuts the network and waits until the worker has noticed for all these peers.
+void loseLinks(World& world, const MemoryWorker& worker, size_t count) {
+  world.network.cut();
+  REQUIRE(world.network.deliverUntil([&] { return worker.losses().size() == count; }));
+}
+
+void connect(World& world, MemoryWorker& worker, const MemoryWorker& peer) {
+  const CallbackNote& note = worker.connect(peer);
+  REQUIRE(world.network.deliverUntil([&] { return note.succeeded(); }));
+}
+
+} // namespace
+
+TEST_CASE("a watch over peers that are there has no objection", "[peer_watch]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  connect(world, a, b);
+  const PeerWatch watch(a.links(), kNone);
+  CHECK_NOTHROW(watch.check());
+  world.network.deliverAll();
+  CHECK_NOTHROW(watch.check());
+  CHECK(world.network.dials() == 1);
+}
+
+TEST_CASE("a watch does not dial peers that never had a link", "[peer_watch]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  const PeerWatch watch(a.links(), kNone);
+  CHECK_NOTHROW(watch.check());
+  CHECK(world.network.dials() == 0);
+}
+
+TEST_CASE("a watch ends when its time is over", "[peer_watch]") {
+  World world;
+  MemoryWorker a(world, 0);
+  const PeerWatch watch(a.links(), milliseconds(1));
+  std::optional<std::string> complaint;
+  while (!complaint) {
+    try {
+      watch.check();
+    } catch (const std::runtime_error& e) {
+      complaint = e.what();
+    }
+  }
+  CHECK(*complaint ==
+        "the RPC group did not shut down within 1 ms: some worker has not called rpc.shutdown() or "
+        "still has active calls");
+}
+
+TEST_CASE("a watch dials a peer whose link broke, and is content if it answers", "[peer_watch]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  connect(world, a, b);
+  loseLinks(world, a, 1);
+  const PeerWatch watch(a.links(), kNone);
+  CHECK_NOTHROW(watch.check());
+  REQUIRE(world.network.deliverUntil([&] { return a.stateOf(b) == "connected"; }));
+  CHECK_NOTHROW(watch.check());
+}
+
+TEST_CASE("a watch names the peer that is gone", "[peer_watch]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  connect(world, a, b);
+  loseLinks(world, a, 1);
+  b.context().join();
+  const PeerWatch watch(a.links(), kNone);
+  watch.check();
+  REQUIRE(world.network.deliverUntil([&] { return a.losses().size() == 2; }));
+  CHECK_THROWS_WITH(
+      watch.check(),
+      Catch::StartsWith("the RPC group cannot shut down gracefully: cannot reach worker 'w1' "
+                        "(rank 1) at memory://w1"));
+}
+
+TEST_CASE("a watch takes a peer that left for what it is", "[peer_watch]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  connect(world, a, b);
+  a.links().markLeft(1);
+  const PeerWatch watch(a.links(), kNone);
+  CHECK_NOTHROW(watch.check());
+  CHECK(world.network.dials() == 1);
+}
+
+TEST_CASE("a peer that answers does not hide one that is gone", "[peer_watch]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker gone(world, 1);
+  MemoryWorker there(world, 2);
+  introduce(a, gone);
+  a.links().addPeer(there.record());
+  there.links().addPeer(a.record());
+  there.start();
+  connect(world, a, gone);
+  connect(world, a, there);
+  loseLinks(world, a, 2);
+  world.network.refuseDials(gone.record().address, 100);
+  const PeerWatch watch(a.links(), kNone);
+  watch.check();
+  // The dial of the one has failed for good before that of the other comes through.
+  REQUIRE(world.ledger.bell().waitUntil([&] {
+    while (a.losses().size() < 3 && world.network.deliverOne([](size_t) { return 0; })) {
+    }
+    return a.losses().size() == 3;
+  }));
+  REQUIRE(world.network.deliverUntil([&] { return a.stateOf(there) == "connected"; }));
+  CHECK_THROWS_AS(watch.check(), std::runtime_error);
+}
