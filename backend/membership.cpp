@@ -23,16 +23,11 @@ const std::string kAccepted = "ok";
 const std::string kJoining = "join the RPC group";
 const std::string kShuttingDown = "shut down together with the RPC group";
 
-constexpr std::chrono::microseconds kFirstPoll{500};
-constexpr std::chrono::microseconds kLongestPoll{20000};
-constexpr std::chrono::milliseconds kWaitSlice{1000};
+constexpr std::chrono::microseconds kShortestPause{500};
+constexpr std::chrono::milliseconds kLongestPause{200};
+constexpr std::chrono::hours kForEver{24 * 365};
 constexpr std::chrono::seconds kFarewell{5};
-
-/// A sentence that is the answer, not a failure of the store.
-class Verdict : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+constexpr std::chrono::seconds kFailureFarewell{1};
 
 std::vector<uint8_t> toStore(const std::vector<char>& bytes) {
   return std::vector<uint8_t>(bytes.begin(), bytes.end());
@@ -51,8 +46,6 @@ template <typename Operation>
 auto asking(const WorkerRecord& self, const std::string& what, Operation operation) {
   try {
     return operation();
-  } catch (const Verdict&) {
-    throw;
   } catch (const std::exception& e) {
     const std::string reason = e.what(); // c10 errors append a stack trace
     throw std::runtime_error(
@@ -62,17 +55,19 @@ auto asking(const WorkerRecord& self, const std::string& what, Operation operati
   }
 }
 
-/// Asks `ready` ever less often until it says yes; false after the time-out.
+/// Asks `ready` ever less often until it says yes; false after the time-out. The pause is a small part of
+/// the time waited so far: short waits end promptly, long ones (a server that waits for hours for its
+/// clients to shut down) cost next to nothing.
 template <typename Ready>
 bool poll(std::chrono::milliseconds timeout, Ready ready) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  auto pause = kFirstPoll;
+  const auto start = std::chrono::steady_clock::now();
   while (!ready()) {
-    if (std::chrono::steady_clock::now() >= deadline) {
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (waited >= timeout) {
       return false;
     }
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kLongestPoll);
+    std::this_thread::sleep_for(
+        std::clamp<std::chrono::nanoseconds>(waited / 20, kShortestPause, kLongestPause));
   }
   return true;
 }
@@ -103,7 +98,7 @@ Roster Membership::enter() {
   for (;;) {
     Roster roster = rosterOf(seen);
     if (const auto objection = roster.objectionTo(self_, worldSize_)) {
-      if (roster.isStatic()) { // those who wait for the group to be complete would wait in vain
+      if (worldSize_ != 0 || roster.isStatic()) { // those who wait for the group to be complete would wait in vain
         decide(*objection);
       }
       throw std::runtime_error(*objection);
@@ -190,45 +185,56 @@ Membership::Totals Membership::sum(
   });
 }
 
-// Waits in the store, which costs nothing, but looks up now and then: a worker that is gone will never
-// come, and who finds that out tells the others, which may have no link to it.
+// Looks up now and then: a worker that is gone will never come, and who finds that out tells the others,
+// which may have no link to it. (TCPStore can wait on its own, but logs every wait that times out.)
 void Membership::awaitRound(const std::string& key, const std::function<void()>& interrupted) {
-  while (!arrives(key)) {
-    asking(self_, kShuttingDown, [&] {
-      if (store_->check({kFailedKey})) {
-        const std::vector<uint8_t> sentence = store_->get(kFailedKey);
-        throw Verdict(std::string(sentence.begin(), sentence.end()));
+  const auto ready = [&] {
+    return asking(self_, kShuttingDown, [&] { return store_->check({key}); });
+  };
+  try {
+    poll(kForEver, [&] {
+      if (ready()) {
+        return true;
       }
-    });
-    try {
+      throwIfFailed();
       interrupted();
-    } catch (const std::exception& e) {
-      asking(self_, kShuttingDown, [&] { store_->compareSet(kFailedKey, {}, toStore(e.what())); });
-      throw;
-    }
+      return false;
+    });
+  } catch (const std::exception& e) {
+    tellOthers(e.what());
+    throw;
   }
 }
 
-bool Membership::arrives(const std::string& key) {
-  return asking(self_, kShuttingDown, [&] {
-    if (store_->check({key})) {
-      return true;
-    }
-    try {
-      store_->wait({key}, kWaitSlice);
-      return true;
-    } catch (const std::exception&) {
-      return store_->check({key}); // a time-out, unless the store is gone: then this throws
-    }
-  });
+void Membership::tellOthers(const std::string& failure) {
+  try {
+    store_->compareSet(kFailedKey, {}, toStore(failure));
+    waitForOthersToFinish(worldSize_ - 1, kFailureFarewell); // one of them is gone
+  } catch (const std::exception&) {
+    // The store is gone too; the others find that out by themselves.
+  }
+}
+
+void Membership::throwIfFailed() {
+  const bool failed =
+      asking(self_, kShuttingDown, [&] { return store_->check({kFailedKey}); });
+  if (failed) {
+    const std::vector<uint8_t> sentence =
+        asking(self_, kShuttingDown, [&] { return store_->get(kFailedKey); });
+    throw std::runtime_error(std::string(sentence.begin(), sentence.end()));
+  }
 }
 
 void Membership::waitForOthersToFinish() {
+  waitForOthersToFinish(worldSize_, kFarewell);
+}
+
+void Membership::waitForOthersToFinish(uint32_t count, std::chrono::milliseconds patience) {
   const std::string key = kShutdownKey + "finished";
   asking(self_, kShuttingDown, [&] {
     store_->add(key, 1);
     if (self_.id == 0) { // PyTorch's launchers put the store into the process of rank 0
-      poll(kFarewell, [&] { return store_->add(key, 0) >= static_cast<int64_t>(worldSize_); });
+      poll(patience, [&] { return store_->add(key, 0) >= static_cast<int64_t>(count); });
     }
   });
 }

@@ -33,7 +33,7 @@ class Membership {
   void leave();
 
   /// Adds up the numbers that all workers of a static group pass; returns once all have.
-  /// `interrupted` is asked about once a second while waiting and ends the wait by throwing; its sentence
+  /// `interrupted` is asked now and then while waiting and ends the wait by throwing; its sentence
   /// is then thrown on the other workers too.
   struct Totals {
     int64_t started;
@@ -51,7 +51,9 @@ class Membership {
   void decide(const std::string& verdict);
   std::string missing();
   void awaitRound(const std::string& key, const std::function<void()>& interrupted);
-  bool arrives(const std::string& key);
+  void throwIfFailed();
+  void tellOthers(const std::string& failure);
+  void waitForOthersToFinish(uint32_t count, std::chrono::milliseconds patience);
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const WorkerRecord self_;

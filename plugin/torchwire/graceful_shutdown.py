@@ -3,9 +3,9 @@
 PyTorch does that with a gathering over RPC, by the names that were there when this worker joined. Two things are wrong
 with it. In a dynamic group, which workers join and leave while it runs, workers that left never come, workers that
 joined later are not asked, and those that mean to stay should not have to come; PyTorch knows that, but only of its own
-agent. And in a static group, where all must come, it waits for ever for a worker whose process has died. The agent knows
-better in both cases, so it is asked instead: it waits for nobody in a dynamic group (leaving is what its join() does),
-and names the worker that died in a static one.
+agent. So there the gathering is left out; leaving is what the agent's join() does. And in a static group, where all must
+come, it waits for ever for a worker whose process has died. So there the agent first waits for all workers, and names
+one that is gone; the gathering, which then finds all of them, still runs, because programs may build on its parts.
 
 Two functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
 `_wait_all_workers` for the above, and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put both
@@ -40,10 +40,10 @@ def _replace_wait_all_workers() -> None:
     def wait_all_workers(timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -> None:
         # Asked each time, because somebody may keep this function for longer than the agent lives.
         agent = current_agent()
-        if agent is None:
-            original(timeout)
-        else:
+        if agent is not None:
             agent.wait_all_workers(timeout)
+        if agent is None or agent.is_static_group:
+            original(timeout)
 
     _patches.replace(api, "_wait_all_workers", wait_all_workers)
 

@@ -322,24 +322,31 @@ def call_from_callback(blocking):
 
 
 _held = []
+_held_changed = threading.Condition()
 
 
 @rpc.functions.async_execution
 def hold():
-    _held.append(torch.futures.Future())
-    return _held[-1]
+    with _held_changed:
+        _held.append(torch.futures.Future())
+        _held_changed.notify_all()
+        return _held[-1]
 
 
-def release():
-    while _held:
-        _held.pop().set_result(1)
+def release(count):
+    with _held_changed:
+        _held_changed.wait_for(lambda: len(_held) == count)  # requests run in any order
+        futures = list(_held)
+        _held.clear()
+    for future in futures:
+        future.set_result(1)
 
 
 def call_from_callbacks(count):
     # All answers come once every callback is in place, so that none runs on the caller's own thread.
     firsts = [rpc.rpc_async("worker1", hold) for _ in range(count)]
     seconds = [first.then(lambda done: rpc.rpc_sync("worker1", increment, (done.wait(),))) for first in firsts]
-    rpc.rpc_sync("worker1", release)
+    rpc.rpc_sync("worker1", release, (count,))
     return [second.wait() for second in seconds]
 
 

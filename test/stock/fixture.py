@@ -8,6 +8,7 @@ Environment:
 
 import os
 
+import backend_name
 import torch.distributed.rpc as rpc
 from fork_server import ForkServerSpawning
 from torch.testing._internal.common_distributed import tp_transports
@@ -15,9 +16,7 @@ from torch.testing._internal.distributed.rpc.rpc_agent_test_fixture import (
     RpcAgentTestFixture,
 )
 
-BACKEND = os.environ.get("TORCHWIRE_TEST_BACKEND") or "TORCHWIRE"
-
-if BACKEND.endswith("TORCHWIRE"):
+if backend_name.NAME.endswith("TORCHWIRE"):
     import torchwire  # noqa: F401 - importing it registers the backend
 
 
@@ -33,7 +32,7 @@ def _extra_options():
         "_transports": _names("TORCHWIRE_TEST_TRANSPORTS"),
         "_channels": _names("TORCHWIRE_TEST_CHANNELS"),
     }
-    if BACKEND == "TENSORPIPE" and extra["_transports"] is None:
+    if backend_name.NAME == "TENSORPIPE" and extra["_transports"] is None:
         extra["_transports"] = tp_transports()  # what PyTorch's own fixture does
     return {name: value for name, value in extra.items() if value is not None}
 
@@ -41,7 +40,7 @@ def _extra_options():
 class TorchwireRpcAgentTestFixture(ForkServerSpawning, RpcAgentTestFixture):
     @property
     def rpc_backend(self):
-        return rpc.BackendType[BACKEND]
+        return rpc.BackendType[backend_name.NAME]
 
     @property
     def rpc_backend_options(self):

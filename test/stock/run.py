@@ -2,11 +2,13 @@
 """Runs PyTorch's own RPC suites against TORCHWIRE. See README.md."""
 
 import argparse
+import os
 import signal
 import sys
 import time
 
 import plan
+from fork_server import FULL_EXIT
 from pool import Pool
 from progress import Progress
 from report import Report
@@ -27,6 +29,12 @@ def positive(text):
     return number
 
 
+def default_jobs():
+    """One test a core, each of four processes that mostly wait. Two cores: three at a time were
+    slower than two."""
+    return min(max(len(os.sched_getaffinity(0)), 2), 8)
+
+
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
@@ -34,9 +42,11 @@ def parse_options():
     add("--test", metavar="PATTERN", help="only tests that match: a shell pattern, or a part")
     add("--mode", choices=["full", "quick"], default="full")
     add("--quick", dest="mode", action="store_const", const="quick", help="same as --mode quick")
-    add("--jobs", type=positive, default=2, metavar="N", help="tests at a time (default 2)")
+    jobs = default_jobs()
+    add("--jobs", type=positive, default=jobs, metavar="N", help=f"at a time (here {jobs})")
     add("--repeat", type=positive, default=1, metavar="N", help="run every test N times")
     add("--limit", type=positive, default=TEST_LIMIT, metavar="SECONDS", help="for one test")
+    add("--full-exit", action="store_true", help="let ranks end as interpreters do (slow)")
     add("--report", metavar="FILE", help="write a CSV file")
     add("--list", action="store_true", help="print the tests and stop")
     return parser.parse_args()
@@ -71,6 +81,8 @@ def warn_of_threads(greeting):
 
 def run(options):
     begun = time.monotonic()
+    if options.full_exit:
+        os.environ[FULL_EXIT] = "1"
     with Pool(1 if options.list else options.jobs, options.limit) as pool:
         greeting = pool.greeting()
         cases = plan.make(greeting["catalogue"], options)

@@ -30,9 +30,9 @@ class StartError(Exception):
 def _environment(temporary, limit):
     """What a runner and the processes of its tests see."""
     environment = dict(os.environ)
-    path = [str(HERE), environment.get("PYTHONPATH")]
+    inherited = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     environment.update(
-        PYTHONPATH=os.pathsep.join(filter(None, path)),
+        PYTHONPATH=os.pathsep.join([str(HERE), *map(os.path.abspath, inherited)]),
         PYTHONUNBUFFERED="1",  # keep what a crashing process wrote
         TMPDIR=temporary,  # every test leaves a file there
         DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(limit),
@@ -48,7 +48,7 @@ def _environment(temporary, limit):
 
 
 class RunnerProcess:
-    """A runner, its fork server and the processes of its test: one session, killed as one.
+    """A runner, its fork server and the processes of its test: one process group, killed as one.
 
     Not thread-safe.
     """
@@ -71,6 +71,8 @@ class RunnerProcess:
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
                 env=_environment(self._temporary.name, self._limit),
+                # The fork server would import what lies in the caller's folder first.
+                cwd=self._temporary.name,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
@@ -79,7 +81,7 @@ class RunnerProcess:
         self._begin(START_LIMIT)
 
     def stop(self):
-        """Kills the whole session; nothing in it has anything to finish."""
+        """Kills the whole group; nothing in it has anything to finish."""
         if self._process is None:
             return
         try:

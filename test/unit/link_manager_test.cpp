@@ -1,0 +1,284 @@
+// What a connected link carries, and what happens when it breaks.
+#include "backend/link_manager.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <optional>
+
+#include "test/unit/faulty_link.h"
+#include "test/unit/memory_worker.h"
+
+using namespace torchwire;
+using Style = MemoryNetwork::Style;
+using Texts = std::vector<std::string>;
+
+namespace {
+
+// Two workers with a link between them, dialled by a.
+struct ConnectedPair {
+  explicit ConnectedPair(Style style, WorkerSettings ofA = {}, WorkerSettings ofB = {})
+      : world(style), a(world, 0, std::move(ofA)), b(world, 1, std::move(ofB)) {
+    introduce(a, b);
+    const CallbackNote& note = a.connect(b);
+    REQUIRE(world.network.deliverUntil(
+        [&] { return note.succeeded() && b.stateOf(a) == "connected"; }));
+  }
+
+  template <typename Condition>
+  bool until(Condition holds) {
+    return world.network.deliverUntil(holds);
+  }
+
+  World world;
+  MemoryWorker a;
+  MemoryWorker b;
+};
+
+} // namespace
+
+TEST_CASE("frames on a link arrive in the order of their sends", "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  ConnectedPair pair(style);
+  for (const char* text : {"1", "2", "3"}) {
+    pair.a.send(pair.b, text);
+  }
+  pair.b.send(pair.a, "back");
+  CHECK(pair.until([&] { return pair.b.arrivals().size() == 3 && pair.a.arrivals().size() == 1; }));
+  CHECK(pair.b.texts() == Texts{"1", "2", "3"});
+  CHECK(pair.b.arrivals().front().from == 0);
+  CHECK(pair.a.texts() == Texts{"back"});
+  CHECK(pair.until([&] { return pair.world.ledger.allCalled(); }));
+  CHECK(pair.world.network.dials() == 1);
+}
+
+TEST_CASE("a handler of a frame may send at once", "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  std::function<void()> answer = [] {};
+  WorkerSettings ofB;
+  ofB.onFrame = [&](const std::string&) { answer(); };
+  ConnectedPair pair(style, {}, ofB);
+  answer = [&] { pair.b.send(pair.a, "response"); };
+  pair.a.send(pair.b, "request");
+  CHECK(pair.until([&] { return pair.a.texts() == Texts{"response"}; }));
+}
+
+TEST_CASE("both sides count what went over a link", "[link_manager]") {
+  ConnectedPair pair(Style::pumped);
+  pair.a.send(pair.b, "12345");
+  pair.a.send(pair.b, "");
+  pair.world.network.deliverAll();
+  const PeerStatus sender = pair.a.statusOf(pair.b);
+  const PeerStatus receiver = pair.b.statusOf(pair.a);
+  CHECK(sender.state == "connected");
+  CHECK(sender.record.name == "w1");
+  CHECK(sender.link.transport == "memory");
+  CHECK(sender.bytesSent == 2 * FrameHeader::kSize + 5);
+  CHECK(sender.framesReceived == 0);
+  CHECK(receiver.framesReceived == 2);
+  CHECK(receiver.bytesReceived == 2 * FrameHeader::kSize + 5);
+  CHECK(receiver.link.transport == "memory");
+  CHECK(receiver.linksLost == 0);
+}
+
+TEST_CASE("a link that was only connected has carried no frame", "[link_manager]") {
+  ConnectedPair pair(Style::pumped);
+  CHECK(pair.a.statusOf(pair.b).framesSent == 0);
+  pair.a.send(pair.b, "one");
+  CHECK(pair.a.statusOf(pair.b).framesSent == 1);
+}
+
+TEST_CASE("a link that breaks is reported once on each side", "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  ConnectedPair pair(style);
+  pair.world.network.cut();
+  CHECK(pair.until([&] { return !pair.a.losses().empty() && !pair.b.losses().empty(); }));
+  REQUIRE(pair.a.losses().size() == 1);
+  CHECK(pair.b.losses().size() == 1);
+  CHECK(pair.a.losses()[0].peer == 1);
+  CHECK(pair.a.losses()[0].error.code() == ErrorCode::linkBroken);
+  CHECK(pair.a.losses()[0].error.message() ==
+        "lost the connection to worker 'w1' (rank 1) at memory://w1 (the network was cut): its "
+        "process may have ended, see its log");
+  CHECK(pair.a.stateOf(pair.b) == "idle");
+  CHECK(pair.a.statusOf(pair.b).linksLost == 1);
+}
+
+TEST_CASE("the next send after a loss dials anew", "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  ConnectedPair pair(style);
+  pair.world.network.cut();
+  REQUIRE(pair.until([&] { return !pair.a.losses().empty() && !pair.b.losses().empty(); }));
+  const CallbackNote& note = pair.b.send(pair.a, "again");
+  CHECK(pair.until([&] { return pair.a.texts() == Texts{"again"} && note.called(); }));
+  CHECK(note.succeeded());
+  CHECK(pair.world.network.dials() == 2);
+}
+
+TEST_CASE("a side that missed the break takes the other's new dial", "[link_manager]") {
+  ConnectedPair pair(Style::pumped);
+  // Only a sees the break; b still believes in the old link when a's new hello comes.
+  LinkContext& context = pair.world.network.context("memory://w0");
+  const auto newLink = context.dial("memory://w1");
+  RawPeer restarted(pair.world.ledger.bell(), newLink);
+  restarted.say(helloOf(pair.a.record(), pair.b).encode(FrameKind::hello));
+  CHECK(pair.until([&] { return restarted.heard() == std::vector{FrameKind::welcome}; }));
+  REQUIRE(pair.b.losses().size() == 1);
+  CHECK_THAT(pair.b.losses()[0].error.message(), Catch::Contains("it dialled anew"));
+  CHECK(pair.b.stateOf(pair.a) == "connected");
+  CHECK(pair.b.statusOf(pair.a).linksLost == 1);
+}
+
+TEST_CASE("a send made while a peer's new dial replaces its old link follows the welcome",
+          "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  std::function<void()> resend = [] {};
+  WorkerSettings ofB;
+  ofB.onLost = [&](const Error&) { resend(); };
+  ConnectedPair pair(style, {}, ofB);
+  resend = [&] { pair.b.send(pair.a, "sent when the old link was lost"); };
+  const auto newLink = pair.world.network.context("memory://w0").dial("memory://w1");
+  RawPeer restarted(pair.world.ledger.bell(), newLink);
+  restarted.say(helloOf(pair.a.record(), pair.b).encode(FrameKind::hello));
+  REQUIRE(pair.until([&] { return restarted.heard().size() == 2; }));
+  CHECK(restarted.heard() == std::vector{FrameKind::welcome, FrameKind::request});
+}
+
+TEST_CASE("a frame sent by another thread while a hello is answered follows the welcome",
+          "[link_manager]") {
+  for (int round = 0; round < 100; ++round) {
+    World world(Style::threaded);
+    MemoryWorker a(world, 0);
+    MemoryWorker b(world, 1);
+    introduce(a, b);
+    std::atomic<bool> sent{false};
+    std::thread responder([&] { // as a handler does that answers a request of an earlier link
+      while (!sent) {
+        b.links().sendIfConnected(0, textFrame("response"), [&](const Error& error) {
+          if (!error) {
+            sent = true;
+          }
+        });
+      }
+    });
+    const CallbackNote& connected = a.connect(b);
+    CHECK(world.ledger.waitForAll());
+    CHECK(connected.error().message().empty());
+    sent = true;
+    responder.join();
+    if (connected.error()) {
+      break;
+    }
+  }
+}
+
+TEST_CASE("frames that came together are handled in their order", "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  World world(style);
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  // Queued until the welcome, and thus sent at one go.
+  world.network.duringNextDial([&] {
+    a.send(b, "2");
+    a.send(b, "3");
+  });
+  a.send(b, "1");
+  REQUIRE(world.network.deliverUntil([&] { return b.arrivals().size() == 3; }));
+  CHECK(b.texts() == Texts{"1", "2", "3"});
+}
+
+TEST_CASE("what a peer said before its goodbye is handled before it", "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  World world(style);
+  MemoryWorker b(world, 1);
+  b.links().addPeer(recordOf(0));
+  RawPeer peer = RawPeer::dial(world, b);
+  peer.say(helloOf(recordOf(0), b).encode(FrameKind::hello));
+  peer.say(textFrame("response")); // both come before b is ready to answer the hello
+  peer.say(bareFrame(FrameKind::goodbye));
+  world.network.deliverUntil([] { return true; });
+  b.start();
+  REQUIRE(world.network.deliverUntil([&] { return !b.losses().empty(); }));
+  CHECK(b.losses()[0].error.code() == ErrorCode::peerLeft);
+  CHECK(b.texts() == Texts{"response"});
+}
+
+TEST_CASE("a response is sent only on a link that is there", "[link_manager]") {
+  ConnectedPair pair(Style::pumped);
+  CHECK(pair.a.sendIfConnected(pair.b, "response").succeeded());
+  pair.world.network.deliverAll();
+  CHECK(pair.b.texts() == Texts{"response"});
+
+  pair.world.network.cut();
+  pair.world.network.deliverAll();
+  const CallbackNote& late = pair.a.sendIfConnected(pair.b, "late response");
+  CHECK(late.error().message() == "the link on which the request came is gone");
+  CHECK(pair.world.network.dials() == 1);
+}
+
+TEST_CASE("a frame that breaks the protocol costs its sender the link", "[link_manager]") {
+  World world;
+  MemoryWorker b(world, 1);
+  b.links().addPeer(recordOf(0));
+  b.start();
+  RawPeer peer = RawPeer::dial(world, b);
+  peer.say(helloOf(recordOf(0), b).encode(FrameKind::hello));
+  world.network.deliverAll();
+  REQUIRE(peer.heard() == std::vector{FrameKind::welcome});
+
+  OutgoingFrame breach;
+  SECTION("a frame of unknown kind") {
+    breach = bareFrame(FrameKind::request);
+    breach.head[0] = 99;
+  }
+  SECTION("a frame shorter than a header") {
+    breach.head = {4};
+  }
+  SECTION("an empty frame") {}
+  SECTION("a second hello") {
+    breach = helloOf(recordOf(0), b).encode(FrameKind::hello);
+  }
+  SECTION("a welcome that nobody waits for") {
+    breach = helloOf(recordOf(0), b).encode(FrameKind::welcome);
+  }
+  SECTION("a refusal that nobody waits for") {
+    breach = Refusal{ErrorCode::refused, "no"}.encode();
+  }
+  peer.say(std::move(breach));
+  world.network.deliverAll();
+  CHECK(peer.error());
+  REQUIRE(b.losses().size() == 1);
+  CHECK(b.losses()[0].error.code() == ErrorCode::linkBroken);
+  CHECK_THAT(b.losses()[0].error.message(), Catch::Contains("it broke the protocol"));
+  CHECK(b.arrivals().empty());
+}
+
+TEST_CASE("sends that fail on a breaking link all say so", "[link_manager]") {
+  World world;
+  FaultyContext faulty(
+      world.network.context("memory://w0"), world.timer, {.breakAfter = 3}); // one is the hello
+  WorkerSettings settings;
+  settings.context = &faulty;
+  MemoryWorker a(world, 0, settings);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  std::vector<CallbackNote*> notes;
+  for (int i = 1; i <= 5; ++i) {
+    notes.push_back(&a.send(b, std::to_string(i)));
+  }
+  REQUIRE(world.network.deliverUntil([&] { return world.ledger.allCalled(); }));
+  CHECK(notes[1]->succeeded());
+  for (int i = 2; i < 5; ++i) {
+    CHECK(notes[static_cast<size_t>(i)]->error().code() == ErrorCode::linkBroken);
+  }
+  REQUIRE(world.network.deliverUntil([&] { return b.losses().size() == 1; }));
+  CHECK(b.texts() == Texts{"1", "2"});
+  CHECK(a.losses().size() == 1);
+}
