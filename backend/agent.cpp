@@ -298,7 +298,11 @@ void Agent::join(bool shutdown, float timeout) {
     joinStatic(fromSeconds(timeout), shutdown);
   } else {
     activeCalls_.waitForNone();
-    membership_->leave();
+    try {
+      membership_->leave();
+    } catch (const std::exception& e) { // its host has left before; the peers are told all the same
+      log(LogLevel::warning, e.what());
+    }
     links_->leave(kGoodbyePatience);
   }
 }
