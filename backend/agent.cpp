@@ -385,11 +385,12 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
     const std::string key = "agent.peer." + peer.record.name;
     info[key] = peer.state + " " + peer.link.transport + "/" + peer.link.channel;
     info[key + ".address"] = peer.record.address;
-    info[key + ".frames_sent"] = std::to_string(peer.framesSent);
-    info[key + ".frames_received"] = std::to_string(peer.framesReceived);
-    info[key + ".bytes_sent"] = std::to_string(peer.bytesSent);
-    info[key + ".bytes_received"] = std::to_string(peer.bytesReceived);
-    info[key + ".links_lost"] = std::to_string(peer.linksLost);
+    info[key + ".calls"] = std::to_string(peer.traffic.calls);
+    info[key + ".frames_sent"] = std::to_string(peer.traffic.framesSent);
+    info[key + ".frames_received"] = std::to_string(peer.traffic.framesReceived);
+    info[key + ".bytes_sent"] = std::to_string(peer.traffic.bytesSent);
+    info[key + ".bytes_received"] = std::to_string(peer.traffic.bytesReceived);
+    info[key + ".links_lost"] = std::to_string(peer.traffic.linksLost);
   }
   return info;
 }

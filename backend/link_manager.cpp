@@ -126,8 +126,13 @@ LinkManager::Peer* LinkManager::current(const Handle& handle, State state) {
 }
 
 void LinkManager::countSent(Peer& peer, const OutgoingFrame& frame) {
-  ++peer.framesSent;
-  peer.bytesSent += frame.bytes();
+  if (frame.head.empty()) {
+    return; // only a link was asked for
+  }
+  const bool isCall = frame.head.front() == static_cast<char>(FrameKind::request);
+  peer.traffic.calls += isCall ? 1 : 0;
+  ++peer.traffic.framesSent;
+  peer.traffic.bytesSent += frame.bytes();
 }
 
 // ---- sending ------------------------------------------------------------------------------------
@@ -444,7 +449,7 @@ void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
     if (!oursStands) {
       if (peer.state == State::connected) { // it saw the old link break before we did
         lostPrevious = lostError(peer.record, Error(ErrorCode::linkBroken, "it dialled anew"));
-        ++peer.linksLost;
+        ++peer.traffic.linksLost;
       }
       // A dial of ours that gives way is not closed here: the peer will refuse it, and only then may it
       // close, see dialFailed.
@@ -522,8 +527,8 @@ void LinkManager::onFrame(const Handle& connected, IncomingFrame frame) {
     if (peer == nullptr) {
       return;
     }
-    ++peer->framesReceived;
-    peer->bytesReceived += frame.bytes();
+    ++peer->traffic.framesReceived;
+    peer->traffic.bytesReceived += frame.bytes();
   }
   try {
     switch (kindOf(frame)) {
@@ -554,7 +559,7 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
     peer->state = State::idle;
     disconnected_.notify_all();
     ++peer->generation;
-    ++peer->linksLost;
+    ++peer->traffic.linksLost;
     peer->link = nullptr;
     error = lostError(peer->record, cause);
     quiet = leaving_;
@@ -626,11 +631,7 @@ std::vector<PeerStatus> LinkManager::status() const {
     status.record = peer.record;
     status.state = kNames.at(peer.state);
     status.link = peer.description;
-    status.framesSent = peer.framesSent;
-    status.framesReceived = peer.framesReceived;
-    status.bytesSent = peer.bytesSent;
-    status.bytesReceived = peer.bytesReceived;
-    status.linksLost = peer.linksLost;
+    status.traffic = peer.traffic;
     all.push_back(std::move(status));
   }
   return all;

@@ -37,14 +37,20 @@
 
 namespace torchwire {
 
+/// What went to and came from one peer since this worker started.
+struct Traffic {
+  uint64_t calls = 0; // requests sent
+  uint64_t framesSent = 0, framesReceived = 0; // requests and responses
+  uint64_t bytesSent = 0, bytesReceived = 0;
+  uint64_t linksLost = 0;
+};
+
 /// A peer as shown in debug information.
 struct PeerStatus {
   WorkerRecord record;
   std::string state;
   LinkDescription link;
-  uint64_t framesSent = 0, framesReceived = 0;
-  uint64_t bytesSent = 0, bytesReceived = 0;
-  uint64_t linksLost = 0;
+  Traffic traffic;
 };
 
 /// Carries frames to and from all peers. Events are called unlocked, on any thread, and must not
@@ -109,7 +115,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     std::deque<Waiting> waiting;
     int attempts = 0;
     LinkDescription description;
-    uint64_t framesSent = 0, framesReceived = 0, bytesSent = 0, bytesReceived = 0, linksLost = 0;
+    Traffic traffic;
   };
   // A link under construction or in use, as its callbacks name it.
   struct Handle {

@@ -19,7 +19,7 @@ PeerWatch::PeerWatch(LinkManager& links, WorkerId self, std::chrono::millisecond
     : links_(links), self_(self), timeout_(timeout), verdict_(std::make_shared<Verdict>()) {}
 
 bool PeerWatch::isSuspect(const PeerStatus& peer, WorkerId next) const {
-  return peer.state == "idle" && (peer.linksLost > 0 || peer.record.id == next);
+  return peer.state == "idle" && (peer.traffic.linksLost > 0 || peer.record.id == next);
 }
 
 void PeerWatch::check() const {

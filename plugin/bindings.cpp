@@ -39,11 +39,12 @@ py::dict toDict(const PeerStatus& peer) {
   dict["state"] = peer.state;
   dict["transport"] = peer.link.transport;
   dict["channel"] = peer.link.channel;
-  dict["frames_sent"] = peer.framesSent;
-  dict["frames_received"] = peer.framesReceived;
-  dict["bytes_sent"] = peer.bytesSent;
-  dict["bytes_received"] = peer.bytesReceived;
-  dict["links_lost"] = peer.linksLost;
+  dict["calls"] = peer.traffic.calls;
+  dict["frames_sent"] = peer.traffic.framesSent;
+  dict["frames_received"] = peer.traffic.framesReceived;
+  dict["bytes_sent"] = peer.traffic.bytesSent;
+  dict["bytes_received"] = peer.traffic.bytesReceived;
+  dict["links_lost"] = peer.traffic.linksLost;
   return dict;
 }
 

@@ -64,6 +64,7 @@ class Pending:
     def result(self, limit=LIMIT):
         """Waits for the function to return. A process that takes longer than `limit` seconds fails the test, after
         it has shown the stacks of all its threads; one that has died raises WorkerError."""
+        __tracebackhide__ = True
         if self._answer is None:
             self._answer = self._receive(limit)
         kind, *details = self._answer
@@ -117,6 +118,7 @@ class WorkerProcess:
 
     def run(self, function, *args, **kwargs):
         """Runs `function` there and returns its result."""
+        __tracebackhide__ = True
         return self.start(function, *args, **kwargs).result()
 
     def output(self):
@@ -160,6 +162,15 @@ class WorkerProcess:
         for worker in processes:
             worker.show_output()
         pytest.fail(f"{message}; the stacks of all processes are in the captured stderr")
+
+
+def wait_until(condition, limit=LIMIT):
+    """Asks again and again, for what nothing announces; fails the test when it takes longer than `limit` seconds."""
+    end = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"it did not come to pass within {limit} s")
+        time.sleep(0.01)
 
 
 def close_all(workers):

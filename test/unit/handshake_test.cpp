@@ -24,6 +24,8 @@ Hello helloTo(const WorkerRecord& to) {
   hello.groupId = 99;
   hello.toId = to.id;
   hello.toIncarnation = to.incarnation;
+  hello.linkId = 0x5555555555555555;
+  hello.lastLinkId = 7;
   hello.offer = {'o', '\0', 'f'};
   return hello;
 }
@@ -54,6 +56,8 @@ TEST_CASE("a hello survives the journey", "[handshake]") {
   CHECK(hello.groupId == 99);
   CHECK(hello.toId == 1);
   CHECK(hello.toIncarnation == sent.toIncarnation);
+  CHECK(hello.linkId == sent.linkId);
+  CHECK(hello.lastLinkId == 7);
   CHECK(hello.offer == sent.offer);
 }
 

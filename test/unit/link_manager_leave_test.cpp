@@ -58,7 +58,7 @@ TEST_CASE("a worker that leaves says goodbye", "[link_manager]") {
   CHECK(b.losses()[0].error.code() == ErrorCode::peerLeft);
   CHECK(b.losses()[0].error.message() == "worker 'w0' (rank 0) has left the RPC group");
   CHECK(b.stateOf(a) == "left");
-  CHECK(b.statusOf(a).linksLost == 0);
+  CHECK(b.statusOf(a).traffic.linksLost == 0);
   CHECK(world.network.deliverUntil([&] { return leave.isDone(); }));
   CHECK_FALSE(leave.tookAllPatience());
   CHECK(b.losses().size() == 1);

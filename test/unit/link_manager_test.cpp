@@ -9,6 +9,7 @@
 #include "test/unit/memory_worker.h"
 
 using namespace torchwire;
+using std::chrono::milliseconds;
 using Style = MemoryNetwork::Style;
 using Texts = std::vector<std::string>;
 
@@ -34,6 +35,36 @@ struct ConnectedPair {
   MemoryWorker b;
 };
 
+// A worker b that has a link to rank 0, played by the test, which dials once more.
+struct Redial {
+  static constexpr uint64_t kFirstLink = 11;
+
+  explicit Redial(Style style, WorkerSettings ofB = {})
+      : world(style), b(world, 1, std::move(ofB)), first(RawPeer::dial(world, b)) {
+    b.links().addPeer(recordOf(0));
+    b.start();
+    sayHello(first, kFirstLink, 0);
+    REQUIRE(world.network.deliverUntil([this] { return !first.heard().empty(); }));
+  }
+
+  // A hello on another link, from a peer whose last link was this one.
+  RawPeer dialAgain(uint64_t lastLink) {
+    RawPeer again = RawPeer::dial(world, b);
+    sayHello(again, 12, lastLink);
+    return again;
+  }
+  void sayHello(RawPeer& peer, uint64_t link, uint64_t lastLink) const {
+    Hello hello = helloOf(recordOf(0), b);
+    hello.linkId = link;
+    hello.lastLinkId = lastLink;
+    peer.say(hello.encode(FrameKind::hello));
+  }
+
+  World world;
+  MemoryWorker b;
+  RawPeer first;
+};
+
 } // namespace
 
 TEST_CASE("frames on a link arrive in the order of their sends", "[link_manager]") {
@@ -55,7 +86,7 @@ TEST_CASE("frames on a link arrive in the order of their sends", "[link_manager]
 TEST_CASE("a handler of a frame may send at once", "[link_manager]") {
   const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
   CAPTURE(nameOf(style));
-  std::function<void()> answer = [] {};
+  std::function<void()> answer;
   WorkerSettings ofB;
   ofB.onFrame = [&](const std::string&) { answer(); };
   ConnectedPair pair(style, {}, ofB);
@@ -66,27 +97,40 @@ TEST_CASE("a handler of a frame may send at once", "[link_manager]") {
 
 TEST_CASE("both sides count what went over a link", "[link_manager]") {
   ConnectedPair pair(Style::pumped);
+  OutgoingFrame response = bareFrame(FrameKind::response);
   pair.a.send(pair.b, "12345");
   pair.a.send(pair.b, "");
+  pair.b.links().sendIfConnected(0, std::move(response), pair.world.ledger.expect("response"));
   pair.world.network.deliverAll();
-  const PeerStatus sender = pair.a.statusOf(pair.b);
-  const PeerStatus receiver = pair.b.statusOf(pair.a);
-  CHECK(sender.state == "connected");
-  CHECK(sender.record.name == "w1");
-  CHECK(sender.link.transport == "memory");
-  CHECK(sender.bytesSent == 2 * FrameHeader::kSize + 5);
-  CHECK(sender.framesReceived == 0);
-  CHECK(receiver.framesReceived == 2);
-  CHECK(receiver.bytesReceived == 2 * FrameHeader::kSize + 5);
-  CHECK(receiver.link.transport == "memory");
-  CHECK(receiver.linksLost == 0);
+  const PeerStatus caller = pair.a.statusOf(pair.b);
+  const PeerStatus callee = pair.b.statusOf(pair.a);
+  CHECK(caller.state == "connected");
+  CHECK(caller.record.name == "w1");
+  CHECK(caller.link.transport == "memory");
+  CHECK(caller.traffic.calls == 2);
+  CHECK(caller.traffic.framesSent == 2);
+  CHECK(caller.traffic.bytesSent == 2 * FrameHeader::kSize + 5);
+  CHECK(callee.link.transport == "memory");
+  CHECK(callee.traffic.calls == 0);
+  CHECK(callee.traffic.framesSent == 1);
+  CHECK(callee.traffic.framesReceived == 2);
+  CHECK(callee.traffic.bytesReceived == 2 * FrameHeader::kSize + 5);
+  CHECK(callee.traffic.linksLost == 0);
+}
+
+TEST_CASE("a goodbye counts for no frame", "[link_manager]") {
+  ConnectedPair pair(Style::pumped);
+  pair.a.links().leave(milliseconds(0));
+  pair.world.network.deliverAll();
+  CHECK(pair.a.statusOf(pair.b).traffic.framesSent == 0);
+  CHECK(pair.b.statusOf(pair.a).traffic.framesReceived == 0);
 }
 
 TEST_CASE("a link that was only connected has carried no frame", "[link_manager]") {
   ConnectedPair pair(Style::pumped);
-  CHECK(pair.a.statusOf(pair.b).framesSent == 0);
+  CHECK(pair.a.statusOf(pair.b).traffic.framesSent == 0);
   pair.a.send(pair.b, "one");
-  CHECK(pair.a.statusOf(pair.b).framesSent == 1);
+  CHECK(pair.a.statusOf(pair.b).traffic.framesSent == 1);
 }
 
 TEST_CASE("a link that breaks is reported once on each side", "[link_manager]") {
@@ -103,7 +147,7 @@ TEST_CASE("a link that breaks is reported once on each side", "[link_manager]") 
         "lost the connection to worker 'w1' (rank 1) at memory://w1 (the network was cut): its "
         "process may have ended, see its log");
   CHECK(pair.a.stateOf(pair.b) == "idle");
-  CHECK(pair.a.statusOf(pair.b).linksLost == 1);
+  CHECK(pair.a.statusOf(pair.b).traffic.linksLost == 1);
 }
 
 TEST_CASE("the next send after a loss dials anew", "[link_manager]") {
@@ -119,33 +163,50 @@ TEST_CASE("the next send after a loss dials anew", "[link_manager]") {
 }
 
 TEST_CASE("a side that missed the break takes the other's new dial", "[link_manager]") {
-  ConnectedPair pair(Style::pumped);
-  // Only a sees the break; b still believes in the old link when a's new hello comes.
-  LinkContext& context = pair.world.network.context("memory://w0");
-  const auto newLink = context.dial("memory://w1");
-  RawPeer restarted(pair.world.ledger.bell(), newLink);
-  restarted.say(helloOf(pair.a.record(), pair.b).encode(FrameKind::hello));
-  CHECK(pair.until([&] { return restarted.heard() == std::vector{FrameKind::welcome}; }));
-  REQUIRE(pair.b.losses().size() == 1);
-  CHECK_THAT(pair.b.losses()[0].error.message(), Catch::Contains("it dialled anew"));
-  CHECK(pair.b.stateOf(pair.a) == "connected");
-  CHECK(pair.b.statusOf(pair.a).linksLost == 1);
+  Redial redial(Style::pumped);
+  RawPeer again = redial.dialAgain(redial.kFirstLink);
+  CHECK(redial.world.network.deliverUntil([&] { return !again.heard().empty(); }));
+  CHECK(again.heard() == std::vector{FrameKind::welcome});
+  REQUIRE(redial.b.losses().size() == 1);
+  CHECK_THAT(redial.b.losses()[0].error.message(), Catch::Contains("it dialled anew"));
+  const PeerStatus status = redial.b.links().status().front();
+  CHECK(status.state == "connected");
+  CHECK(status.traffic.linksLost == 1);
+  CHECK(redial.first.error());
+}
+
+TEST_CASE("a dial that does not know of the present link does not replace it", "[link_manager]") {
+  Redial redial(Style::pumped);
+  RawPeer stale = redial.dialAgain(0);
+  redial.world.network.deliverAll();
+  CHECK(stale.heard() == std::vector{FrameKind::refuse});
+  CHECK(Refusal::decode(stale.lastFrame()).code == ErrorCode::duplicateLink);
+  CHECK(redial.b.losses().empty());
+  redial.first.say(textFrame("still here"));
+  redial.world.network.deliverAll();
+  CHECK(redial.b.texts() == Texts{"still here"});
 }
 
 TEST_CASE("a send made while a peer's new dial replaces its old link follows the welcome",
           "[link_manager]") {
   const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
   CAPTURE(nameOf(style));
-  std::function<void()> resend = [] {};
+  std::function<void()> resend;
+  std::atomic<int> losses{0};
   WorkerSettings ofB;
-  ofB.onLost = [&](const Error&) { resend(); };
-  ConnectedPair pair(style, {}, ofB);
-  resend = [&] { pair.b.send(pair.a, "sent when the old link was lost"); };
-  const auto newLink = pair.world.network.context("memory://w0").dial("memory://w1");
-  RawPeer restarted(pair.world.ledger.bell(), newLink);
-  restarted.say(helloOf(pair.a.record(), pair.b).encode(FrameKind::hello));
-  REQUIRE(pair.until([&] { return restarted.heard().size() == 2; }));
-  CHECK(restarted.heard() == std::vector{FrameKind::welcome, FrameKind::request});
+  ofB.onLost = [&](const Error&) {
+    if (++losses == 1) {
+      resend();
+    }
+  };
+  Redial redial(style, ofB);
+  resend = [&] {
+    redial.b.links().send(
+        0, textFrame("when the old link was lost"), redial.world.ledger.expect("the send"));
+  };
+  RawPeer again = redial.dialAgain(redial.kFirstLink);
+  REQUIRE(redial.world.network.deliverUntil([&] { return again.heard().size() == 2; }));
+  CHECK(again.heard() == std::vector{FrameKind::welcome, FrameKind::request});
 }
 
 TEST_CASE("a frame sent by another thread while a hello is answered follows the welcome",
@@ -167,7 +228,7 @@ TEST_CASE("a frame sent by another thread while a hello is answered follows the 
     });
     const CallbackNote& connected = a.connect(b);
     CHECK(world.ledger.waitForAll());
-    CHECK(connected.error().message().empty());
+    CHECK(connected.error().message() == "");
     sent = true;
     responder.join();
     if (connected.error()) {
@@ -176,24 +237,8 @@ TEST_CASE("a frame sent by another thread while a hello is answered follows the 
   }
 }
 
-TEST_CASE("frames that came together are handled in their order", "[link_manager]") {
-  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
-  CAPTURE(nameOf(style));
-  World world(style);
-  MemoryWorker a(world, 0);
-  MemoryWorker b(world, 1);
-  introduce(a, b);
-  // Queued until the welcome, and thus sent at one go.
-  world.network.duringNextDial([&] {
-    a.send(b, "2");
-    a.send(b, "3");
-  });
-  a.send(b, "1");
-  REQUIRE(world.network.deliverUntil([&] { return b.arrivals().size() == 3; }));
-  CHECK(b.texts() == Texts{"1", "2", "3"});
-}
-
-TEST_CASE("what a peer said before its goodbye is handled before it", "[link_manager]") {
+TEST_CASE("frames that came together are handled in their order, the goodbye last",
+          "[link_manager]") {
   const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
   CAPTURE(nameOf(style));
   World world(style);
@@ -201,13 +246,32 @@ TEST_CASE("what a peer said before its goodbye is handled before it", "[link_man
   b.links().addPeer(recordOf(0));
   RawPeer peer = RawPeer::dial(world, b);
   peer.say(helloOf(recordOf(0), b).encode(FrameKind::hello));
-  peer.say(textFrame("response")); // both come before b is ready to answer the hello
+  for (const char* text : {"1", "2", "3"}) { // all come before b answers the hello
+    peer.say(textFrame(text));
+  }
   peer.say(bareFrame(FrameKind::goodbye));
   world.network.deliverUntil([] { return true; });
   b.start();
   REQUIRE(world.network.deliverUntil([&] { return !b.losses().empty(); }));
   CHECK(b.losses()[0].error.code() == ErrorCode::peerLeft);
-  CHECK(b.texts() == Texts{"response"});
+  CHECK(b.texts() == Texts{"1", "2", "3"});
+}
+
+TEST_CASE("frames that came before the end of a link are handled before it", "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  World world(style);
+  MemoryWorker b(world, 1);
+  b.links().addPeer(recordOf(0));
+  RawPeer peer = RawPeer::dial(world, b);
+  peer.say(helloOf(recordOf(0), b).encode(FrameKind::hello));
+  peer.say(textFrame("last words"));
+  peer.close();
+  world.network.deliverUntil([] { return true; });
+  b.start();
+  REQUIRE(world.network.deliverUntil([&] { return !b.losses().empty(); }));
+  CHECK(b.losses()[0].error.code() == ErrorCode::linkBroken);
+  CHECK(b.texts() == Texts{"last words"});
 }
 
 TEST_CASE("a response is sent only on a link that is there", "[link_manager]") {

@@ -32,27 +32,66 @@ TEST_CASE("a watch over peers that are there has no objection", "[peer_watch]") 
   MemoryWorker b(world, 1);
   introduce(a, b);
   connect(world, a, b);
-  const PeerWatch watch(a.links(), kNone);
+  const PeerWatch watch(a.links(), 0, kNone);
   CHECK_NOTHROW(watch.check());
   world.network.deliverAll();
   CHECK_NOTHROW(watch.check());
   CHECK(world.network.dials() == 1);
 }
 
-TEST_CASE("a watch does not dial peers that never had a link", "[peer_watch]") {
+TEST_CASE("a watch dials the next worker even if there never was a link", "[peer_watch]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  MemoryWorker c(world, 2);
+  for (MemoryWorker* from : {&a, &b, &c}) {
+    for (MemoryWorker* to : {&a, &b, &c}) {
+      if (from != to) {
+        from->links().addPeer(to->record());
+      }
+    }
+    from->start();
+  }
+  SECTION("of the ranks above its own") {
+    const PeerWatch watch(b.links(), 1, kNone);
+    CHECK_NOTHROW(watch.check());
+    world.network.deliverAll();
+    CHECK(b.stateOf(c) == "connected");
+    CHECK(b.stateOf(a) == "idle");
+  }
+  SECTION("and the first after the last") {
+    const PeerWatch watch(c.links(), 2, kNone);
+    CHECK_NOTHROW(watch.check());
+    world.network.deliverAll();
+    CHECK(c.stateOf(a) == "connected");
+    CHECK(c.stateOf(b) == "idle");
+  }
+  CHECK(world.network.dials() == 1);
+}
+
+TEST_CASE("a worker alone has nobody to watch", "[peer_watch]") {
+  World world;
+  MemoryWorker a(world, 0);
+  const PeerWatch watch(a.links(), 0, kNone);
+  CHECK_NOTHROW(watch.check());
+  CHECK(world.network.dials() == 0);
+}
+
+TEST_CASE("a watch does not mind a peer that leaves while it is dialled", "[peer_watch]") {
   World world;
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
   introduce(a, b);
-  const PeerWatch watch(a.links(), kNone);
+  const PeerWatch watch(a.links(), 0, kNone);
+  watch.check();
+  a.links().markLeft(1);
   CHECK_NOTHROW(watch.check());
-  CHECK(world.network.dials() == 0);
 }
 
 TEST_CASE("a watch ends when its time is over", "[peer_watch]") {
   World world;
   MemoryWorker a(world, 0);
-  const PeerWatch watch(a.links(), milliseconds(1));
+  const PeerWatch watch(a.links(), 0, milliseconds(1));
   std::optional<std::string> complaint;
   while (!complaint) {
     try {
@@ -73,7 +112,7 @@ TEST_CASE("a watch dials a peer whose link broke, and is content if it answers",
   introduce(a, b);
   connect(world, a, b);
   loseLinks(world, a, 1);
-  const PeerWatch watch(a.links(), kNone);
+  const PeerWatch watch(a.links(), 0, kNone);
   CHECK_NOTHROW(watch.check());
   REQUIRE(world.network.deliverUntil([&] { return a.stateOf(b) == "connected"; }));
   CHECK_NOTHROW(watch.check());
@@ -87,7 +126,7 @@ TEST_CASE("a watch names the peer that is gone", "[peer_watch]") {
   connect(world, a, b);
   loseLinks(world, a, 1);
   b.context().join();
-  const PeerWatch watch(a.links(), kNone);
+  const PeerWatch watch(a.links(), 0, kNone);
   watch.check();
   REQUIRE(world.network.deliverUntil([&] { return a.losses().size() == 2; }));
   CHECK_THROWS_WITH(
@@ -103,7 +142,7 @@ TEST_CASE("a watch takes a peer that left for what it is", "[peer_watch]") {
   introduce(a, b);
   connect(world, a, b);
   a.links().markLeft(1);
-  const PeerWatch watch(a.links(), kNone);
+  const PeerWatch watch(a.links(), 0, kNone);
   CHECK_NOTHROW(watch.check());
   CHECK(world.network.dials() == 1);
 }
@@ -123,7 +162,7 @@ TEST_CASE("a peer that answers does not hide one that is gone", "[peer_watch]") 
   connect(world, a, there);
   loseLinks(world, a, 2);
   gone.context().join();
-  const PeerWatch watch(a.links(), kNone);
+  const PeerWatch watch(a.links(), 0, kNone);
   watch.check();
   // The dial of the one has failed before that of the other comes through.
   while (a.losses().size() < 3) {

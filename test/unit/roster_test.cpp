@@ -200,7 +200,8 @@ TEST_CASE("no bytes make the roster do more than refuse", "[roster]") {
     std::vector<char> bytes = whole;
     bytes[random() % bytes.size()] = static_cast<char>(random());
     try {
-      CHECK(Roster::decode(bytes).workers.size() <= bytes.size());
+      const Roster roster = Roster::decode(bytes);
+      CHECK(roster.workers.size() <= bytes.size());
     } catch (const FormatError&) {
       // As it should be; anything else fails the test.
     }

@@ -1,5 +1,4 @@
 // Precompiled for the unit tests: what nearly all of them include and what takes longest to read.
-#pragma once
 
 #define CATCH_CONFIG_FAST_COMPILE
 #include <catch2/catch.hpp>
