@@ -90,6 +90,10 @@ bool isLinkLocal(const sockaddr* address) {
   return (ip >> 16) == 0xa9fe;
 }
 
+bool isLoopback(const std::string& host) {
+  return host.rfind("127.", 0) == 0 || host == "::1";
+}
+
 std::optional<std::string> addressOfOwnName() {
   char name[256] = {};
   if (gethostname(name, sizeof(name) - 1) != 0) {
@@ -99,9 +103,7 @@ std::optional<std::string> addressOfOwnName() {
     const AddressList list = lookUp(name, "", SOCK_STREAM);
     for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
       const std::string host = numericHost(a->ai_addr, a->ai_addrlen);
-      // Debian maps a host's own name to 127.0.1.1, which no other host can dial.
-      const bool loopback = host.rfind("127.", 0) == 0 || host == "::1";
-      if (!loopback && !isLinkLocal(a->ai_addr) && !whyCannotBind(host)) {
+      if (!isLoopback(host) && !isLinkLocal(a->ai_addr) && !whyCannotBind(host)) {
         return host;
       }
     }
@@ -202,10 +204,15 @@ std::optional<std::string> addressOnRouteTo(const std::string& host) {
       const Socket socket(a->ai_family, SOCK_DGRAM);
       sockaddr_storage own{};
       socklen_t length = sizeof(own);
-      if (socket.fd() >= 0 && connect(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 &&
-          getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-          !isLinkLocal(reinterpret_cast<sockaddr*>(&own))) {
-        return numericHost(reinterpret_cast<sockaddr*>(&own), length);
+      if (socket.fd() < 0 || connect(socket.fd(), a->ai_addr, a->ai_addrlen) != 0 ||
+          getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&own), &length) != 0 ||
+          isLinkLocal(reinterpret_cast<sockaddr*>(&own))) {
+        continue;
+      }
+      const std::string found = numericHost(reinterpret_cast<sockaddr*>(&own), length);
+      // This host under its own name, which Debian maps to 127.0.1.1: no address for other hosts.
+      if (!isLoopback(found) || isLoopback(host) || host == "localhost") {
+        return found;
       }
     }
   } catch (const std::runtime_error&) {

@@ -1,5 +1,6 @@
 #include "backend/agent.h"
 
+#include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue_inl.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 #include <torch/version.h>
@@ -24,6 +25,8 @@ using std::chrono::milliseconds;
 
 // How long a leaving worker waits for its peers to take note.
 constexpr milliseconds kGoodbyePatience{2000};
+// How often a wait for this worker's own calls looks whether it is still of use.
+constexpr milliseconds kWaitSlice{200};
 // Workers of a group start minutes apart on a busy cluster, whatever their time-out for calls is.
 constexpr milliseconds kShortestWaitForGroup{60000};
 
@@ -220,7 +223,9 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
 
 void Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
   if (to == self_) {
-    server_->serve(self_, loopBack(std::move(frame)));
+    if (!server_->serve(self_, loopBack(std::move(frame)))) {
+      calls_->fail(callId, Error(ErrorCode::shutDown, "this worker has shut its RPC agent down"));
+    }
     return;
   }
   links_->send(to, std::move(frame), [calls = calls_, callId](const Error& error) {
@@ -233,6 +238,8 @@ void Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
 // Completing a future runs the user's callbacks, so it happens on a thread that may block.
 void Agent::complete(const c10::intrusive_ptr<JitFuture>& future, Outcome outcome) {
   Task task([this, future, outcome = std::move(outcome)]() mutable {
+    // As in Server::run: what a user's callback leaves in the thread's state is not for the next one.
+    const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
     finish(future, std::move(outcome));
     activeCalls_.finish(); // after the callbacks, which may have started further calls
   });
@@ -297,7 +304,8 @@ void Agent::join(bool shutdown, float timeout) {
   if (isStaticGroup()) {
     joinStatic(fromSeconds(timeout), shutdown);
   } else {
-    activeCalls_.waitForNone();
+    const PeerWatch watch(*links_, self_, fromSeconds(timeout));
+    awaitOwnCalls([&] { watch.checkTime(); });
     try {
       membership_->leave();
     } catch (const std::exception& e) { // its host has left before; the peers are told all the same
@@ -315,7 +323,7 @@ void Agent::joinStatic(milliseconds timeout, bool shutdown) {
   const PeerWatch watch(*links_, self_, timeout);
   int64_t finishedBefore = -1;
   for (;;) {
-    activeCalls_.waitForNone();
+    awaitOwnCalls([&] { watch.check(); });
     const ActiveCalls::Count count = activeCalls_.count();
     const Membership::Totals totals = membership_->sum(
         "join" + std::to_string(rounds_++), {count.started, count.finished}, [&] { watch.check(); });
@@ -326,6 +334,12 @@ void Agent::joinStatic(milliseconds timeout, bool shutdown) {
   }
   if (shutdown) {
     membership_->waitForOthersToFinish();
+  }
+}
+
+void Agent::awaitOwnCalls(const std::function<void()>& interrupted) {
+  while (!activeCalls_.waitForNone(kWaitSlice)) {
+    interrupted();
   }
 }
 

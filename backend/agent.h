@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/rpc/rpc_agent.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -103,6 +104,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   std::optional<Refusal> onStranger(const Hello& hello);
 
   // Ending.
+  void awaitOwnCalls(const std::function<void()>& interrupted);
   void joinStatic(std::chrono::milliseconds timeout, bool shutdown);
 
   const c10::intrusive_ptr<c10d::Store> store_;

@@ -1,5 +1,6 @@
 #include "backend/frame.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
@@ -21,6 +22,9 @@ Blob allocateBlob(size_t length) {
   constexpr size_t kAlignment = 64;
   if (length == 0) {
     return Blob{nullptr, 0};
+  }
+  if (length > SIZE_MAX - kAlignment) {
+    throw std::bad_alloc();
   }
   const size_t rounded = (length + kAlignment - 1) / kAlignment * kAlignment;
   void* memory = std::aligned_alloc(kAlignment, rounded);

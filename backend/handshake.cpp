@@ -5,6 +5,10 @@ namespace {
 
 constexpr uint32_t kHelloMagic = 0x45525754; // "TWRE"
 
+// Why a link is refused, as on the wire.
+constexpr uint32_t kRefused = 1;
+constexpr uint32_t kDuplicate = 2;
+
 ByteReader afterHeader(const IncomingFrame& frame) {
   ByteReader in(frame.head);
   FrameHeader::read(in);
@@ -66,7 +70,7 @@ Hello Hello::decode(const IncomingFrame& frame) {
 OutgoingFrame Refusal::encode() const {
   OutgoingFrame frame = bareFrame(FrameKind::refuse);
   ByteWriter out(frame.head);
-  out.number(static_cast<uint32_t>(code));
+  out.number(code == ErrorCode::duplicateLink ? kDuplicate : kRefused);
   out.string(reason);
   return frame;
 }
@@ -74,9 +78,8 @@ OutgoingFrame Refusal::encode() const {
 Refusal Refusal::decode(const IncomingFrame& frame) {
   ByteReader in = afterHeader(frame);
   Refusal refusal;
-  const auto code = in.number<uint32_t>();
-  refusal.code = code == static_cast<uint32_t>(ErrorCode::duplicateLink) ? ErrorCode::duplicateLink
-                                                                         : ErrorCode::refused;
+  refusal.code =
+      in.number<uint32_t>() == kDuplicate ? ErrorCode::duplicateLink : ErrorCode::refused;
   refusal.reason = in.string();
   return refusal;
 }

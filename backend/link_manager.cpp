@@ -42,6 +42,11 @@ Error dialError(const WorkerRecord& peer, const Error& cause) {
           "): check that its process runs and that this host can connect to that address");
 }
 
+void closeWithWarning(const std::shared_ptr<Link>& link, const FormatError& reason) {
+  log(LogLevel::warning, std::string("closed a link without a valid hello: ") + reason.what());
+  link->close();
+}
+
 bool isTransient(ErrorCode code) {
   return code == ErrorCode::unreachable || code == ErrorCode::linkBroken ||
       code == ErrorCode::duplicateLink;
@@ -76,14 +81,29 @@ void LinkManager::setGroup(WorkerRecord self, uint64_t groupId) {
 }
 
 void LinkManager::addPeer(const WorkerRecord& record) {
-  MutexLock lock(mutex_);
-  Peer& peer = peers_[record.id];
-  if (peer.record.incarnation != record.incarnation) {
-    peer.record = record;
-    if (peer.state == State::left) {
-      peer.state = State::idle;
-      peer.attempts = 0;
+  Peer former;
+  {
+    MutexLock lock(mutex_);
+    Peer& peer = peers_[record.id];
+    if (peer.record.incarnation == record.incarnation) {
+      return;
     }
+    former = std::move(peer);
+    peer = Peer();
+    peer.record = record;
+    peer.generation = former.generation + 1; // callbacks for the former incarnation are stale
+    peer.traffic = former.traffic;
+  }
+  if (former.link) {
+    former.link->close();
+  }
+  const Error error(
+      ErrorCode::linkBroken, former.record.describe() + " was started anew: its former process is gone");
+  for (const Waiting& item : former.waiting) {
+    item.sent(error);
+  }
+  if (former.state == State::connected) {
+    events_.peerLost(record.id, error);
   }
 }
 
@@ -177,7 +197,7 @@ void LinkManager::sendIfConnected(WorkerId to, OutgoingFrame frame, Link::Sent s
   {
     MutexLock lock(mutex_);
     Peer* peer = find(to);
-    if (peer != nullptr && peer->state == State::connected) {
+    if (peer != nullptr && peer->state == State::connected && !leaving_) { // the goodbye is the last frame
       link = peer->link;
       countSent(*peer, frame);
     }
@@ -248,7 +268,7 @@ void LinkManager::startDial(WorkerId to) {
   });
   timer_.after(limits_.handshake, [weak = weak_from_this(), dial] {
     if (auto self = weak.lock()) {
-      self->dialFailed(dial, Error(ErrorCode::unreachable, "it did not answer in time"));
+      self->dialFailed(dial, Error(ErrorCode::timeout, "it did not answer in time"));
     }
   });
 }
@@ -276,6 +296,7 @@ void LinkManager::onDialReply(
 
 void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
   std::deque<Waiting> waiting;
+  LinkDescription description = context_.describe(welcome.offer); // may throw: before anything changes
   {
     MutexLock lock(mutex_);
     Peer* peer = current(dial, State::dialling);
@@ -284,10 +305,13 @@ void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
       dial.link->close();
       return;
     }
+    if (welcome.self.incarnation != peer->record.incarnation || welcome.linkId != dial.linkId) {
+      throw FormatError("the welcome of another worker");
+    }
     peer->state = State::connected;
     peer->link = dial.link;
     peer->lastLinkId = dial.linkId;
-    peer->description = context_.describe(welcome.offer);
+    peer->description = std::move(description);
     waiting.swap(peer->waiting);
     for (const Waiting& item : waiting) {
       countSent(*peer, item.frame);
@@ -308,8 +332,10 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
     if (peer == nullptr) {
       // It was given up for the peer's own dial. Not before it is answered may it close: a TensorPipe
       // listener dies of a connection that ends before its first message.
+      const Peer* any = find(dial.peer);
+      const bool inUse = any != nullptr && any->link == dial.link; // the deadline of a dial that succeeded
       lock.unlock();
-      if (dial.link) {
+      if (dial.link && !inUse) {
         dial.link->close();
       }
       return;
@@ -381,15 +407,17 @@ void LinkManager::accept(std::shared_ptr<Link> link) {
       link->close();
       return;
     }
+    Hello hello;
     try {
       if (kindOf(frame) != FrameKind::hello) {
         throw FormatError("the first frame is no hello");
       }
-      self->onHello(link, Hello::decode(frame));
+      hello = Hello::decode(frame);
     } catch (const FormatError& e) {
-      log(LogLevel::warning, std::string("closed a link that did not say hello: ") + e.what());
-      link->close();
+      closeWithWarning(link, e);
+      return;
     }
+    self->onHello(link, hello);
   });
 }
 
@@ -419,8 +447,12 @@ void LinkManager::onHello(const std::shared_ptr<Link>& link, const Hello& hello)
   }
   if (refusal) {
     refuse(link, hello, *refusal);
-  } else {
+    return;
+  }
+  try {
     adopt(link, hello);
+  } catch (const FormatError& e) {
+    closeWithWarning(link, e);
   }
 }
 
@@ -428,39 +460,34 @@ bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
   switch (peer.state) {
     case State::dialling: // a dial that waits for its next attempt gives way
       return peer.link != nullptr && self_.id < hello.self.id;
-    case State::connected:
-      return peer.lastLinkId != hello.lastLinkId;
+    case State::connected: // it was dialled before this link came about
+      return true;
     default:
       return false;
   }
 }
 
 void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
-  Handle handle{hello.self.id, 0, link};
+  LinkDescription description = context_.describe(hello.offer); // may throw: before anything changes
+  Handle handle{hello.self.id, 0, link, hello.linkId};
+  if (const auto broken = linkThatBroke(hello)) { // the peer saw it before we did
+    lost(*broken, Error(ErrorCode::linkBroken, "it dialled anew"));
+  }
   Hello welcome;
-  std::shared_ptr<Link> previous;
   std::deque<Waiting> waiting;
-  Error lostPrevious;
   bool oursStands = false;
   {
     MutexLock lock(mutex_);
     Peer& peer = peers_[hello.self.id];
     oursStands = keepsOurs(peer, hello);
     if (!oursStands) {
-      if (peer.state == State::connected) { // it saw the old link break before we did
-        lostPrevious = lostError(peer.record, Error(ErrorCode::linkBroken, "it dialled anew"));
-        ++peer.traffic.linksLost;
-      }
       // A dial of ours that gives way is not closed here: the peer will refuse it, and only then may it
       // close, see dialFailed.
-      previous = std::exchange(peer.link, link);
-      if (peer.state != State::connected) {
-        previous = nullptr;
-      }
+      peer.link = link;
       peer.state = State::connected;
       peer.lastLinkId = hello.linkId;
       handle.generation = ++peer.generation;
-      peer.description = context_.describe(hello.offer);
+      peer.description = std::move(description);
       waiting.swap(peer.waiting);
       for (const Waiting& item : waiting) {
         countSent(peer, item.frame);
@@ -473,23 +500,26 @@ void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
     refuse(link, hello, Refusal{ErrorCode::duplicateLink, "there is another link or dial"});
     return;
   }
-  if (previous) {
-    previous->close();
-  }
-  if (lostPrevious) {
-    events_.peerLost(hello.self.id, lostPrevious);
-  }
   link->send(welcome.encode(FrameKind::welcome), [](const Error&) {});
   flush(handle, std::move(waiting));
   receiveNext(handle);
 }
 
+std::optional<LinkManager::Handle> LinkManager::linkThatBroke(const Hello& hello) {
+  MutexLock lock(mutex_);
+  const Peer* peer = find(hello.self.id);
+  const bool broke = peer != nullptr && peer->state == State::connected &&
+      peer->lastLinkId == hello.lastLinkId;
+  return broke ? std::optional(Handle{hello.self.id, peer->generation, peer->link}) : std::nullopt;
+}
+
 void LinkManager::refuse(
     const std::shared_ptr<Link>& link, const Hello& hello, const Refusal& refusal) {
   if (refusal.code != ErrorCode::duplicateLink) {
-    log(LogLevel::warning,
-        "refused a connection of " + hello.self.describe() + " at " + hello.self.address + ": " +
-            refusal.reason);
+    const std::string who = hello.self.name.empty()
+        ? "a worker of another version"
+        : hello.self.describe() + " at " + hello.self.address;
+    log(LogLevel::warning, "refused a connection of " + who + ": " + refusal.reason);
   }
   link->send(refusal.encode(), [](const Error&) {});
   // The peer closes after it has read the refusal: closing here could overtake it.
@@ -547,7 +577,10 @@ void LinkManager::onFrame(const Handle& connected, IncomingFrame frame) {
   }
 }
 
+// The calls on the link fail before a new link can be made: otherwise a call on the new one could be
+// taken for one of them. A frame that is sent meanwhile goes to the closed link, which says so.
 void LinkManager::lost(const Handle& connected, const Error& cause) {
+  Handle closing = connected;
   Error error;
   bool quiet = false;
   {
@@ -556,11 +589,8 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
     if (peer == nullptr) {
       return;
     }
-    peer->state = State::idle;
-    disconnected_.notify_all();
-    ++peer->generation;
+    closing.generation = ++peer->generation;
     ++peer->traffic.linksLost;
-    peer->link = nullptr;
     error = lostError(peer->record, cause);
     quiet = leaving_;
   }
@@ -569,6 +599,13 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
     log(LogLevel::warning, error.message());
   }
   events_.peerLost(connected.peer, error);
+
+  MutexLock lock(mutex_);
+  if (Peer* peer = current(closing, State::connected)) {
+    peer->state = State::idle;
+    peer->link = nullptr;
+    disconnected_.notify_all();
+  }
 }
 
 // ---- leaving ------------------------------------------------------------------------------------

@@ -142,6 +142,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void lost(const Handle& connected, const Error& error) EXCLUDES(mutex_);
 
   Hello introduction(const Peer& to) const REQUIRES(mutex_);
+  std::optional<Handle> linkThatBroke(const Hello& hello) EXCLUDES(mutex_);
   bool keepsOurs(const Peer& peer, const Hello& hello) const REQUIRES(mutex_);
   Peer* find(WorkerId id) REQUIRES(mutex_);
   Peer* current(const Handle& handle, State state) REQUIRES(mutex_);
@@ -160,7 +161,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   WorkerRecord self_ GUARDED_BY(mutex_);
   uint64_t groupId_ GUARDED_BY(mutex_) = 0;
   std::map<WorkerId, Peer> peers_ GUARDED_BY(mutex_);
-  // Links accepted before the group is known, or whose hello has not come yet.
+  // Links whose hello came before the group was known.
   std::vector<std::pair<std::shared_ptr<Link>, Hello>> early_ GUARDED_BY(mutex_);
 };
 

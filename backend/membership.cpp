@@ -90,7 +90,7 @@ Roster Membership::join() {
     decide(kAccepted);
   }
   awaitVerdict();
-  return asking(self_, kJoining, [&] { return rosterOf(store_->get(kRosterKey)); });
+  return rosterOf(asking(self_, kJoining, [&] { return store_->get(kRosterKey); }));
 }
 
 Roster Membership::enter() {
@@ -143,7 +143,7 @@ void Membership::awaitVerdict() {
 
 std::string Membership::missing() {
   const Roster roster =
-      asking(self_, kJoining, [&] { return rosterOf(store_->get(kRosterKey)); });
+      rosterOf(asking(self_, kJoining, [&] { return store_->get(kRosterKey); }));
   std::string ranks;
   for (WorkerId id = 0; id < static_cast<WorkerId>(worldSize_); ++id) {
     if (roster.find(id) == nullptr) {
@@ -197,7 +197,14 @@ void Membership::awaitRound(const std::string& key, const std::function<void()>&
         return true;
       }
       throwIfFailed();
-      interrupted();
+      try {
+        interrupted();
+      } catch (const std::exception&) {
+        // A peer that has left is a bad sign unless it left because the round is complete.
+        if (!ready()) {
+          throw;
+        }
+      }
       return false;
     });
   } catch (const std::exception& e) {

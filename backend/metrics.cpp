@@ -20,9 +20,9 @@ ActiveCalls::Count ActiveCalls::count() const {
   return count_;
 }
 
-void ActiveCalls::waitForNone() const {
+bool ActiveCalls::waitForNone(std::chrono::milliseconds patience) const {
   MutexLock lock(mutex_);
-  none_.wait(lock, [this] { return count_.started == count_.finished; });
+  return none_.wait_for(lock, patience, [this] { return count_.started == count_.finished; });
 }
 
 } // namespace torchwire

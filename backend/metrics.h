@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 
@@ -26,8 +27,8 @@ class ActiveCalls {
     const Count now = count();
     return now.started - now.finished;
   }
-  /// Blocks until no call is active.
-  void waitForNone() const EXCLUDES(mutex_);
+  /// Blocks until no call is active, at most for `patience`. Whether none is.
+  bool waitForNone(std::chrono::milliseconds patience) const EXCLUDES(mutex_);
 
  private:
   mutable Mutex mutex_;

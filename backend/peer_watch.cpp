@@ -6,7 +6,7 @@
 namespace torchwire {
 namespace {
 
-constexpr std::chrono::seconds kDialInterval{1};
+constexpr std::chrono::seconds kLookInterval{1};
 
 } // namespace
 
@@ -22,6 +22,14 @@ bool PeerWatch::isSuspect(const PeerStatus& peer, WorkerId next) const {
   return peer.state == "idle" && (peer.traffic.linksLost > 0 || peer.record.id == next);
 }
 
+void PeerWatch::checkTime() const {
+  if (timeout_.count() > 0 && Timer::Clock::now() - start_ > timeout_) {
+    throw std::runtime_error(
+        "the RPC group did not shut down within " + std::to_string(timeout_.count()) +
+        " ms: some worker has not called rpc.shutdown() or still has active calls");
+  }
+}
+
 void PeerWatch::check() const {
   const auto now = Timer::Clock::now();
   {
@@ -31,15 +39,11 @@ void PeerWatch::check() const {
           "the RPC group cannot shut down gracefully: " + verdict_->error.message());
     }
   }
-  if (timeout_.count() > 0 && now - start_ > timeout_) {
-    throw std::runtime_error(
-        "the RPC group did not shut down within " + std::to_string(timeout_.count()) +
-        " ms: some worker has not called rpc.shutdown() or still has active calls");
-  }
-  if (now < nextDial_) {
+  checkTime();
+  if (now < nextLook_) {
     return;
   }
-  nextDial_ = now + kDialInterval;
+  nextLook_ = now + kLookInterval;
   const std::vector<PeerStatus> peers = links_.status(); // in the order of ranks
   if (peers.empty()) {
     return;
@@ -48,6 +52,11 @@ void PeerWatch::check() const {
       peers.begin(), peers.end(), [&](const PeerStatus& p) { return p.record.id > self_; });
   const WorkerId next = (after == peers.end() ? peers.front() : *after).record.id;
   for (const PeerStatus& peer : peers) {
+    if (peer.state == "left") {
+      throw std::runtime_error(
+          "the RPC group cannot shut down gracefully: " + peer.record.describe() +
+          " has shut down without waiting for the others, as rpc.shutdown(graceful=False) does");
+    }
     if (isSuspect(peer, next)) {
       links_.connect(peer.record.id, [verdict = verdict_](const Error& error) {
         MutexLock lock(verdict->mutex);

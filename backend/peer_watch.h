@@ -20,6 +20,8 @@ class PeerWatch {
   /// To be called often. Throws std::runtime_error that names the peer that is gone, or says that the
   /// time is over.
   void check() const;
+  /// Only the time.
+  void checkTime() const;
 
  private:
   struct Verdict;
@@ -30,7 +32,7 @@ class PeerWatch {
   const WorkerId self_;
   const std::chrono::milliseconds timeout_;
   const Timer::Clock::time_point start_ = Timer::Clock::now();
-  mutable Timer::Clock::time_point nextDial_ = start_;
+  mutable Timer::Clock::time_point nextLook_ = start_;
   const std::shared_ptr<Verdict> verdict_; // shared with dials that end later
 };
 

@@ -126,6 +126,7 @@ std::vector<char> Roster::encode() const {
   std::vector<char> bytes;
   ByteWriter out(bytes);
   out.number(kRosterMagic);
+  out.number(kProtocolVersion); // of the first worker: the others refuse to join if theirs differs
   out.number(worldSize);
   out.number(groupId);
   out.number(static_cast<uint32_t>(workers.size()));
@@ -139,6 +140,12 @@ Roster Roster::decode(const std::vector<char>& bytes) {
   ByteReader in(bytes);
   if (in.number<uint32_t>() != kRosterMagic) {
     throw FormatError("the store's member list is not torchwire's");
+  }
+  if (const auto version = in.number<uint32_t>(); version != kProtocolVersion) {
+    throw FormatError(
+        "the workers of this group speak torchwire protocol " + std::to_string(version) +
+        ", this one speaks " + std::to_string(kProtocolVersion) +
+        ": install the same torchwire on all");
   }
   Roster roster;
   roster.worldSize = in.number<uint32_t>();

@@ -36,11 +36,14 @@ OutgoingFrame encodeResult(rpc::JitFuture& result) {
 Server::Server(const rpc::RequestCallback& callback, WorkerPool& pool, Respond respond)
     : callback_(callback), pool_(pool), respond_(std::move(respond)) {}
 
-void Server::serve(WorkerId caller, IncomingFrame frame) {
+bool Server::serve(WorkerId caller, IncomingFrame frame) {
   ++metrics_.active;
-  pool_.run([self = shared_from_this(), caller, frame = std::move(frame)]() mutable {
-    self->run(caller, std::move(frame));
-  });
+  const bool accepted =
+      pool_.run([self = shared_from_this(), caller, frame = std::move(frame)]() mutable {
+        self->run(caller, std::move(frame));
+      });
+  metrics_.active -= accepted ? 0 : 1;
+  return accepted;
 }
 
 void Server::run(WorkerId caller, IncomingFrame frame) {

@@ -26,7 +26,8 @@ class Server : public std::enable_shared_from_this<Server> {
       const torch::distributed::rpc::RequestCallback& callback, WorkerPool& pool, Respond respond);
 
   /// Runs the request in `frame` soon.
-  void serve(WorkerId caller, IncomingFrame frame);
+  /// False when the pool has ended: the request is dropped.
+  bool serve(WorkerId caller, IncomingFrame frame);
 
   ServerMetrics& metrics() {
     return metrics_;

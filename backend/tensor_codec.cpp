@@ -7,8 +7,11 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
+
+#include "backend/log.h"
 
 namespace torchwire {
 namespace {
@@ -34,6 +37,7 @@ enum class Placement : uint8_t { inHead = 0, onChannel = 1 };
 constexpr size_t kDefaultInlineLimit = 256 * 1024;
 // A range of a storage is sent whole unless the tensors view less than half of it and it is worth a copy.
 constexpr size_t kScatterSlack = 4096;
+constexpr size_t kRangeAlignment = 64;
 
 /// The bytes of its storage that a strided tensor touches: [begin, end).
 struct Range {
@@ -148,7 +152,7 @@ class TableWriter {
     for (const at::Tensor& t : tensors) {
       collect(t);
     }
-    copyScattered();
+    markScattered();
     for (const at::Tensor& t : tensors) {
       describe(t);
     }
@@ -192,8 +196,10 @@ class TableWriter {
     return it == shared_.end() ? nullptr : &*it;
   }
 
-  void copyScattered() {
+  void markScattered() {
     for (Shared& shared : shared_) {
+      // Whatever the dtypes of the tensors that share it, their offsets stay multiples of their item sizes.
+      shared.range.begin -= shared.range.begin % kRangeAlignment;
       shared.scattered = shared.range.length() > 2 * shared.useful + kScatterSlack;
     }
   }
@@ -259,7 +265,8 @@ class TableWriter {
     out_.number(static_cast<uint32_t>(shared_.size()));
     for (const Shared& shared : shared_) {
       const size_t length = shared.scattered ? 0 : shared.range.length();
-      const Placement placement = length < limit ? Placement::inHead : Placement::onChannel;
+      const bool inHead = length == 0 || length < limit;
+      const Placement placement = inHead ? Placement::inHead : Placement::onChannel;
       out_.number(static_cast<uint64_t>(shared.range.begin));
       out_.number(static_cast<uint64_t>(length));
       out_.number(placement);
@@ -512,6 +519,18 @@ class TableReader {
     return t;
   }
 
+  /// From the first to the last element; SIZE_MAX where it is more than that.
+  static uint64_t elementsSpanned(const Description& d) {
+    if (std::find(d.sizes.begin(), d.sizes.end(), 0) != d.sizes.end()) {
+      return 0;
+    }
+    unsigned __int128 last = 0; // numbers of a hostile peer must not wrap around
+    for (size_t i = 0; i < d.sizes.size() && last < SIZE_MAX; ++i) {
+      last += static_cast<unsigned __int128>(d.sizes[i] - 1) * static_cast<uint64_t>(d.strides[i]);
+    }
+    return last < SIZE_MAX ? static_cast<uint64_t>(last) + 1 : SIZE_MAX;
+  }
+
   /// The storage and the tensor's offset in it, in elements; throws unless the tensor lies within.
   std::pair<c10::Storage, int64_t> placeInStorage(const Description& d) {
     if (d.storage >= storages_.size()) {
@@ -519,16 +538,10 @@ class TableReader {
     }
     const Received& received = storages_[d.storage];
     const size_t item = c10::elementSize(d.dtype);
-    uint64_t last = 0;
-    bool empty = false;
-    for (size_t i = 0; i < d.sizes.size(); ++i) {
-      empty = empty || d.sizes[i] == 0;
-      last += static_cast<uint64_t>(std::max<int64_t>(d.sizes[i] - 1, 0)) *
-          static_cast<uint64_t>(d.strides[i]);
-    }
     const uint64_t offset = d.offset - received.begin;
-    const uint64_t needed = empty ? 0 : offset + (last + 1) * item;
-    if (d.offset < received.begin || offset % item != 0 || needed > received.storage.nbytes()) {
+    if (d.offset < received.begin || offset % item != 0 ||
+        offset > received.storage.nbytes() ||
+        elementsSpanned(d) > (received.storage.nbytes() - offset) / item) {
       throw FormatError("a tensor that reaches beyond its storage");
     }
     return {received.storage, static_cast<int64_t>(offset / item)};
@@ -544,7 +557,16 @@ class TableReader {
 size_t inlineLimit() {
   static const size_t limit = [] {
     const char* text = std::getenv("TORCHWIRE_INLINE_LIMIT");
-    return text == nullptr ? kDefaultInlineLimit : static_cast<size_t>(std::strtoull(text, nullptr, 10));
+    if (text == nullptr) {
+      return kDefaultInlineLimit;
+    }
+    const bool number = *text != '\0' && std::string(text).find_first_not_of("0123456789") == std::string::npos;
+    if (!number) {
+      log(LogLevel::warning,
+          std::string("TORCHWIRE_INLINE_LIMIT is '") + text + "' and ignored: it is a number of bytes");
+      return kDefaultInlineLimit;
+    }
+    return static_cast<size_t>(std::strtoull(text, nullptr, 10));
   }();
   return limit;
 }

@@ -239,9 +239,11 @@ void TensorPipeContext::listenAgain(int attempt) {
     return;
   }
   std::shared_ptr<tp::Listener> listener = openListener(bound_);
+  {
+    MutexLock lock(mutex_);
+    listener_ = listener;
+  }
   acceptNext(listener);
-  MutexLock lock(mutex_);
-  listener_.swap(listener);
 }
 
 std::shared_ptr<Link> TensorPipeContext::dial(const std::string& address) {

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -45,7 +46,7 @@ class WorkerPool::Core : public std::enable_shared_from_this<Core> {
     std::thread handle;
   };
 
-  void start(Task task) REQUIRES(mutex_);
+  bool start(Task& task) REQUIRES(mutex_);
   void loop(Thread& self);
   bool takeNext(Thread& self, Task& task) EXCLUDES(mutex_);
 
@@ -71,19 +72,27 @@ bool WorkerPool::Core::run(Task&& task) {
     thread->wake.notify_one();
     return true;
   }
-  if (threads_.size() < capacity_) {
-    start(std::move(task));
-  } else {
-    waiting_.push_back(std::move(task));
+  if (threads_.size() < capacity_ && start(task)) {
+    return true;
   }
+  if (threads_.empty()) {
+    return false; // not one thread could be started
+  }
+  waiting_.push_back(std::move(task));
   return true;
 }
 
-void WorkerPool::Core::start(Task task) {
+bool WorkerPool::Core::start(Task& task) {
   auto thread = std::make_shared<Thread>();
-  thread->next = std::move(task);
-  threads_.push_back(thread);
-  thread->handle = std::thread([core = shared_from_this(), thread] { core->loop(*thread); });
+  try {
+    thread->handle = std::thread([core = shared_from_this(), thread] { core->loop(*thread); });
+  } catch (const std::system_error& e) {
+    log(LogLevel::error, std::string("cannot start another thread: ") + e.what());
+    return false;
+  }
+  thread->next = std::move(task); // the thread looks for it under the mutex, which is held here
+  threads_.push_back(std::move(thread));
+  return true;
 }
 
 bool WorkerPool::Core::takeNext(Thread& self, Task& task) {

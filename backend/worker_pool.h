@@ -20,7 +20,8 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  /// Runs the task on one of the threads, soon. After join(): false, and the task stays the caller's.
+  /// Runs the task on one of the threads, soon. After join(), or if no thread can be started at all: false,
+  /// and the task stays the caller's.
   bool run(Task&& task);
 
   /// Ends the threads once every accepted task has run. May be called more than once, and from a

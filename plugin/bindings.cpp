@@ -52,7 +52,7 @@ template <typename Entry>
 py::dict descriptionsOf(const std::vector<Entry>& table) {
   py::dict dict;
   for (const Entry& entry : table) {
-    dict[py::str(entry.name)] = entry.description;
+    dict[py::str(entry.name)] = entry.description + (entry.byDefault ? " (used by default)" : "");
   }
   return dict;
 }

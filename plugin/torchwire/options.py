@@ -68,11 +68,12 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     rpc_timeout: seconds until a call without a time-out of its own fails. Default 60; 0 means never.
     init_method: URL of the rendezvous, as for `torch.distributed.init_process_group`. Default "env://".
     device_maps: for each peer, a dict from this worker's devices to the peer's (index, name or torch.device).
-        Default: none, so that only CPU tensors travel.
-    devices: this worker's CUDA devices that calls use. Default: those that the device maps of the group mention.
+        Default: none, so that only CPU tensors travel. This version refuses to start with any.
+    devices: this worker's CUDA devices that calls use. Default: none. This version refuses to start with any.
     bind_address: "host", "host:port" or "[v6]:port" to listen on. Default: chosen automatically.
     advertise_address: the same forms, where peers connect. Default: what is listened on.
-    _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them). Default: all.
+    _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them and
+        says which are used by default).
 
     Options are checked when they are set, at construction or later. A wrong type raises TypeError, a wrong value
     ValueError; both say what would be right. Constructing options opens, starts and asks nothing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 from typing import Any
 
@@ -16,6 +17,8 @@ from torchwire.options import TorchwireRpcBackendOptions, as_agent_options, from
 logger = logging.getLogger(__name__)
 
 NAME = "TORCHWIRE"
+
+_STORE_TIMEOUT = datetime.timedelta(minutes=30)
 
 
 def register() -> None:
@@ -51,6 +54,9 @@ def _init_backend(
     name = worker_checks.check_name(name)
     world_size = worker_checks.check_world_size(world_size, name)
     rank = worker_checks.check_rank(rank, world_size, name)
+    if options["rpc_timeout"] == 0:
+        # init_rpc gives the store the time-out of calls, and a store takes 0 not for "none" but for "at once".
+        store.set_timeout(_STORE_TIMEOUT)
     agent = TorchwireAgent(store, name, rank, world_size, options)
     _start(agent)
     graceful_shutdown.install()

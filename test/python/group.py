@@ -103,7 +103,8 @@ def file_in(folder):
 
 def init(init_method, name=None, rank=None, world_size=None, **options):
     """Runs in a worker: init_rpc on torchwire. Name and rank are those of the process, unless given."""
-    name = name or multiprocessing.current_process().name
+    if name is None:
+        name = multiprocessing.current_process().name
     rpc.init_rpc(
         name,
         backend=rpc.BackendType.TORCHWIRE,

@@ -100,6 +100,7 @@ TEST_CASE("a hello of another protocol is refused in words that both can read", 
   RawPeer peer = RawPeer::dial(world, b);
   peer.say(std::move(frame));
   world.network.deliverAll();
+  CHECK(world.network.openLinks() == 1);
   REQUIRE(peer.heard() == std::vector{FrameKind::refuse});
   CHECK_THAT(
       Refusal::decode(peer.lastFrame()).reason, Catch::Contains("it speaks torchwire protocol"));

@@ -187,8 +187,7 @@ TEST_CASE("a dial that does not know of the present link does not replace it", "
   CHECK(redial.b.texts() == Texts{"still here"});
 }
 
-TEST_CASE("a send made while a peer's new dial replaces its old link follows the welcome",
-          "[link_manager]") {
+TEST_CASE("a send made while a loss is reported fails like those before it", "[link_manager]") {
   const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
   CAPTURE(nameOf(style));
   std::function<void()> resend;
@@ -200,13 +199,15 @@ TEST_CASE("a send made while a peer's new dial replaces its old link follows the
     }
   };
   Redial redial(style, ofB);
+  CallbackNote& note = redial.world.ledger.note("the send");
   resend = [&] {
-    redial.b.links().send(
-        0, textFrame("when the old link was lost"), redial.world.ledger.expect("the send"));
+    redial.b.links().send(0, textFrame("too early"), CallbackLedger::expect(note));
   };
   RawPeer again = redial.dialAgain(redial.kFirstLink);
-  REQUIRE(redial.world.network.deliverUntil([&] { return again.heard().size() == 2; }));
-  CHECK(again.heard() == std::vector{FrameKind::welcome, FrameKind::request});
+  REQUIRE(redial.world.network.deliverUntil([&] { return again.heard().size() == 1; }));
+  CHECK(again.heard() == std::vector{FrameKind::welcome}); // and nothing overtook it
+  REQUIRE(redial.world.network.deliverUntil([&] { return note.called(); }));
+  CHECK(note.error().code() == ErrorCode::linkBroken);
 }
 
 TEST_CASE("a frame sent by another thread while a hello is answered follows the welcome",

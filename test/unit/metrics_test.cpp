@@ -2,10 +2,18 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <thread>
 #include <vector>
 
 using namespace torchwire;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr milliseconds kLong{3600000};
+
+} // namespace
 
 TEST_CASE("calls are active between start and finish", "[metrics]") {
   ActiveCalls calls;
@@ -21,11 +29,20 @@ TEST_CASE("calls are active between start and finish", "[metrics]") {
 
 TEST_CASE("waiting for no active call returns at once where there is none", "[metrics]") {
   ActiveCalls calls;
-  calls.waitForNone();
+  CHECK(calls.waitForNone(kLong));
   calls.start();
   calls.finish();
-  calls.waitForNone();
-  CHECK(calls.active() == 0);
+  CHECK(calls.waitForNone(kLong));
+  CHECK(calls.waitForNone(milliseconds(0)));
+}
+
+TEST_CASE("waiting for no active call ends with the patience", "[metrics]") {
+  ActiveCalls calls;
+  calls.start();
+  CHECK_FALSE(calls.waitForNone(milliseconds(0)));
+  CHECK_FALSE(calls.waitForNone(milliseconds(2)));
+  calls.finish();
+  CHECK(calls.waitForNone(milliseconds(2)));
 }
 
 TEST_CASE("waiting for no active call lasts until the last one finishes", "[metrics]") {
@@ -33,15 +50,17 @@ TEST_CASE("waiting for no active call lasts until the last one finishes", "[metr
   std::atomic<bool> last{false};
   calls.start();
   calls.start();
+  bool none = false;
   bool tooEarly = false;
   std::thread waiter([&] {
-    calls.waitForNone();
+    none = calls.waitForNone(kLong);
     tooEarly = !last;
   });
   calls.finish();
   last = true;
   calls.finish();
   waiter.join();
+  CHECK(none);
   CHECK_FALSE(tooEarly);
 }
 
@@ -59,7 +78,7 @@ TEST_CASE("calls are counted from many threads", "[metrics]") {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  calls.waitForNone();
+  CHECK(calls.waitForNone(kLong));
   CHECK(calls.count().started == 4000);
   CHECK(calls.count().finished == 4000);
 }

@@ -1,7 +1,7 @@
 #include "backend/peer_watch.h"
 
 #include <catch2/catch.hpp>
-#include <optional>
+#include <functional>
 #include <stdexcept>
 
 #include "test/unit/memory_worker.h"
@@ -22,6 +22,17 @@ void loseLinks(World& world, const MemoryWorker& worker, size_t count) {
 void connect(World& world, MemoryWorker& worker, const MemoryWorker& peer) {
   const CallbackNote& note = worker.connect(peer);
   REQUIRE(world.network.deliverUntil([&] { return note.succeeded(); }));
+}
+
+// What the check throws in the end.
+std::string firstComplaint(const std::function<void()>& check) {
+  for (;;) {
+    try {
+      check();
+    } catch (const std::runtime_error& e) {
+      return e.what();
+    }
+  }
 }
 
 } // namespace
@@ -77,32 +88,22 @@ TEST_CASE("a worker alone has nobody to watch", "[peer_watch]") {
   CHECK(world.network.dials() == 0);
 }
 
-TEST_CASE("a watch does not mind a peer that leaves while it is dialled", "[peer_watch]") {
-  World world;
-  MemoryWorker a(world, 0);
-  MemoryWorker b(world, 1);
-  introduce(a, b);
-  const PeerWatch watch(a.links(), 0, kNone);
-  watch.check();
-  a.links().markLeft(1);
-  CHECK_NOTHROW(watch.check());
-}
-
 TEST_CASE("a watch ends when its time is over", "[peer_watch]") {
   World world;
   MemoryWorker a(world, 0);
   const PeerWatch watch(a.links(), 0, milliseconds(1));
-  std::optional<std::string> complaint;
-  while (!complaint) {
-    try {
-      watch.check();
-    } catch (const std::runtime_error& e) {
-      complaint = e.what();
-    }
-  }
-  CHECK(*complaint ==
-        "the RPC group did not shut down within 1 ms: some worker has not called rpc.shutdown() or "
-        "still has active calls");
+  const std::string complaint =
+      "the RPC group did not shut down within 1 ms: some worker has not called rpc.shutdown() or "
+      "still has active calls";
+  CHECK(firstComplaint([&] { watch.check(); }) == complaint);
+  CHECK(firstComplaint([&] { watch.checkTime(); }) == complaint);
+}
+
+TEST_CASE("a watch without a limit has time", "[peer_watch]") {
+  World world;
+  MemoryWorker a(world, 0);
+  const PeerWatch watch(a.links(), 0, kNone);
+  CHECK_NOTHROW(watch.checkTime());
 }
 
 TEST_CASE("a watch dials a peer whose link broke, and is content if it answers", "[peer_watch]") {
@@ -135,16 +136,20 @@ TEST_CASE("a watch names the peer that is gone", "[peer_watch]") {
                         "(rank 1) at memory://w1"));
 }
 
-TEST_CASE("a watch takes a peer that left for what it is", "[peer_watch]") {
+TEST_CASE("a watch names a peer that left without waiting for the others", "[peer_watch]") {
   World world;
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
   introduce(a, b);
   connect(world, a, b);
-  a.links().markLeft(1);
+  b.links().leave(kNone);
+  world.network.deliverAll();
   const PeerWatch watch(a.links(), 0, kNone);
-  CHECK_NOTHROW(watch.check());
-  CHECK(world.network.dials() == 1);
+  CHECK_THROWS_WITH(
+      watch.check(),
+      "the RPC group cannot shut down gracefully: worker 'w1' (rank 1) has shut down without waiting "
+      "for the others, as rpc.shutdown(graceful=False) does");
+  CHECK_NOTHROW(watch.checkTime());
 }
 
 TEST_CASE("a peer that answers does not hide one that is gone", "[peer_watch]") {
