@@ -57,8 +57,18 @@ py::dict descriptionsOf(const std::vector<Entry>& table) {
   return dict;
 }
 
+/// Destroying an agent joins threads that may need the GIL. An agent that is still there when Python has
+/// ended (PyTorch holds it in a static variable) was shut down before, by torchwire.exit_hook.
+void destroy(Agent* agent) {
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+    const py::gil_scoped_release release;
+    delete agent;
+  } else {
+    delete agent;
+  }
+}
+
 void bindAgent(py::module_& module) {
-  // PyTorch holds agents by shared_ptr, and destroying one joins threads that need the GIL.
   using Holder = std::shared_ptr<Agent>;
   py::class_<Agent, rpc::RpcAgent, Holder>(
       module, "TorchwireAgent", "The RPC agent of a worker; see torchwire.TorchwireRpcBackendOptions.")
@@ -75,14 +85,7 @@ void bindAgent(py::module_& module) {
                     static_cast<rpc::worker_id_t>(rank),
                     worldSize,
                     optionsFrom(options)),
-                [](Agent* agent) {
-                  if (PyGILState_Check() != 0) {
-                    const py::gil_scoped_release release;
-                    delete agent;
-                  } else {
-                    delete agent;
-                  }
-                });
+                destroy);
           }),
           py::arg("store"),
           py::arg("name"),

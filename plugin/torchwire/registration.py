@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
-from torchwire import backend_type, graceful_shutdown, worker_checks
+from torchwire import backend_type, exit_hook, graceful_shutdown, worker_checks
 from torchwire._C import TorchwireAgent
 from torchwire.options import TorchwireRpcBackendOptions, as_agent_options, from_any
 
@@ -60,6 +60,7 @@ def _init_backend(
     agent = TorchwireAgent(store, name, rank, world_size, options)
     _start(agent)
     graceful_shutdown.install()
+    exit_hook.install()
     return agent
 
 

@@ -22,18 +22,25 @@ WORKLOADS = ("add", "noop", "echo_64", "echo_1024", "echo_16384")  # echo_N: of 
 
 
 class Kind(NamedTuple):
-    """A backend, the transports it is told to use, and environment variables."""
+    """A backend, the transports and channels it is told to use, and environment variables."""
 
     text: str
     backend: str
     transports: list[str] | None
+    channels: list[str] | None
     environment: dict[str, str]
 
     @classmethod
     def parse(cls, text: str) -> Kind:
         group, *variables = text.split(";")
-        backend, _, transports = group.partition("/")
-        return cls(text, backend, transports.split(",") if transports else None, dict(v.split("=") for v in variables))
+        backend, transports, channels = (group.split("/") + ["", ""])[:3]
+        return cls(
+            text,
+            backend,
+            transports.split(",") if transports else None,
+            channels.split(",") if channels else None,
+            dict(v.split("=") for v in variables),
+        )
 
 
 def noop() -> None:
@@ -56,22 +63,21 @@ def _call(rpc, workload: str):
     return lambda: rpc.rpc_sync("callee", echo, args=(tensor,))
 
 
-def _options(rpc, backend: str, transports: list[str] | None, store: str):
-    member = rpc.backend_registry.BackendType[backend]
+def _options(rpc, kind: Kind, store: str):
+    member = rpc.backend_registry.BackendType[kind.backend]
     return member, rpc.backend_registry.construct_rpc_backend_options(
-        member, init_method=f"file://{store}", _transports=transports
+        member, init_method=f"file://{store}", _transports=kind.transports, _channels=kind.channels
     )
 
 
 def _worker(rank: int, kind: Kind, store: str, commands) -> None:
     os.environ.update(kind.environment, OMP_NUM_THREADS="1")
-    backend = kind.backend
     torch.set_num_threads(1)
     import torch.distributed.rpc as rpc
 
-    if backend != "TENSORPIPE":
+    if kind.backend != "TENSORPIPE":
         import torchwire  # noqa: F401  (registers the backend)
-    member, options = _options(rpc, backend, kind.transports, store)
+    member, options = _options(rpc, kind, store)
     name = "caller" if rank == 0 else "callee"
     rpc.init_rpc(name, backend=member, rank=rank, world_size=2, rpc_backend_options=options)
     if rank == 0:
@@ -141,7 +147,7 @@ def main() -> None:
         "groups",
         nargs="*",
         default=["TORCHWIRE/uv", "TENSORPIPE/uv"],
-        help="BACKEND[/transport,...][;VARIABLE=value...] (default: both backends on uv)",
+        help="BACKEND[/transport,...[/channel,...]][;VARIABLE=value...] (default: both backends on uv)",
     )
     parser.add_argument("--blocks", type=int, default=20, help="alternations (default 20)")
     parser.add_argument("--size", type=int, default=100, help="calls per block (default 100; echoes take a tenth)")

@@ -228,6 +228,21 @@ TEST_CASE("an answer that is no handshake fails the dial for good", "[link_manag
     answer = helloOf(recordOf(1), a).encode(FrameKind::welcome);
     answer->head.resize(answer->head.size() - 8);
   }
+  SECTION("a welcome of another incarnation") {
+    WorkerRecord other = recordOf(1);
+    other.incarnation += 1;
+    answer = helloOf(other, a).encode(FrameKind::welcome);
+  }
+  SECTION("a welcome to another dial") {
+    Hello welcome = helloOf(recordOf(1), a);
+    welcome.linkId = 12345;
+    answer = welcome.encode(FrameKind::welcome);
+  }
+  SECTION("a welcome of another protocol") {
+    Hello welcome = helloOf(recordOf(1), a);
+    welcome.self.protocolVersion += 1;
+    answer = welcome.encode(FrameKind::welcome);
+  }
   SECTION("a welcome with an offer that cannot be read") {
     Hello welcome = helloOf(recordOf(1), a);
     welcome.offer = {'?'};
@@ -292,6 +307,33 @@ TEST_CASE("a new incarnation of a peer that left is dialled at its new address",
   CHECK(note.succeeded());
   CHECK(restarted.texts() == Texts{"welcome back"});
   CHECK(b.texts().empty());
+}
+
+TEST_CASE("a peer that was started anew loses the link and the sends of its former incarnation",
+          "[link_manager]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  WorkerRecord restarted = b.record();
+  restarted.incarnation = 5555;
+  SECTION("while it is dialled") {
+    const CallbackNote& note = a.send(b, "for the former one");
+    a.links().addPeer(restarted);
+    CHECK(note.error().code() == ErrorCode::linkBroken);
+    CHECK_THAT(note.error().message(), Catch::Contains("worker 'w1' (rank 1) was started anew"));
+  }
+  SECTION("when it is connected") {
+    a.connect(b);
+    world.network.deliverAll();
+    a.links().addPeer(restarted);
+    REQUIRE(a.losses().size() == 1);
+    CHECK_THAT(a.losses()[0].error.message(), Catch::Contains("was started anew"));
+  }
+  world.network.deliverAll();
+  CHECK(a.stateOf(b) == "idle");
+  CHECK(world.network.openLinks() == 0);
+  CHECK(b.arrivals().empty());
 }
 
 TEST_CASE("adding a peer again changes nothing", "[link_manager]") {

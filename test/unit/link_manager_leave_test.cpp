@@ -143,6 +143,23 @@ TEST_CASE("a worker that leaves sends no more", "[link_manager]") {
   CHECK(world.network.dials() == 0);
 }
 
+TEST_CASE("the goodbye is the last frame on a link", "[link_manager]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  connect(world, a, b);
+  Leave leave(world, a);
+  const CallbackNote* late = nullptr;
+  do { // nobody pumps, so a stays connected until it is refused
+    late = &a.sendIfConnected(b, "response");
+  } while (late->succeeded());
+  CHECK(late->error().code() == ErrorCode::linkBroken);
+  CHECK(world.network.deliverUntil([&] { return leave.isDone(); }));
+  CHECK(b.losses().size() == 1);
+  CHECK(b.losses()[0].error.code() == ErrorCode::peerLeft);
+}
+
 TEST_CASE("sends that wait for a dial fail when their worker leaves", "[link_manager]") {
   World world;
   MemoryWorker a(world, 0);

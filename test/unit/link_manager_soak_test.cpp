@@ -139,7 +139,7 @@ void checkHealed(FaultyGroup& group) {
 
 TEST_CASE("every send is called back once over links that break, in any order of events",
           "[link_manager_soak]") {
-  for (const unsigned seed : seeds(15)) {
+  for (const unsigned seed : seeds(40)) {
     CAPTURE(seed);
     std::mt19937 random(seed);
     const auto choose = [&](size_t options) { return static_cast<size_t>(random()) % options; };
@@ -160,7 +160,7 @@ TEST_CASE("every send is called back once over links that break, in any order of
 
 TEST_CASE("every send of many threads is called back once over links that break",
           "[link_manager_soak]") {
-  for (const unsigned seed : seeds(5)) {
+  for (const unsigned seed : seeds(10)) {
     CAPTURE(seed);
     FaultyGroup group(Style::threaded, seed);
     std::vector<std::thread> senders;
@@ -192,7 +192,7 @@ TEST_CASE("every send of many threads is called back once over links that break"
 }
 
 TEST_CASE("workers may leave while others send to them", "[link_manager_soak]") {
-  for (const unsigned seed : seeds(5)) {
+  for (const unsigned seed : seeds(10)) {
     CAPTURE(seed);
     FaultyGroup group(Style::threaded, seed);
     std::atomic<bool> stop{false};

@@ -30,6 +30,10 @@ struct ConnectedPair {
     return world.network.deliverUntil(holds);
   }
 
+  bool isIdle() const {
+    return a.stateOf(b) == "idle" && b.stateOf(a) == "idle";
+  }
+
   World world;
   MemoryWorker a;
   MemoryWorker b;
@@ -138,7 +142,7 @@ TEST_CASE("a link that breaks is reported once on each side", "[link_manager]") 
   CAPTURE(nameOf(style));
   ConnectedPair pair(style);
   pair.world.network.cut();
-  CHECK(pair.until([&] { return !pair.a.losses().empty() && !pair.b.losses().empty(); }));
+  CHECK(pair.until([&] { return pair.isIdle(); }));
   REQUIRE(pair.a.losses().size() == 1);
   CHECK(pair.b.losses().size() == 1);
   CHECK(pair.a.losses()[0].peer == 1);
@@ -146,7 +150,6 @@ TEST_CASE("a link that breaks is reported once on each side", "[link_manager]") 
   CHECK(pair.a.losses()[0].error.message() ==
         "lost the connection to worker 'w1' (rank 1) at memory://w1 (the network was cut): its "
         "process may have ended, see its log");
-  CHECK(pair.a.stateOf(pair.b) == "idle");
   CHECK(pair.a.statusOf(pair.b).traffic.linksLost == 1);
 }
 
@@ -155,7 +158,7 @@ TEST_CASE("the next send after a loss dials anew", "[link_manager]") {
   CAPTURE(nameOf(style));
   ConnectedPair pair(style);
   pair.world.network.cut();
-  REQUIRE(pair.until([&] { return !pair.a.losses().empty() && !pair.b.losses().empty(); }));
+  REQUIRE(pair.until([&] { return pair.isIdle(); }));
   const CallbackNote& note = pair.b.send(pair.a, "again");
   CHECK(pair.until([&] { return pair.a.texts() == Texts{"again"} && note.called(); }));
   CHECK(note.succeeded());
@@ -208,6 +211,31 @@ TEST_CASE("a send made while a loss is reported fails like those before it", "[l
   CHECK(again.heard() == std::vector{FrameKind::welcome}); // and nothing overtook it
   REQUIRE(redial.world.network.deliverUntil([&] { return note.called(); }));
   CHECK(note.error().code() == ErrorCode::linkBroken);
+}
+
+TEST_CASE("a new dial that comes while its peer's loss is reported makes for one report",
+          "[link_manager]") {
+  std::function<void()> dialAgain;
+  std::atomic<int> losses{0};
+  WorkerSettings ofB;
+  ofB.onLost = [&](const Error&) {
+    if (++losses == 1) {
+      dialAgain();
+    }
+  };
+  Redial redial(Style::pumped, ofB);
+  std::optional<RawPeer> again;
+  dialAgain = [&] {
+    again = redial.dialAgain(redial.kFirstLink);
+    redial.world.network.deliverAll();
+  };
+  redial.first.close();
+  redial.world.network.deliverAll();
+  REQUIRE(again);
+  CHECK(again->heard() == std::vector{FrameKind::welcome});
+  CHECK(losses == 1);
+  CHECK(redial.b.links().status().front().traffic.linksLost == 1);
+  CHECK(redial.b.links().status().front().state == "connected");
 }
 
 TEST_CASE("a frame sent by another thread while a hello is answered follows the welcome",

@@ -148,17 +148,25 @@ TEST_CASE("two dials at once lose no frame under random orders of events", "[lin
 
 TEST_CASE("the dial of the lower rank stands", "[link_manager_tie]") {
   World world;
-  MemoryWorker a(world, 0, withoutRetries());
-  MemoryWorker b(world, 1, withoutRetries());
-  introduce(a, b);
-  a.send(b, "from a");
-  b.send(a, "from b");
-  world.network.deliverAll();
-  CHECK(a.texts() == Texts{"from b"});
-  CHECK(b.texts() == Texts{"from a"});
-  CHECK(world.network.openLinks() == 1);
-  CHECK(a.losses().empty());
-  CHECK(b.losses().empty());
+  MemoryWorker worker(world, 1, withoutRetries());
+  const auto helloWhileDialled = [&](WorkerId peer) {
+    // A peer that takes the worker's dial but, before it answers, says hello itself.
+    world.network.context(recordOf(peer).address).listen([](const std::shared_ptr<Link>& link) {
+      link->receive([link](const Error&, const IncomingFrame&) {});
+    });
+    worker.links().addPeer(recordOf(peer));
+    worker.links().send(peer, textFrame("queued"), world.ledger.expect("the send"));
+    RawPeer hello = RawPeer::dial(world, worker);
+    hello.say(helloOf(recordOf(peer), worker).encode(FrameKind::hello));
+    world.network.deliverAll();
+    return hello;
+  };
+  worker.start();
+  const RawPeer lower = helloWhileDialled(0);
+  CHECK(lower.heard() == std::vector{FrameKind::welcome, FrameKind::request});
+  const RawPeer higher = helloWhileDialled(2);
+  REQUIRE(higher.heard() == std::vector{FrameKind::refuse});
+  CHECK(Refusal::decode(higher.lastFrame()).code == ErrorCode::duplicateLink);
 }
 
 TEST_CASE("a hello that comes after the tie was settled does not cost the link",

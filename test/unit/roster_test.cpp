@@ -183,9 +183,19 @@ TEST_CASE("a list that is not torchwire's is refused", "[roster]") {
       Roster::decode(std::vector<char>(100, 'x')), "the store's member list is not torchwire's");
 }
 
+TEST_CASE("a list of another protocol is refused with both versions", "[roster]") {
+  std::vector<char> bytes = rosterOf(3).encode();
+  bytes[sizeof(uint32_t)] = 9;
+  bytes.resize(2 * sizeof(uint32_t)); // the rest may have another form
+  CHECK_THROWS_WITH(
+      Roster::decode(bytes),
+      "the workers of this group speak torchwire protocol 9, this one speaks " +
+          std::to_string(kProtocolVersion) + ": install the same torchwire on all");
+}
+
 TEST_CASE("a roster with a hostile count is refused", "[roster]") {
   std::vector<char> bytes = rosterOf(3).encode();
-  const size_t count = 2 * sizeof(uint32_t) + sizeof(uint64_t);
+  const size_t count = 3 * sizeof(uint32_t) + sizeof(uint64_t); // what stands before it
   const uint32_t hostile = 0xffffffff;
   std::memcpy(bytes.data() + count, &hostile, sizeof(hostile));
   CHECK_THROWS_AS(Roster::decode(bytes), FormatError);
