@@ -28,7 +28,7 @@ class CallTable {
  public:
   using Completion = std::function<void(Outcome)>;
 
-  /// The timer must outlive the table.
+  /// The timer must outlive the table's last open() and be stopped before the table goes.
   explicit CallTable(Timer& timer) : timer_(timer) {}
   CallTable(const CallTable&) = delete;
   CallTable& operator=(const CallTable&) = delete;

@@ -171,7 +171,7 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
           ErrorCode::unreachable, "no worker of rank " + std::to_string(to) + " is in the group");
     } else if (peer->state == State::left) {
       error = leftError(peer->record);
-    } else if (peer->state == State::connected) {
+    } else if (peer->state == State::connected || peer->state == State::losing) {
       link = peer->link;
       countSent(*peer, frame);
     } else {
@@ -460,11 +460,15 @@ bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
   switch (peer.state) {
     case State::dialling: // a dial that waits for its next attempt gives way
       return peer.link != nullptr && self_.id < hello.self.id;
+    case State::greeting:
     case State::connected: // it was dialled before this link came about
+    case State::losing: // not before the calls on the old link have failed; the peer will try again
+    case State::left: // its goodbye was quicker than this hello
       return true;
-    default:
+    case State::idle:
       return false;
   }
+  return false;
 }
 
 void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
@@ -474,7 +478,6 @@ void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
     lost(*broken, Error(ErrorCode::linkBroken, "it dialled anew"));
   }
   Hello welcome;
-  std::deque<Waiting> waiting;
   bool oursStands = false;
   {
     MutexLock lock(mutex_);
@@ -484,14 +487,9 @@ void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
       // A dial of ours that gives way is not closed here: the peer will refuse it, and only then may it
       // close, see dialFailed.
       peer.link = link;
-      peer.state = State::connected;
-      peer.lastLinkId = hello.linkId;
+      peer.state = State::greeting;
       handle.generation = ++peer.generation;
       peer.description = std::move(description);
-      waiting.swap(peer.waiting);
-      for (const Waiting& item : waiting) {
-        countSent(peer, item.frame);
-      }
       welcome = introduction(peer);
       welcome.linkId = hello.linkId;
     }
@@ -501,8 +499,29 @@ void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
     return;
   }
   link->send(welcome.encode(FrameKind::welcome), [](const Error&) {});
-  flush(handle, std::move(waiting));
-  receiveNext(handle);
+  greeted(handle);
+}
+
+// Only now may other frames go out on the link: the peer expects the welcome first.
+void LinkManager::greeted(const Handle& accepted) {
+  std::deque<Waiting> waiting;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = current(accepted, State::greeting);
+    if (peer == nullptr) {
+      lock.unlock();
+      accepted.link->close(); // it left, or came back as another incarnation
+      return;
+    }
+    peer->state = State::connected;
+    peer->lastLinkId = accepted.linkId;
+    waiting.swap(peer->waiting);
+    for (const Waiting& item : waiting) {
+      countSent(*peer, item.frame);
+    }
+  }
+  flush(accepted, std::move(waiting));
+  receiveNext(accepted);
 }
 
 std::optional<LinkManager::Handle> LinkManager::linkThatBroke(const Hello& hello) {
@@ -545,25 +564,30 @@ void LinkManager::receiveNext(const Handle& connected) {
       self->lost(connected, error);
       return;
     }
-    self->receiveNext(connected); // first, so that the next frame is read while this one is handled
-    self->onFrame(connected, std::move(frame));
+    self->onFrame(connected, std::move(frame)); // quick: whatever takes time is handed to a pool
+    self->receiveNext(connected);
   });
+}
+
+void LinkManager::countReceived(WorkerId from, const IncomingFrame& frame) {
+  MutexLock lock(mutex_);
+  Traffic& traffic = peers_[from].traffic;
+  ++traffic.framesReceived;
+  traffic.bytesReceived += frame.bytes();
 }
 
 void LinkManager::onFrame(const Handle& connected, IncomingFrame frame) {
   {
     MutexLock lock(mutex_);
-    Peer* peer = current(connected, State::connected);
-    if (peer == nullptr) {
+    if (current(connected, State::connected) == nullptr) {
       return;
     }
-    ++peer->traffic.framesReceived;
-    peer->traffic.bytesReceived += frame.bytes();
   }
   try {
     switch (kindOf(frame)) {
       case FrameKind::request:
       case FrameKind::response:
+        countReceived(connected.peer, frame);
         events_.frame(connected.peer, std::move(frame));
         return;
       case FrameKind::goodbye:
@@ -589,6 +613,7 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
     if (peer == nullptr) {
       return;
     }
+    peer->state = State::losing;
     closing.generation = ++peer->generation;
     ++peer->traffic.linksLost;
     error = lostError(peer->record, cause);
@@ -601,7 +626,7 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
   events_.peerLost(connected.peer, error);
 
   MutexLock lock(mutex_);
-  if (Peer* peer = current(closing, State::connected)) {
+  if (Peer* peer = current(closing, State::losing)) {
     peer->state = State::idle;
     peer->link = nullptr;
     disconnected_.notify_all();
@@ -659,7 +684,9 @@ std::vector<PeerStatus> LinkManager::status() const {
   static const std::map<State, std::string> kNames = {
       {State::idle, "idle"},
       {State::dialling, "dialling"},
+      {State::greeting, "greeting"},
       {State::connected, "connected"},
+      {State::losing, "losing"},
       {State::left, "left"}};
   std::vector<PeerStatus> all;
   MutexLock lock(mutex_);

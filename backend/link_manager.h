@@ -2,14 +2,19 @@
 //
 // A peer's state:
 //
-//   idle ──send()──▶ dialling ──welcome──▶ connected ──error──▶ idle
-//    │                  │ ▲                    ▲                (calls fail; the next send dials anew)
+//   idle ──send()──▶ dialling ──welcome──▶ connected ──error──▶ losing ──calls failed──▶ idle
+//    │                  │ ▲                    ▲
 //    │                  │ └─retry after a      │
 //    │                  │   while              │
 //    │                  ├─error, refusal──▶ idle (what waited fails)
-//    └────hello of the peer────────────────────┤
-//                       └──hello of the peer───┘
+//    │                  │                      │
+//    └──hello of──▶ greeting ──welcome sent────┘
+//       the peer        ▲
+//                       └── also from dialling
 //   any ──goodbye──▶ left (sends fail at once)
+//
+// What is sent while greeting or dialling waits until the link is connected; what is sent while losing goes
+// to the broken link and fails.
 //
 // When two workers dial each other at the same time, the dial of the one with the lower id stands: it
 // refuses the other's hello (duplicateLink), and the other accepts its hello while dialling. The other's
@@ -100,7 +105,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   std::vector<PeerStatus> status() const EXCLUDES(mutex_);
 
  private:
-  enum class State { idle, dialling, connected, left };
+  enum class State { idle, dialling, greeting, connected, losing, left };
   struct Waiting {
     OutgoingFrame frame; // with an empty head: wanted is only the link
     Link::Sent sent;
@@ -143,9 +148,11 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
 
   Hello introduction(const Peer& to) const REQUIRES(mutex_);
   std::optional<Handle> linkThatBroke(const Hello& hello) EXCLUDES(mutex_);
+  void greeted(const Handle& accepted) EXCLUDES(mutex_);
   bool keepsOurs(const Peer& peer, const Hello& hello) const REQUIRES(mutex_);
   Peer* find(WorkerId id) REQUIRES(mutex_);
   Peer* current(const Handle& handle, State state) REQUIRES(mutex_);
+  void countReceived(WorkerId from, const IncomingFrame& frame) EXCLUDES(mutex_);
   void countSent(Peer& peer, const OutgoingFrame& frame) REQUIRES(mutex_);
   bool noneConnected() const REQUIRES(mutex_);
 

@@ -8,6 +8,7 @@ namespace torchwire {
 namespace {
 
 constexpr size_t kMaxNameLength = 127;
+constexpr WorkerId kHighestId = 32767; // PyTorch keeps ranks in 16 bits
 constexpr uint32_t kRosterMagic = 0x52575754; // "TWWR"
 
 bool allowedInName(char c) {
@@ -101,9 +102,10 @@ std::optional<std::string> Roster::objectionTo(const WorkerRecord& worker, uint3
         " but the group, first joined by " + workers.front().describe() + ", has " +
         sizeInWords(worldSize) + ": start all workers with the same world_size";
   }
-  if (worker.id < 0 || (size != 0 && static_cast<uint32_t>(worker.id) >= size)) {
+  const WorkerId highest = size == 0 ? kHighestId : static_cast<WorkerId>(size) - 1;
+  if (worker.id < 0 || worker.id > highest) {
     return worker.describe() + " is outside the group: ranks go from 0 to " +
-        (size == 0 ? std::string("32767") : std::to_string(size - 1));
+        std::to_string(highest);
   }
   if (const WorkerRecord* other = find(worker.id)) {
     return "rank " + std::to_string(worker.id) + " is not unique: worker '" + other->name +

@@ -61,6 +61,8 @@ void Timer::loop() {
       task();
     } catch (const std::exception& e) {
       log(LogLevel::error, std::string("a timed task threw: ") + e.what());
+    } catch (...) {
+      log(LogLevel::error, "a timed task threw something unknown");
     }
     task = Task();
     lock.lock();

@@ -1,5 +1,6 @@
 #include "backend/call_table.h"
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <latch>
@@ -102,8 +103,9 @@ TEST_CASE("a call fails at its deadline with the words that PyTorch's users know
   const auto call = table.open(1, milliseconds(5));
   REQUIRE(table.ledger.waitForAll());
   CHECK(call.note->error().code() == ErrorCode::timeout);
-  CHECK(call.note->error().message() ==
-        "RPC ran for more than set timeout (5 ms) and will now be marked with an error");
+  CHECK(
+      call.note->error().message() ==
+      "RPC ran for more than set timeout (5 ms) and will now be marked with an error");
   CHECK_FALSE(table.calls.answer(call.id, 1, frameOf('r'))); // too late
   CHECK(table.calls.size() == 0);
 }
@@ -200,6 +202,30 @@ TEST_CASE("the deadlines of many ended calls do not hide those of pending ones",
   CHECK(table.calls.size() == 0);
 }
 
+TEST_CASE("forgetting old deadlines keeps the pending ones in order", "[call_table]") {
+  const unsigned seed = GENERATE(range(1u, 6u));
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  Table table;
+  std::vector<Table::Call> soon;
+  std::vector<Table::Call> late;
+  for (int i = 0; i < 4000; ++i) {
+    const bool isSoon = random() % 2 == 0;
+    const milliseconds timeout = isSoon ? milliseconds(40 + random() % 40) : kLong;
+    if (random() % 8 == 0) {
+      (isSoon ? soon : late).push_back(table.open(2, timeout));
+    } else {
+      const uint64_t id = table.calls.open(1, timeout, [](const Outcome&) {});
+      table.calls.answer(id, 1, frameOf('r'));
+    }
+  }
+  const auto ended = [](const Table::Call& call) { return call.note->called(); };
+  CHECK(
+      table.ledger.bell().waitUntil([&] { return std::all_of(soon.begin(), soon.end(), ended); }));
+  CHECK(std::none_of(late.begin(), late.end(), ended));
+  table.calls.failAll(Error(ErrorCode::shutDown, ""));
+}
+
 TEST_CASE("a call that ends in many ways at once completes once", "[call_table]") {
   constexpr size_t kCalls = 2000;
   const unsigned seed = GENERATE(range(1u, 4u));
@@ -251,17 +277,4 @@ TEST_CASE("a call that ends in many ways at once completes once", "[call_table]"
   table.calls.failAll(Error(ErrorCode::shutDown, "the end"));
   CHECK(table.ledger.waitForAll());
   CHECK(table.calls.size() == 0);
-}
-
-TEST_CASE("a table may go before its timer", "[call_table]") {
-  CallbackLedger ledger;
-  Timer timer;
-  {
-    const auto calls = std::make_unique<CallTable>(timer);
-    const uint64_t id = calls->open(1, milliseconds(5), [](const Outcome&) {});
-    calls->answer(id, 1, frameOf('r'));
-  }
-  // By the time that this runs, the table's own deadline has come up too.
-  timer.after(milliseconds(10), [sent = ledger.expect("a later task")] { sent(Error()); });
-  CHECK(ledger.waitForAll());
 }

@@ -38,8 +38,7 @@ CallbackNote& CallbackLedger::note(std::string what) {
 
 bool CallbackLedger::allCalled() const {
   MutexLock lock(mutex_);
-  return std::all_of(
-      notes_.begin(), notes_.end(), [](const auto& note) { return note.called(); });
+  return std::all_of(notes_.begin(), notes_.end(), [](const auto& note) { return note.called(); });
 }
 
 std::vector<std::string> CallbackLedger::complaints() const {

@@ -74,9 +74,10 @@ TEST_CASE("a hello that fits is welcome", "[handshake]") {
 TEST_CASE("another torchwire protocol is refused with both versions", "[handshake]") {
   Hello hello = helloTo(record(1));
   hello.self.protocolVersion = 7;
-  CHECK(objection(hello) ==
-        "it speaks torchwire protocol " + std::to_string(kProtocolVersion) +
-            ", not 7: install the same torchwire on both");
+  CHECK(
+      objection(hello) ==
+      "it speaks torchwire protocol " + std::to_string(kProtocolVersion) +
+          ", not 7: install the same torchwire on both");
 }
 
 TEST_CASE("another torch is refused with both versions", "[handshake]") {
@@ -99,9 +100,10 @@ TEST_CASE("a hello for another worker at this address is refused", "[handshake]"
   SECTION("of an earlier incarnation") {
     hello.toIncarnation -= 1;
   }
-  CHECK(objection(hello) ==
-        "its address now belongs to worker 'trainer1' (rank 1), started anew since: the worker that "
-        "you mean is gone");
+  CHECK(
+      objection(hello) ==
+      "its address now belongs to worker 'trainer1' (rank 1), started anew since: the worker that "
+      "you mean is gone");
 }
 
 TEST_CASE("the version is the first difference that is named", "[handshake]") {

@@ -137,9 +137,10 @@ TEST_CASE("a peer that cannot be reached is named when the attempts are over", "
   const CallbackNote& second = a.send(b, "2");
   REQUIRE(world.network.deliverUntil([&] { return world.ledger.allCalled(); }));
   CHECK(first.error().code() == ErrorCode::unreachable);
-  CHECK(first.error().message() ==
-        "cannot reach worker 'w1' (rank 1) at memory://w1 (nobody listens at memory://w1): check "
-        "that its process runs and that this host can connect to that address");
+  CHECK(
+      first.error().message() ==
+      "cannot reach worker 'w1' (rank 1) at memory://w1 (nobody listens at memory://w1): check "
+      "that its process runs and that this host can connect to that address");
   CHECK(second.error().code() == ErrorCode::unreachable);
   REQUIRE(world.network.deliverUntil([&] { return a.losses().size() >= 1; }));
   CHECK(a.losses()[0].error.code() == ErrorCode::unreachable);
@@ -309,8 +310,9 @@ TEST_CASE("a new incarnation of a peer that left is dialled at its new address",
   CHECK(b.texts().empty());
 }
 
-TEST_CASE("a peer that was started anew loses the link and the sends of its former incarnation",
-          "[link_manager]") {
+TEST_CASE(
+    "a peer that was started anew loses the link and the sends of its former incarnation",
+    "[link_manager]") {
   World world;
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);

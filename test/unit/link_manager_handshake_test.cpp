@@ -33,9 +33,10 @@ TEST_CASE("a worker with another torch is refused", "[link_manager]") {
   MemoryWorker a(world, 0, settings);
   MemoryWorker b(world, 1);
   introduce(a, b);
-  CHECK(refusalOf(world, a, b) ==
-        "worker 'w1' (rank 1) refused the connection: it runs torch 2.11.0, not 2.12.0: install the "
-        "same torch on both");
+  CHECK(
+      refusalOf(world, a, b) ==
+      "worker 'w1' (rank 1) refused the connection: it runs torch 2.11.0, not 2.12.0: install the "
+      "same torch on both");
 }
 
 TEST_CASE("a worker of another group is refused", "[link_manager]") {
@@ -70,12 +71,13 @@ TEST_CASE("a worker that a static group does not know is refused", "[link_manage
   a.links().addPeer(b.record());
   a.start();
   b.start();
-  CHECK(refusalOf(world, a, b) ==
-        "worker 'w1' (rank 1) refused the connection: it knows no worker 'w0' (rank 0)");
+  CHECK(
+      refusalOf(world, a, b) ==
+      "worker 'w1' (rank 1) refused the connection: it knows no worker 'w0' (rank 0)");
 }
 
-TEST_CASE("another incarnation of a worker that a static group knows is refused",
-          "[link_manager]") {
+TEST_CASE(
+    "another incarnation of a worker that a static group knows is refused", "[link_manager]") {
   World world;
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
@@ -266,8 +268,8 @@ TEST_CASE("a link that says something else than hello is closed", "[link_manager
   CHECK(b.losses().empty());
 }
 
-TEST_CASE("a hello with an offer that cannot be read is turned away without a trace",
-          "[link_manager]") {
+TEST_CASE(
+    "a hello with an offer that cannot be read is turned away without a trace", "[link_manager]") {
   World world;
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
@@ -284,8 +286,8 @@ TEST_CASE("a hello with an offer that cannot be read is turned away without a tr
   CHECK(a.texts() == Texts{"still works"});
 }
 
-TEST_CASE("an early hello with an offer that cannot be read does not stop the group",
-          "[link_manager]") {
+TEST_CASE(
+    "an early hello with an offer that cannot be read does not stop the group", "[link_manager]") {
   World world;
   MemoryWorker b(world, 1);
   Hello hello = helloOf(recordOf(0), b);

@@ -80,9 +80,7 @@ class FaultyGroup {
       if (!world.network.deliverUntil([&] { return note.called(); })) {
         return false;
       }
-      const auto decided = [&] {
-        return hasArrived(to, text) || from.stateOf(to) != "connected";
-      };
+      const auto decided = [&] { return hasArrived(to, text) || from.stateOf(to) != "connected"; };
       if (note.succeeded() && world.network.deliverUntil(decided) && hasArrived(to, text)) {
         return true;
       }
@@ -137,8 +135,9 @@ void checkHealed(FaultyGroup& group) {
 
 } // namespace
 
-TEST_CASE("every send is called back once over links that break, in any order of events",
-          "[link_manager_soak]") {
+TEST_CASE(
+    "every send is called back once over links that break, in any order of events",
+    "[link_manager_soak]") {
   for (const unsigned seed : seeds(40)) {
     CAPTURE(seed);
     std::mt19937 random(seed);
@@ -158,8 +157,8 @@ TEST_CASE("every send is called back once over links that break, in any order of
   }
 }
 
-TEST_CASE("every send of many threads is called back once over links that break",
-          "[link_manager_soak]") {
+TEST_CASE(
+    "every send of many threads is called back once over links that break", "[link_manager_soak]") {
   for (const unsigned seed : seeds(10)) {
     CAPTURE(seed);
     FaultyGroup group(Style::threaded, seed);

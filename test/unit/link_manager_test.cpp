@@ -147,9 +147,10 @@ TEST_CASE("a link that breaks is reported once on each side", "[link_manager]") 
   CHECK(pair.b.losses().size() == 1);
   CHECK(pair.a.losses()[0].peer == 1);
   CHECK(pair.a.losses()[0].error.code() == ErrorCode::linkBroken);
-  CHECK(pair.a.losses()[0].error.message() ==
-        "lost the connection to worker 'w1' (rank 1) at memory://w1 (the network was cut): its "
-        "process may have ended, see its log");
+  CHECK(
+      pair.a.losses()[0].error.message() ==
+      "lost the connection to worker 'w1' (rank 1) at memory://w1 (the network was cut): its "
+      "process may have ended, see its log");
   CHECK(pair.a.statusOf(pair.b).traffic.linksLost == 1);
 }
 
@@ -203,9 +204,7 @@ TEST_CASE("a send made while a loss is reported fails like those before it", "[l
   };
   Redial redial(style, ofB);
   CallbackNote& note = redial.world.ledger.note("the send");
-  resend = [&] {
-    redial.b.links().send(0, textFrame("too early"), CallbackLedger::expect(note));
-  };
+  resend = [&] { redial.b.links().send(0, textFrame("too early"), CallbackLedger::expect(note)); };
   RawPeer again = redial.dialAgain(redial.kFirstLink);
   REQUIRE(redial.world.network.deliverUntil([&] { return again.heard().size() == 1; }));
   CHECK(again.heard() == std::vector{FrameKind::welcome}); // and nothing overtook it
@@ -213,8 +212,9 @@ TEST_CASE("a send made while a loss is reported fails like those before it", "[l
   CHECK(note.error().code() == ErrorCode::linkBroken);
 }
 
-TEST_CASE("a new dial that comes while its peer's loss is reported makes for one report",
-          "[link_manager]") {
+TEST_CASE(
+    "a new dial that comes while its peer's loss is reported makes for one report",
+    "[link_manager]") {
   std::function<void()> dialAgain;
   std::atomic<int> losses{0};
   WorkerSettings ofB;
@@ -238,8 +238,9 @@ TEST_CASE("a new dial that comes while its peer's loss is reported makes for one
   CHECK(redial.b.links().status().front().state == "connected");
 }
 
-TEST_CASE("a frame sent by another thread while a hello is answered follows the welcome",
-          "[link_manager]") {
+TEST_CASE(
+    "a frame sent by another thread while a hello is answered follows the welcome",
+    "[link_manager]") {
   for (int round = 0; round < 100; ++round) {
     World world(Style::threaded);
     MemoryWorker a(world, 0);
@@ -266,8 +267,8 @@ TEST_CASE("a frame sent by another thread while a hello is answered follows the 
   }
 }
 
-TEST_CASE("frames that came together are handled in their order, the goodbye last",
-          "[link_manager]") {
+TEST_CASE(
+    "frames that came together are handled in their order, the goodbye last", "[link_manager]") {
   const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
   CAPTURE(nameOf(style));
   World world(style);

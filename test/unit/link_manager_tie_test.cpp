@@ -76,13 +76,13 @@ std::string outcomeOf(int framesEach, const MemoryNetwork::Chooser& choose) {
     expected.push_back(std::to_string(i));
   }
   // One chain of steps for each worker: its own sends keep their order.
-  std::function<void(MemoryWorker&, MemoryWorker&, int)> sendNext =
-      [&](MemoryWorker& from, MemoryWorker& to, int i) {
-        from.send(to, std::to_string(i));
-        if (i + 1 < framesEach) {
-          world.network.schedule([&, i] { sendNext(from, to, i + 1); });
-        }
-      };
+  std::function<void(MemoryWorker&, MemoryWorker&, int)> sendNext = [&](MemoryWorker& from,
+                                                                        MemoryWorker& to, int i) {
+    from.send(to, std::to_string(i));
+    if (i + 1 < framesEach) {
+      world.network.schedule([&, i] { sendNext(from, to, i + 1); });
+    }
+  };
   world.network.schedule([&] { sendNext(a, b, 0); });
   world.network.schedule([&] { sendNext(b, a, 0); });
   world.network.deliverAll(choose);
@@ -169,8 +169,8 @@ TEST_CASE("the dial of the lower rank stands", "[link_manager_tie]") {
   CHECK(Refusal::decode(higher.lastFrame()).code == ErrorCode::duplicateLink);
 }
 
-TEST_CASE("a hello that comes after the tie was settled does not cost the link",
-          "[link_manager_tie]") {
+TEST_CASE(
+    "a hello that comes after the tie was settled does not cost the link", "[link_manager_tie]") {
   World world;
   MemoryWorker a(world, 0, withoutRetries());
   MemoryWorker b(world, 1, withoutRetries());
@@ -206,8 +206,7 @@ TEST_CASE("a dial that a peer's hello overtook is given up", "[link_manager_tie]
   CHECK(world.network.openLinks() == 1);
 }
 
-TEST_CASE("a dial refused for the peer's own is repeated if that one fails",
-          "[link_manager_tie]") {
+TEST_CASE("a dial refused for the peer's own is repeated if that one fails", "[link_manager_tie]") {
   World world;
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);

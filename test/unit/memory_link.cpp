@@ -339,9 +339,8 @@ std::vector<MemoryNetwork::Core::Step> MemoryNetwork::Core::possibleSteps(
   if (onlyOf != nullptr) {
     std::erase_if(steps, [&](const Step& s) { return !s.end || s.end->address != *onlyOf; });
   }
-  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
-    return a.number < b.number;
-  });
+  std::sort(
+      steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.number < b.number; });
   return steps;
 }
 
@@ -394,8 +393,7 @@ Task MemoryNetwork::Core::takeReceived(End& end) {
     frame = std::move(end.arrivals.front().frame);
     end.arrivals.pop_front();
   }
-  return Task([received = std::exchange(end.received, nullptr),
-               error = end.error,
+  return Task([received = std::exchange(end.received, nullptr), error = end.error,
                frame = std::move(frame)]() mutable { received(error, std::move(frame)); });
 }
 

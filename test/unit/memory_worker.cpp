@@ -76,10 +76,10 @@ struct MemoryWorker::Report {
 MemoryWorker::MemoryWorker(World& world, WorkerId id, WorkerSettings settings)
     : world_(world),
       context_(
-          settings.context != nullptr ? *settings.context
-                                      : world.network.context(
-                                            settings.address.empty() ? recordOf(id).address
-                                                                     : settings.address)),
+          settings.context != nullptr
+              ? *settings.context
+              : world.network.context(
+                    settings.address.empty() ? recordOf(id).address : settings.address)),
       groupId_(settings.groupId),
       record_(recordOf(id)),
       report_(std::make_shared<Report>(world.ledger.bell())) {
@@ -87,8 +87,7 @@ MemoryWorker::MemoryWorker(World& world, WorkerId id, WorkerSettings settings)
   if (settings.incarnation != 0) {
     record_.incarnation = settings.incarnation;
   }
-  links_ =
-      std::make_shared<LinkManager>(context_, world.timer, events(settings), settings.limits);
+  links_ = std::make_shared<LinkManager>(context_, world.timer, events(settings), settings.limits);
   record_.address = links_->listen();
 }
 
@@ -194,8 +193,7 @@ RawPeer RawPeer::dial(World& world, const MemoryWorker& to) {
 }
 
 void RawPeer::listen(const std::shared_ptr<State>& state, const std::shared_ptr<Link>& link) {
-  link->receive([state, weak = std::weak_ptr<Link>(link)](
-                    const Error& error, IncomingFrame frame) {
+  link->receive([state, weak = std::weak_ptr<Link>(link)](const Error& error, IncomingFrame frame) {
     {
       MutexLock lock(state->mutex);
       if (error) {

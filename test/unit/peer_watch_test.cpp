@@ -147,7 +147,8 @@ TEST_CASE("a watch names a peer that left without waiting for the others", "[pee
   const PeerWatch watch(a.links(), 0, kNone);
   CHECK_THROWS_WITH(
       watch.check(),
-      "the RPC group cannot shut down gracefully: worker 'w1' (rank 1) has shut down without waiting "
+      "the RPC group cannot shut down gracefully: worker 'w1' (rank 1) has shut down without "
+      "waiting "
       "for the others, as rpc.shutdown(graceful=False) does");
   CHECK_NOTHROW(watch.checkTime());
 }

@@ -43,11 +43,13 @@ TEST_CASE("a worker's name follows PyTorch's rule", "[roster]") {
   CHECK_FALSE(objectionToName("Trainer_0-b:7"));
   CHECK_FALSE(objectionToName(std::string(127, 'x')));
   CHECK(objectionToName("") == "a worker's name must not be empty");
-  CHECK(objectionToName(std::string(128, 'x')) ==
-        "the worker name '" + std::string(40, 'x') +
-            "...' has 128 characters; at most 127 are allowed");
-  CHECK(objectionToName("my worker") ==
-        "the worker name 'my worker' contains ' '; use letters, digits, '_', '-' and ':' only");
+  CHECK(
+      objectionToName(std::string(128, 'x')) ==
+      "the worker name '" + std::string(40, 'x') +
+          "...' has 128 characters; at most 127 are allowed");
+  CHECK(
+      objectionToName("my worker") ==
+      "the worker name 'my worker' contains ' '; use letters, digits, '_', '-' and ':' only");
   for (const char* name : {"a/b", "a.b", "a@b", "ä", "a\n"}) {
     CHECK(objectionToName(name));
   }
@@ -82,9 +84,10 @@ TEST_CASE("a worker with a bad name may not join", "[roster]") {
 }
 
 TEST_CASE("a worker with another world size may not join", "[roster]") {
-  CHECK(objection(rosterOf(3), worker("new", 1), 4) ==
-        "worker 'new' (rank 1) was started with world_size=4 but the group, first joined by worker "
-        "'ps' (rank 0), has world_size=3: start all workers with the same world_size");
+  CHECK(
+      objection(rosterOf(3), worker("new", 1), 4) ==
+      "worker 'new' (rank 1) was started with world_size=4 but the group, first joined by worker "
+      "'ps' (rank 0), has world_size=3: start all workers with the same world_size");
 }
 
 TEST_CASE("static and dynamic members may not mix", "[roster]") {
@@ -98,44 +101,51 @@ TEST_CASE("static and dynamic members may not mix", "[roster]") {
 }
 
 TEST_CASE("a rank outside a static group may not join", "[roster]") {
-  CHECK(objection(rosterOf(3), worker("new", 3), 3) ==
-        "worker 'new' (rank 3) is outside the group: ranks go from 0 to 2");
+  CHECK(
+      objection(rosterOf(3), worker("new", 3), 3) ==
+      "worker 'new' (rank 3) is outside the group: ranks go from 0 to 2");
   CHECK_FALSE(objection(rosterOf(3), worker("new", -1), 3).empty());
 }
 
 TEST_CASE("a rank outside a dynamic group may not join", "[roster]") {
-  CHECK(objection(rosterOf(0), worker("new", -1), 0) ==
-        "worker 'new' (rank -1) is outside the group: ranks go from 0 to 32767");
+  CHECK(
+      objection(rosterOf(0), worker("new", -1), 0) ==
+      "worker 'new' (rank -1) is outside the group: ranks go from 0 to 32767");
   CHECK(objection(rosterOf(0), worker("new", 32767), 0).empty());
-  CHECK(objection(rosterOf(0), worker("new", 32768), 0) ==
-        "worker 'new' (rank 32768) is outside the group: ranks go from 0 to 32767");
+  CHECK(
+      objection(rosterOf(0), worker("new", 32768), 0) ==
+      "worker 'new' (rank 32768) is outside the group: ranks go from 0 to 32767");
 }
 
 TEST_CASE("a rank that is taken may not join", "[roster]") {
-  CHECK(objection(rosterOf(3), worker("new", 2), 3) ==
-        "rank 2 is not unique: worker 'trainer' and worker 'new' both have it; give every worker its "
-        "own rank");
+  CHECK(
+      objection(rosterOf(3), worker("new", 2), 3) ==
+      "rank 2 is not unique: worker 'trainer' and worker 'new' both have it; give every worker its "
+      "own rank");
 }
 
 TEST_CASE("a name that is taken may not join", "[roster]") {
-  CHECK(objection(rosterOf(3), worker("trainer", 1), 3) ==
-        "worker name 'trainer' is not unique: rank 2 and rank 1 both have it; give every worker its "
-        "own name");
+  CHECK(
+      objection(rosterOf(3), worker("trainer", 1), 3) ==
+      "worker name 'trainer' is not unique: rank 2 and rank 1 both have it; give every worker its "
+      "own name");
 }
 
 TEST_CASE("a worker with another version may not join", "[roster]") {
   WorkerRecord newcomer = worker("new", 1);
   SECTION("of torchwire's protocol") {
     newcomer.protocolVersion = 9;
-    CHECK(objection(rosterOf(3), newcomer, 3) ==
-          "worker 'ps' (rank 0) speaks torchwire protocol " + std::to_string(kProtocolVersion) +
-              " but worker 'new' (rank 1) speaks 9: install the same torchwire on both");
+    CHECK(
+        objection(rosterOf(3), newcomer, 3) ==
+        "worker 'ps' (rank 0) speaks torchwire protocol " + std::to_string(kProtocolVersion) +
+            " but worker 'new' (rank 1) speaks 9: install the same torchwire on both");
   }
   SECTION("of torch") {
     newcomer.torchVersion = "2.12.0";
-    CHECK(objection(rosterOf(3), newcomer, 3) ==
-          "worker 'ps' (rank 0) runs torch 2.11.0 but worker 'new' (rank 1) runs torch 2.12.0: "
-          "install the same torch on both");
+    CHECK(
+        objection(rosterOf(3), newcomer, 3) ==
+        "worker 'ps' (rank 0) runs torch 2.11.0 but worker 'new' (rank 1) runs torch 2.12.0: "
+        "install the same torch on both");
   }
 }
 

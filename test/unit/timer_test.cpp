@@ -166,6 +166,22 @@ TEST_CASE("what a timed task holds goes when it has run", "[timer]") {
   CHECK(order.get() == std::vector<int>{1});
 }
 
+TEST_CASE("what a timed task holds may use the timer as it goes", "[timer]") {
+  struct SetsAnother {
+    SetsAnother(Timer& t, Link::Sent s) : timer(t), sent(std::move(s)) {}
+    ~SetsAnother() {
+      timer.after(milliseconds(0), [sent = std::move(sent)] { sent(Error()); });
+    }
+    Timer& timer;
+    Link::Sent sent;
+  };
+  CallbackLedger ledger;
+  Timer timer;
+  auto held = std::make_shared<SetsAnother>(timer, ledger.expect("the task set by the other"));
+  timer.after(milliseconds(0), [held = std::move(held)] {});
+  CHECK(ledger.waitForAll());
+}
+
 TEST_CASE("a timed task that throws does not end the timer", "[timer]") {
   CallbackLedger ledger;
   Timer timer;
