@@ -30,7 +30,10 @@ Parts split(const std::string& address) {
     if (close == std::string::npos) {
       throw std::runtime_error("the address '" + address + "' lacks a closing bracket");
     }
-    const bool hasPort = close + 1 < address.size() && address[close + 1] == ':';
+    const bool hasPort = close + 1 < address.size();
+    if (hasPort && address[close + 1] != ':') {
+      throw std::runtime_error("the address '" + address + "' has no ':' between host and port");
+    }
     return {address.substr(1, close - 1), hasPort ? address.substr(close + 2) : std::string()};
   }
   const bool oneColon = std::count(address.begin(), address.end(), ':') == 1;

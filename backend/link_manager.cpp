@@ -186,7 +186,7 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
   if (error) {
     sent(error);
   } else if (link) {
-    link->send(std::move(frame), std::move(sent));
+    deliver(*link, {std::move(frame), std::move(sent)});
   } else if (dial) {
     startDial(to);
   }
@@ -210,16 +210,14 @@ void LinkManager::sendIfConnected(WorkerId to, OutgoingFrame frame, Link::Sent s
 }
 
 void LinkManager::connect(WorkerId to, Link::Sent done) {
-  bool connected = false;
-  {
-    MutexLock lock(mutex_);
-    const Peer* peer = find(to);
-    connected = peer != nullptr && peer->state == State::connected;
-  }
-  if (connected) {
-    done(Error());
+  send(to, OutgoingFrame(), std::move(done));
+}
+
+void LinkManager::deliver(Link& link, Waiting item) {
+  if (item.frame.head.empty()) {
+    item.sent(Error()); // connect(): the link was all that was asked for
   } else {
-    send(to, OutgoingFrame(), std::move(done));
+    link.send(std::move(item.frame), std::move(item.sent));
   }
 }
 
@@ -300,7 +298,7 @@ void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
   {
     MutexLock lock(mutex_);
     Peer* peer = current(dial, State::dialling);
-    if (peer == nullptr) {
+    if (peer == nullptr || leaving_) { // too late for a goodbye, so it must not come about
       lock.unlock();
       dial.link->close();
       return;
@@ -508,9 +506,9 @@ void LinkManager::greeted(const Handle& accepted) {
   {
     MutexLock lock(mutex_);
     Peer* peer = current(accepted, State::greeting);
-    if (peer == nullptr) {
+    if (peer == nullptr || leaving_) { // it left, or came back as another incarnation; or we leave
       lock.unlock();
-      accepted.link->close(); // it left, or came back as another incarnation
+      accepted.link->close();
       return;
     }
     peer->state = State::connected;
@@ -549,11 +547,7 @@ void LinkManager::refuse(
 
 void LinkManager::flush(const Handle& connected, std::deque<Waiting> waiting) {
   for (Waiting& item : waiting) {
-    if (item.frame.head.empty()) {
-      item.sent(Error()); // connect(): the link was all that was asked for
-    } else {
-      connected.link->send(std::move(item.frame), std::move(item.sent));
-    }
+    deliver(*connected.link, std::move(item));
   }
 }
 

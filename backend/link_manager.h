@@ -130,6 +130,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     uint64_t linkId = 0;
   };
 
+  static void deliver(Link& link, Waiting item);
+
   void startDial(WorkerId to) EXCLUDES(mutex_);
   void onDialReply(const Handle& dial, const Error& error, const IncomingFrame& frame);
   void onWelcome(const Handle& dial, const Hello& welcome) EXCLUDES(mutex_);
