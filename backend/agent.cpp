@@ -64,8 +64,10 @@ void finish(const c10::intrusive_ptr<rpc::JitFuture>& future, Outcome outcome) {
     future->setError(
         std::make_exception_ptr(std::runtime_error(std::string(text.begin(), text.end()))));
   } else {
-    auto storages = message->getStorages();
-    future->markCompleted(at::IValue(std::move(message)), std::move(storages));
+    // Storages are for the CUDA streams that read them. To ask for those of a CPU message would be of no
+    // use, and fails for layouts that have none.
+    future->markCompleted(
+        at::IValue(std::move(message)), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
   }
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 
 #include "backend/log.h"
@@ -37,7 +38,6 @@ enum class Placement : uint8_t { inHead = 0, onChannel = 1 };
 constexpr size_t kDefaultInlineLimit = 256 * 1024;
 // A range of a storage is sent whole unless the tensors view less than half of it and it is worth a copy.
 constexpr size_t kScatterSlack = 4096;
-constexpr size_t kRangeAlignment = 64;
 
 /// The bytes of its storage that a strided tensor touches: [begin, end).
 struct Range {
@@ -66,9 +66,13 @@ size_t usefulBytes(const at::Tensor& t) {
 }
 
 [[noreturn]] void refuse(const at::Tensor& t, const std::string& why) {
+  std::ostringstream shape; // a nested tensor has none to ask for
+  if (!t.is_nested()) {
+    shape << "of shape " << t.sizes() << ", ";
+  }
   TORCH_CHECK(
       false,
-      "cannot send a tensor of shape ", t.sizes(), ", layout ", t.layout(), " and device ", t.device(),
+      "cannot send a tensor ", shape.str(), "layout ", t.layout(), " and device ", t.device(),
       " over RPC: ", why);
 }
 
@@ -166,6 +170,7 @@ class TableWriter {
     at::Tensor any; // keeps it alive
     Range range;
     size_t useful;
+    size_t item; // the largest element size of the tensors that share it
     bool scattered = false;
   };
 
@@ -176,9 +181,10 @@ class TableWriter {
       const Range range = rangeOf(t);
       Shared* shared = find(t);
       if (shared == nullptr) {
-        shared_.push_back({t.storage().unsafeGetStorageImpl(), t, range, 0});
+        shared_.push_back({t.storage().unsafeGetStorageImpl(), t, range, 0, 1});
         shared = &shared_.back();
       }
+      shared->item = std::max(shared->item, static_cast<size_t>(t.element_size()));
       shared->range.begin = std::min(shared->range.begin, range.begin);
       shared->range.end = std::max(shared->range.end, range.end);
       shared->useful += usefulBytes(t);
@@ -198,8 +204,8 @@ class TableWriter {
 
   void markScattered() {
     for (Shared& shared : shared_) {
-      // Whatever the dtypes of the tensors that share it, their offsets stay multiples of their item sizes.
-      shared.range.begin -= shared.range.begin % kRangeAlignment;
+      // Offsets stay multiples of the element sizes, which are powers of two, also where dtypes differ.
+      shared.range.begin -= shared.range.begin % shared.item;
       shared.scattered = shared.range.length() > 2 * shared.useful + kScatterSlack;
     }
   }
@@ -243,7 +249,7 @@ class TableWriter {
     Shared* shared = find(t);
     if (shared == nullptr) { // scattered: send a dense copy of its own
       t = original.clone();
-      shared_.push_back({t.storage().unsafeGetStorageImpl(), t, rangeOf(t), 0});
+      shared_.push_back({t.storage().unsafeGetStorageImpl(), t, rangeOf(t), 0, static_cast<size_t>(t.element_size())});
       shared = &shared_.back();
     }
     const int bits = (t.is_conj() ? kConjugate : 0) | (t.is_neg() ? kNegative : 0);

@@ -79,6 +79,15 @@ tp::Allocation allocate(const tp::Descriptor& descriptor, IncomingFrame& frame) 
   return allocation;
 }
 
+/// The options, once it is sure that the address can be bound: a bind that fails inside TensorPipe, for the
+/// listener or for a channel's lanes, ends the process.
+TensorPipeOptions bindable(TensorPipeOptions options) {
+  if (const auto reason = whyCannotBind(options.bindAddress)) {
+    throw std::runtime_error("cannot listen on " + options.bindAddress + ": " + *reason);
+  }
+  return options;
+}
+
 class TensorPipeLink final : public Link {
  public:
   explicit TensorPipeLink(std::shared_ptr<tp::Pipe> pipe) : pipe_(std::move(pipe)) {}
@@ -153,7 +162,7 @@ class TensorPipeContext final : public LinkContext {
 };
 
 TensorPipeContext::TensorPipeContext(TensorPipeOptions options, Timer& timer)
-    : options_(std::move(options)),
+    : options_(bindable(std::move(options))),
       timer_(timer),
       transports_(makeTransports(options_.transports)),
       channels_(makeChannels(
@@ -186,10 +195,6 @@ std::shared_ptr<tp::Listener> TensorPipeContext::openListener(const std::string&
 }
 
 std::string TensorPipeContext::listen(Accepted accepted) {
-  // A bind that fails inside TensorPipe ends the process, so try it here first.
-  if (const auto reason = whyCannotBind(options_.bindAddress)) {
-    throw std::runtime_error("cannot listen on " + options_.bindAddress + ": " + *reason);
-  }
   for (const MadeTransport& transport : transports_) {
     if (transport.entry->networked) {
       bootstrap_ = transport.entry->name;

@@ -1,6 +1,7 @@
 // How a worker leaves, and what its peers make of it.
+#include <atomic>
 #include <catch2/catch.hpp>
-#include <future>
+#include <thread>
 
 #include "backend/link_manager.h"
 #include "test/unit/memory_worker.h"
@@ -26,22 +27,30 @@ void connect(World& world, MemoryWorker& from, MemoryWorker& to) {
 class Leave {
  public:
   Leave(World& world, MemoryWorker& worker)
-      : done_(std::async(std::launch::async, [&world, &worker] {
+      : thread_([this, &world, &worker] {
           const auto start = Clock::now();
           worker.links().leave(kPatience);
+          tookAllPatience_ = Clock::now() - start >= kPatience;
+          done_ = true;
           world.ledger.bell().ring();
-          return Clock::now() - start;
-        })) {}
+        }) {}
+  ~Leave() {
+    thread_.join();
+  }
+  Leave(const Leave&) = delete;
+  Leave& operator=(const Leave&) = delete;
 
   bool isDone() const {
-    return done_.wait_for(kNone) == std::future_status::ready;
+    return done_;
   }
-  bool tookAllPatience() {
-    return done_.get() >= kPatience;
+  bool tookAllPatience() const {
+    return tookAllPatience_;
   }
 
  private:
-  std::future<Clock::duration> done_;
+  std::atomic<bool> tookAllPatience_{false};
+  std::atomic<bool> done_{false};
+  std::thread thread_; // last: it uses the others
 };
 
 } // namespace

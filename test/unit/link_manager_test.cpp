@@ -244,6 +244,28 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "connecting while a loss is reported does not take the lost link for one", "[link_manager]") {
+  std::function<void()> connect;
+  std::atomic<int> losses{0};
+  WorkerSettings ofB;
+  ofB.onLost = [&](const Error&) {
+    if (++losses == 1) {
+      connect();
+    }
+  };
+  Redial redial(Style::pumped, ofB);
+  bool claimedSuccess = false;
+  connect = [&] {
+    CallbackNote& note = redial.world.ledger.note("the connect");
+    redial.b.links().connect(0, CallbackLedger::expect(note));
+    claimedSuccess = note.succeeded();
+  };
+  redial.first.close();
+  redial.world.network.deliverAll();
+  CHECK_FALSE(claimedSuccess);
+}
+
+TEST_CASE(
     "a frame sent by another thread while a hello is answered follows the welcome",
     "[link_manager]") {
   for (int round = 0; round < 100; ++round) {
