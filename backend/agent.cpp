@@ -31,7 +31,8 @@ constexpr milliseconds kWaitSlice{200};
 constexpr milliseconds kShortestWaitForGroup{60000};
 
 milliseconds fromSeconds(float seconds) {
-  return milliseconds(static_cast<int64_t>(seconds * rpc::kSecToMsConversion));
+  const float longest = 1e9F; // seconds: some 30 years, which a time point can still be moved by
+  return milliseconds(static_cast<int64_t>(std::min(seconds, longest) * rpc::kSecToMsConversion));
 }
 
 std::string torchVersion() {
@@ -104,6 +105,7 @@ Agent::~Agent() {
 // ---- starting -----------------------------------------------------------------------------------
 
 void Agent::startImpl() {
+  timer_.after(milliseconds(0), [] {}); // starts its thread: if that fails, then here and not in a callback
   openLinks();
   joinGroup(links_->listen());
   if (!isStaticGroup()) {
@@ -116,7 +118,9 @@ void Agent::openLinks() {
   TensorPipeOptions options;
   options.workerName = workerInfo_.name_;
   options.bindAddress = chosen_.address;
-  options.advertiseAddress = options_.advertiseAddress;
+  if (!options_.advertiseAddress.empty()) {
+    options.advertiseAddress = resolve(options_.advertiseAddress);
+  }
   if (options.advertiseAddress.empty() && isWildcard(chosen_.address)) {
     options.advertiseAddress = chooseAddress("", hostOfStore(store_)).address;
   }
@@ -255,7 +259,9 @@ void Agent::complete(const c10::intrusive_ptr<JitFuture>& future, Outcome outcom
 void Agent::onFrame(WorkerId from, IncomingFrame frame) {
   const FrameHeader header = headerOf(frame);
   if (header.kind == FrameKind::request) {
-    server_->serve(from, std::move(frame));
+    if (!server_->serve(from, std::move(frame))) {
+      log(LogLevel::warning, "a request was dropped: this worker shuts down or cannot start threads");
+    }
   } else if (!calls_->answer(header.callId, from, std::move(frame))) {
     log(LogLevel::debug, "dropped the late response to call " + std::to_string(header.callId));
   }

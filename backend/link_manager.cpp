@@ -42,6 +42,19 @@ Error dialError(const WorkerRecord& peer, const Error& cause) {
           "): check that its process runs and that this host can connect to that address");
 }
 
+/// Why a link of this kind is of no use. TensorPipe would end the process at the first large tensor.
+std::optional<std::string> objectionTo(const LinkDescription& description) {
+  for (const auto& [what, name] :
+       {std::pair("transport", description.transport), std::pair("channel", description.channel)}) {
+    if (name == "none") {
+      return std::string("it has no ") + what +
+          " in common with this worker that works between the two: name one for both in _" + what +
+          "s, or leave the option out";
+    }
+  }
+  return std::nullopt;
+}
+
 void closeWithWarning(const std::shared_ptr<Link>& link, const FormatError& reason) {
   log(LogLevel::warning, std::string("closed a link without a valid hello: ") + reason.what());
   link->close();
@@ -171,7 +184,9 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
           ErrorCode::unreachable, "no worker of rank " + std::to_string(to) + " is in the group");
     } else if (peer->state == State::left) {
       error = leftError(peer->record);
-    } else if (peer->state == State::connected || peer->state == State::losing) {
+    } else if (peer->state == State::losing) {
+      error = lostError(peer->record, Error(ErrorCode::linkBroken, "just now"));
+    } else if (peer->state == State::connected) {
       link = peer->link;
       countSent(*peer, frame);
     } else {
@@ -250,7 +265,12 @@ void LinkManager::startDial(WorkerId to) {
     hello.linkId = dial.linkId = randomNumber();
     address = peer->record.address;
   }
-  dial.link = context_.dial(address);
+  try {
+    dial.link = context_.dial(address);
+  } catch (const std::exception& e) { // the address itself is of no use to this worker's transports
+    dialFailed(dial, Error(ErrorCode::refused, std::string("its address cannot be dialled: ") + e.what()));
+    return;
+  }
   {
     MutexLock lock(mutex_);
     if (Peer* peer = current(dial, State::dialling)) {
@@ -295,6 +315,10 @@ void LinkManager::onDialReply(
 void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
   std::deque<Waiting> waiting;
   LinkDescription description = context_.describe(welcome.offer); // may throw: before anything changes
+  if (const auto objection = objectionTo(description)) {
+    dialFailed(dial, Error(ErrorCode::refused, *objection));
+    return;
+  }
   {
     MutexLock lock(mutex_);
     Peer* peer = current(dial, State::dialling);
@@ -471,6 +495,10 @@ bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
 
 void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
   LinkDescription description = context_.describe(hello.offer); // may throw: before anything changes
+  if (const auto objection = objectionTo(description)) {
+    refuse(link, hello, Refusal{ErrorCode::refused, *objection});
+    return;
+  }
   Handle handle{hello.self.id, 0, link, hello.linkId};
   if (const auto broken = linkThatBroke(hello)) { // the peer saw it before we did
     lost(*broken, Error(ErrorCode::linkBroken, "it dialled anew"));

@@ -13,8 +13,8 @@
 //                       └── also from dialling
 //   any ──goodbye──▶ left (sends fail at once)
 //
-// What is sent while greeting or dialling waits until the link is connected; what is sent while losing goes
-// to the broken link and fails.
+// What is sent while greeting or dialling waits until the link is connected; what is sent while losing
+// fails.
 //
 // When two workers dial each other at the same time, the dial of the one with the lower id stands: it
 // refuses the other's hello (duplicateLink), and the other accepts its hello while dialling. The other's

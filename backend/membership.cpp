@@ -96,7 +96,7 @@ Roster Membership::join() {
 Roster Membership::enter() {
   std::vector<uint8_t> seen;
   for (;;) {
-    Roster roster = rosterOf(seen);
+    Roster roster = decoded(seen);
     if (const auto objection = roster.objectionTo(self_, worldSize_)) {
       if (worldSize_ != 0 || roster.isStatic()) { // those who wait for the group to be complete would wait in vain
         decide(*objection);
@@ -115,6 +115,15 @@ Roster Membership::enter() {
       return roster;
     }
     seen = std::move(now); // someone else was quicker
+  }
+}
+
+Roster Membership::decoded(const std::vector<uint8_t>& bytes) {
+  try {
+    return rosterOf(bytes);
+  } catch (const FormatError& e) { // another version: the others must not wait for this worker either
+    decide(e.what());
+    throw std::runtime_error(e.what());
   }
 }
 

@@ -47,6 +47,7 @@ class Membership {
 
  private:
   Roster enter();
+  Roster decoded(const std::vector<uint8_t>& bytes);
   void awaitVerdict();
   void decide(const std::string& verdict);
   std::string missing();

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "backend/address.h"
+#include "backend/advertised_transport.h"
 #include "backend/annotations.h"
 #include "backend/bytes.h"
 #include "backend/log.h"
@@ -106,18 +107,18 @@ class TensorPipeLink final : public Link {
     pipe_->readDescriptor([pipe = pipe_, received = std::move(received)](
                               const tp::Error& error, tp::Descriptor descriptor) {
       if (error) {
-        received(fromTensorPipe(error), {});
+        call(received, *pipe, fromTensorPipe(error), {});
         return;
       }
       auto frame = std::make_shared<IncomingFrame>();
       tp::Allocation allocation;
       if (const Error failed = guarded([&] { allocation = allocate(descriptor, *frame); })) {
         pipe->close();
-        received(failed, {});
+        call(received, *pipe, failed, {});
         return;
       }
-      pipe->read(std::move(allocation), [frame, received](const tp::Error& readError) {
-        received(fromTensorPipe(readError), std::move(*frame));
+      pipe->read(std::move(allocation), [pipe, frame, received](const tp::Error& readError) {
+        call(received, *pipe, fromTensorPipe(readError), std::move(*frame));
       });
     });
   }
@@ -127,6 +128,13 @@ class TensorPipeLink final : public Link {
   }
 
  private:
+  static void call(const Received& received, tp::Pipe& pipe, const Error& error, IncomingFrame frame) {
+    if (const Error thrown = guarded([&] { received(error, std::move(frame)); })) {
+      log(LogLevel::error, "closed a link because its handler threw: " + thrown.message());
+      pipe.close();
+    }
+  }
+
   const std::shared_ptr<tp::Pipe> pipe_;
 };
 
@@ -171,10 +179,12 @@ TensorPipeContext::TensorPipeContext(TensorPipeOptions options, Timer& timer)
       context_(tp::ContextOptions().name(options_.workerName)) {
   // TensorPipe prefers higher numbers.
   for (size_t i = 0; i < transports_.size(); ++i) {
+    const bool elsewhere = transports_[i].entry->networked && !options_.advertiseAddress.empty();
     context_.registerTransport(
         static_cast<int64_t>(transports_.size() - i),
         transports_[i].entry->name,
-        transports_[i].context);
+        elsewhere ? advertise(transports_[i].context, options_.advertiseAddress)
+                  : transports_[i].context);
   }
   for (size_t i = 0; i < channels_.size(); ++i) {
     context_.registerChannel(
@@ -202,15 +212,15 @@ std::string TensorPipeContext::listen(Accepted accepted) {
   }
   accepted_ = std::move(accepted);
   std::shared_ptr<tp::Listener> listener = openListener(options_.bindAddress);
-  bound_ = listener->address(bootstrap_);
+  const std::string address = listener->address(bootstrap_);
+  // To listen anew, the port that is bound has to be known; an advertised port is somebody else's.
+  const bool portTold = options_.advertiseAddress.empty() || portOf(options_.advertiseAddress) == 0;
+  bound_ = portTold ? withPort(options_.bindAddress, portOf(address)) : options_.bindAddress;
   {
     MutexLock lock(mutex_);
     listener_ = listener;
   }
   acceptNext(listener);
-  const std::string address = options_.advertiseAddress.empty()
-      ? bound_
-      : withPort(options_.advertiseAddress, portOf(bound_));
   return bootstrap_ + "://" + address;
 }
 
@@ -227,7 +237,11 @@ void TensorPipeContext::acceptNext(const std::shared_ptr<tp::Listener>& listener
     if (const auto same = weak.lock()) {
       acceptNext(same);
     }
-    accepted_(std::make_shared<TensorPipeLink>(std::move(pipe)));
+    const Error thrown =
+        guarded([&] { accepted_(std::make_shared<TensorPipeLink>(std::move(pipe))); });
+    if (thrown) {
+      log(LogLevel::error, "dropped a link that was to be accepted: " + thrown.message());
+    }
   });
 }
 

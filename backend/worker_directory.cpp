@@ -12,6 +12,9 @@ void WorkerDirectory::add(const WorkerRecord& worker) {
   }
   auto info =
       std::make_shared<WorkerInfo>(worker.name, static_cast<torch::distributed::rpc::worker_id_t>(worker.id));
+  if (known != byId_.end()) { // the rank's former worker, whose goodbye has not come yet
+    byName_.erase(known->second->name_);
+  }
   everSeen_.push_back(info);
   byId_[worker.id] = info;
   byName_[worker.name] = std::move(info);
@@ -20,10 +23,14 @@ void WorkerDirectory::add(const WorkerRecord& worker) {
 void WorkerDirectory::remove(WorkerId id) {
   MutexLock lock(mutex_);
   const auto known = byId_.find(id);
-  if (known != byId_.end()) {
-    byName_.erase(known->second->name_);
-    byId_.erase(known);
+  if (known == byId_.end()) {
+    return;
   }
+  const auto named = byName_.find(known->second->name_);
+  if (named != byName_.end() && named->second == known->second) { // else the name is another rank's by now
+    byName_.erase(named);
+  }
+  byId_.erase(known);
 }
 
 const WorkerDirectory::WorkerInfo& WorkerDirectory::byName(const std::string& name) const {

@@ -47,15 +47,15 @@ class WorkerPool::Core : public std::enable_shared_from_this<Core> {
   };
 
   bool start(Task& task) REQUIRES(mutex_);
-  void loop(Thread& self);
-  bool takeNext(Thread& self, Task& task) EXCLUDES(mutex_);
+  void loop(const std::shared_ptr<Thread>& self);
+  bool takeNext(const std::shared_ptr<Thread>& self, Task& task) EXCLUDES(mutex_);
 
   const size_t capacity_;
   const std::string name_;
   mutable Mutex mutex_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<Thread>> threads_ GUARDED_BY(mutex_);
-  std::vector<Thread*> idle_ GUARDED_BY(mutex_); // a stack: last in, first out
+  std::vector<std::shared_ptr<Thread>> idle_ GUARDED_BY(mutex_); // a stack: last in, first out
   std::deque<Task> waiting_ GUARDED_BY(mutex_);
 };
 
@@ -65,7 +65,7 @@ bool WorkerPool::Core::run(Task&& task) {
     return false;
   }
   if (!idle_.empty()) {
-    Thread* thread = idle_.back();
+    const std::shared_ptr<Thread> thread = idle_.back(); // kept: join() may drop the others meanwhile
     idle_.pop_back();
     thread->next = std::move(task);
     lock.unlock(); // or the woken thread would at once wait for the mutex
@@ -85,7 +85,7 @@ bool WorkerPool::Core::run(Task&& task) {
 bool WorkerPool::Core::start(Task& task) {
   auto thread = std::make_shared<Thread>();
   try {
-    thread->handle = std::thread([core = shared_from_this(), thread] { core->loop(*thread); });
+    thread->handle = std::thread([core = shared_from_this(), thread] { core->loop(thread); });
   } catch (const std::system_error& e) {
     log(LogLevel::error, std::string("cannot start another thread: ") + e.what());
     return false;
@@ -95,22 +95,22 @@ bool WorkerPool::Core::start(Task& task) {
   return true;
 }
 
-bool WorkerPool::Core::takeNext(Thread& self, Task& task) {
+bool WorkerPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task) {
   MutexLock lock(mutex_);
-  if (!self.next && !waiting_.empty()) {
-    self.next = std::move(waiting_.front());
+  if (!self->next && !waiting_.empty()) {
+    self->next = std::move(waiting_.front());
     waiting_.pop_front();
   }
-  if (!self.next && !stopping_) {
-    idle_.push_back(&self);
-    self.wake.wait(lock, [&] { return static_cast<bool>(self.next) || stopping_; });
+  if (!self->next && !stopping_) {
+    idle_.push_back(self);
+    self->wake.wait(lock, [&] { return static_cast<bool>(self->next) || stopping_; });
   }
-  task = std::move(self.next);
-  self.next = Task();
+  task = std::move(self->next);
+  self->next = Task();
   return static_cast<bool>(task);
 }
 
-void WorkerPool::Core::loop(Thread& self) {
+void WorkerPool::Core::loop(const std::shared_ptr<Thread>& self) {
   pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
   Task task;
   while (takeNext(self, task)) {

@@ -53,7 +53,7 @@ def _init_backend(
     options = as_agent_options(from_any(rpc_backend_options))
     name = worker_checks.check_name(name)
     world_size = worker_checks.check_world_size(world_size, name)
-    rank = worker_checks.check_rank(rank, world_size, name)
+    rank = worker_checks.check_rank(rank, name)
     if options["rpc_timeout"] == 0:
         # init_rpc gives the store the time-out of calls, and a store takes 0 not for "none" but for "at once".
         store.set_timeout(_STORE_TIMEOUT)

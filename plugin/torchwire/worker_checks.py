@@ -44,16 +44,14 @@ def check_world_size(world_size: Any, name: str) -> int | None:
     return size
 
 
-def check_rank(rank: Any, world_size: int | None, name: str) -> int:
-    """Returns `rank`; raises TypeError or ValueError unless it is an integer from 0 to below the world size."""
+def check_rank(rank: Any, name: str) -> int:
+    """Returns `rank`; raises TypeError or ValueError unless it is an integer that a worker can have.
+
+    That it is below the world size is checked with the group, so that the workers that wait for it hear of it too.
+    """
     result = _integer(rank, "rank", name)
     if result < 0:
         raise ValueError(f"init_rpc, worker {name!r}: rank must be 0 or more, got {result}; pass rank=... to init_rpc")
-    if world_size is not None and result >= world_size:
-        raise ValueError(
-            f"init_rpc, worker {name!r}: rank is {result}, but with world_size {world_size} ranks go "
-            f"from 0 to {world_size - 1}"
-        )
     if result > _HIGHEST_RANK:
         raise ValueError(
             f"init_rpc, worker {name!r}: rank is {result}; the highest that PyTorch can represent is {_HIGHEST_RANK}"

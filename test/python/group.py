@@ -8,6 +8,7 @@ Leaving the block shuts the group down gracefully and checks that this works; an
 
 import contextlib
 import multiprocessing
+import socket
 
 import torch.distributed as dist
 import torch.distributed.rpc as rpc
@@ -112,6 +113,12 @@ def init(init_method, name=None, rank=None, world_size=None, **options):
         world_size=world_size,
         rpc_backend_options=torchwire.TorchwireRpcBackendOptions(init_method=init_method, **options),
     )
+
+
+def free_port():
+    """A TCP port of 127.0.0.1 that nobody uses just now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 class HostedStore:

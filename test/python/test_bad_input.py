@@ -62,7 +62,7 @@ WRONG_INIT = [
     ({"name": "a b"}, "ValueError: init_rpc: name 'a b' contains ' '"),
     ({"name": "wörker"}, "ValueError: init_rpc: name 'wörker' contains 'ö'"),
     ({"name": "a/b"}, "ValueError: init_rpc: name 'a/b' contains '/'"),
-    ({"rank": 1}, "ValueError: .*worker 'worker0': rank is 1, but with world_size 1 ranks go from 0 to 0"),
+    ({"rank": 1}, r"RuntimeError: worker 'worker0' \(rank 1\) is outside the group: ranks go from 0 to 0"),
     ({"rank": -1}, "ValueError: .*rank parameter missing"),  # PyTorch's own sentence
     ({"world_size": -2}, "ValueError: .*worker 'worker0': world_size must be at least 1, got -2"),
     ({"world_size": 40000}, "ValueError: .*worker 'worker0': world_size is 40000; the most is 32768"),

@@ -269,6 +269,45 @@ TEST_CASE("an answer that is no handshake fails the dial for good", "[link_manag
   CHECK(accepted.front().error());
 }
 
+TEST_CASE("an address that cannot be dialled fails the send for good", "[link_manager]") {
+  World world;
+  MemoryWorker a(world, 0);
+  WorkerRecord peer = recordOf(1);
+  peer.address = "pigeon://w1";
+  a.links().addPeer(peer);
+  a.start();
+  CallbackNote& note = world.ledger.note("the send");
+  a.links().send(1, textFrame("hello?"), CallbackLedger::expect(note));
+  world.network.deliverAll();
+  REQUIRE(note.called());
+  CHECK(note.error().code() == ErrorCode::refused);
+  CHECK_THAT(
+      note.error().message(),
+      Catch::Contains("its address cannot be dialled") && Catch::Contains("pigeon://w1"));
+  CHECK(a.links().status().front().state == "idle");
+}
+
+TEST_CASE("a peer with which no transport is shared is of no use", "[link_manager]") {
+  World world;
+  MemoryWorker a(world, 0);
+  std::vector<RawPeer> accepted;
+  world.network.context("memory://w1").listen([&](std::shared_ptr<Link> link) {
+    accepted.emplace_back(world.ledger.bell(), std::move(link));
+    Hello welcome = helloOf(recordOf(1), a);
+    welcome.offer = MemoryNetwork::kNothingInCommon;
+    accepted.back().say(welcome.encode(FrameKind::welcome));
+  });
+  a.links().addPeer(recordOf(1));
+  a.start();
+  CallbackNote& note = world.ledger.note("the send");
+  a.links().send(1, textFrame("hello?"), CallbackLedger::expect(note));
+  world.network.deliverAll();
+  REQUIRE(note.called());
+  CHECK(note.error().code() == ErrorCode::refused);
+  CHECK_THAT(note.error().message(), Catch::Contains("it has no transport in common"));
+  CHECK(accepted.front().error());
+}
+
 TEST_CASE("a peer's own hello ends the wait for the next attempt", "[link_manager]") {
   World world;
   WorkerSettings settings;

@@ -136,6 +136,22 @@ TEST_CASE("a refused peer that goes on talking is cut off", "[link_manager]") {
   CHECK(b.arrivals().empty());
 }
 
+TEST_CASE("a worker with which no transport is shared is refused", "[link_manager]") {
+  World world;
+  MemoryWorker b(world, 1);
+  b.links().addPeer(recordOf(0));
+  b.start();
+  Hello hello = helloOf(recordOf(0), b);
+  hello.offer = MemoryNetwork::kNothingInCommon;
+  RawPeer peer = RawPeer::dial(world, b);
+  peer.say(hello.encode(FrameKind::hello));
+  world.network.deliverAll();
+  REQUIRE(peer.heard() == std::vector{FrameKind::refuse});
+  CHECK_THAT(
+      Refusal::decode(peer.lastFrame()).reason, Catch::Contains("it has no transport in common"));
+  CHECK(b.links().status().front().state == "idle");
+}
+
 TEST_CASE("a dynamic group asks whether a stranger may join", "[link_manager]") {
   World world;
   std::vector<std::string> asked;

@@ -152,12 +152,18 @@ class MemoryNetwork::Context final : public LinkContext {
     return address_;
   }
   std::shared_ptr<Link> dial(const std::string& address) override {
+    if (address.rfind("memory://", 0) != 0) {
+      throw std::invalid_argument("no link in memory has the address " + address);
+    }
     return std::make_shared<MemoryLink>(core_.shared_from_this(), core_.dial(address_, address));
   }
   std::vector<char> offer() const override {
     return {'m', 'e', 'm', 'o', 'r', 'y'};
   }
   LinkDescription describe(const std::vector<char>& peersOffer) const override {
+    if (peersOffer == kNothingInCommon) {
+      return {"none", "none"};
+    }
     if (peersOffer != offer()) {
       throw FormatError("an offer of another kind of link");
     }

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/annotations.h"
 #include "backend/link.h"
@@ -30,6 +31,8 @@ class MemoryNetwork {
     synchronous, // every step happens at once, within the call that made it possible
     threaded, // steps happen on the network's thread
   };
+  /// An offer with which the network's contexts have nothing in common; others they cannot read.
+  inline static const std::vector<char> kNothingInCommon = {'-'};
   /// Which of so many possible steps comes next.
   using Chooser = std::function<size_t(size_t options)>;
 

@@ -1,0 +1,310 @@
+"""What happens when a worker dies, stops or leaves without a word."""
+
+import signal
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed.rpc as rpc
+from group import Group, HostedStore, file_in, init, running
+from processes import WorkerError, run_script
+
+# A lost connection is noticed in milliseconds. The limit leaves room for a busy machine and is far from any time-out.
+QUICKLY = 3.0
+
+# ---- what the workers run ----
+
+_event = threading.Event()
+
+
+def wait_for_event():
+    _event.wait()
+
+
+def set_event():
+    _event.set()
+
+
+def my_name():
+    return rpc.get_worker_info().name
+
+
+def echo(value):
+    return value
+
+
+def name_of(to):
+    return rpc.rpc_sync(to, my_name)
+
+
+def failure_of(function):
+    """The error's text, and when it came; the clock is the same in all processes."""
+    try:
+        function()
+    except RuntimeError as error:
+        return str(error), time.monotonic()
+    raise AssertionError("it did not fail")
+
+
+_pending = []
+
+
+def begin_calls(to, count, function=wait_for_event, arguments=()):
+    """Makes calls that the callee does not answer."""
+    name_of(to)  # now there is a link
+    _pending[:] = [rpc.rpc_async(to, function, arguments) for _ in range(count)]
+
+
+def begin_large_calls(to, size):
+    tensor = torch.ones(size)
+    _pending[:] = [rpc.rpc_async(to, echo, (tensor,)) for _ in range(4)]
+
+
+def failures_of_pending():
+    return [failure_of(future.wait) for future in _pending]
+
+
+def failure_of_call(to):
+    begin = time.monotonic()
+    text, end = failure_of(lambda: name_of(to))
+    return text, end - begin
+
+
+# ---- death ----
+
+
+def kill(worker):
+    worker.kill()
+    return time.monotonic()
+
+
+@pytest.fixture
+def trio(tmp_path):
+    """Three workers, of which a test may kill some; the others shut down without waiting for the dead."""
+    with Group(3) as group:
+        group.init(file_in(tmp_path))
+        yield group
+        for worker in group:
+            if worker.is_alive():
+                worker.run(rpc.shutdown, graceful=False)
+
+
+def test_calls_to_a_worker_that_dies_fail_at_once_and_name_it(trio):
+    trio[0].run(begin_calls, "worker1", 20)
+    died = kill(trio[1])
+    for text, when in trio[0].run(failures_of_pending):
+        assert "lost the connection to worker 'worker1' (rank 1) at" in text
+        assert when - died < QUICKLY
+
+
+def test_later_calls_to_a_dead_worker_fail_and_name_it(trio):
+    trio[0].run(name_of, "worker1")
+    kill(trio[1])
+    for _ in range(3):
+        text, seconds = trio[0].run(failure_of_call, "worker1")
+        assert "worker 'worker1' (rank 1)" in text
+        assert seconds < QUICKLY
+
+
+def test_a_worker_that_died_before_the_first_call_is_named(trio):
+    kill(trio[1])
+    text, seconds = trio[0].run(failure_of_call, "worker1")
+    assert "cannot reach worker 'worker1' (rank 1) at" in text and "check that its process runs" in text
+    assert seconds < QUICKLY
+
+
+def test_the_others_work_on_when_one_dies(trio):
+    assert trio[0].run(name_of, "worker2") == "worker2"
+    trio[0].run(begin_calls, "worker1", 5)
+    kill(trio[1])
+    assert trio[0].run(name_of, "worker2") == "worker2"
+    assert trio[2].run(name_of, "worker0") == "worker0"
+    assert len(trio[0].run(failures_of_pending)) == 5
+
+
+def test_a_callee_outlives_the_death_of_its_caller(trio):
+    trio[0].run(begin_calls, "worker1", 5)
+    kill(trio[0])
+    trio[2].run(rpc.rpc_sync, "worker1", set_event)  # the five answer a caller that is gone
+    assert trio[2].run(name_of, "worker1") == "worker1"
+    assert trio[1].run(name_of, "worker2") == "worker2"
+
+
+def test_the_death_of_a_third_reaches_the_caller_through_the_callee(trio):
+    assert trio[1].run(name_of, "worker2") == "worker2"
+    kill(trio[2])
+    with pytest.raises(WorkerError, match="worker 'worker2'"):
+        trio[0].run(rpc.rpc_sync, "worker1", name_of, ("worker2",))
+
+
+def test_large_tensors_on_their_way_to_a_dying_worker_fail(trio):
+    trio[0].run(name_of, "worker1")
+    trio[1].signal(signal.SIGSTOP)  # so that they stay on their way
+    trio[0].run(begin_large_calls, "worker1", 4_000_000)
+    died = kill(trio[1])
+    for text, when in trio[0].run(failures_of_pending):
+        assert "worker 'worker1' (rank 1)" in text
+        assert when - died < QUICKLY
+    assert trio[0].run(name_of, "worker2") == "worker2"
+
+
+_rref = None
+
+
+def make_rref():
+    global _rref
+    _rref = rpc.remote("worker1", torch.add, (torch.ones(2), 1))
+    return _rref.to_here().tolist()
+
+
+def fetch_rref():
+    return failure_of(_rref.to_here)
+
+
+def test_fetching_from_a_dead_owner_fails_and_names_it(trio):
+    assert trio[0].run(make_rref) == [2, 2]
+    died = kill(trio[1])
+    text, when = trio[0].run(fetch_rref)
+    assert "worker 'worker1' (rank 1)" in text and when - died < QUICKLY
+
+
+# ---- shutdown ----
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_graceful_shutdown_after_a_death_fails_and_names_the_dead(tmp_path, victim):
+    # PyTorch lets the worker whose name comes first gather all others, so it makes a difference who dies.
+    with Group(3) as group:
+        group.init(file_in(tmp_path))
+        for worker in group:
+            worker.run(name_of, f"worker{victim}")
+        kill(group[victim])
+        pending = [worker.start(rpc.shutdown) for rank, worker in enumerate(group) if rank != victim]
+        for one in pending:
+            with pytest.raises(WorkerError, match=f"worker{victim}"):
+                one.result(limit=30)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_death_during_a_graceful_shutdown_ends_it(tmp_path, victim):
+    with Group(3) as group:
+        group.init(file_in(tmp_path))
+        for worker in group:
+            worker.run(name_of, f"worker{victim}")
+        pending = [worker.start(rpc.shutdown) for rank, worker in enumerate(group) if rank != victim]
+        kill(group[victim])
+        for one in pending:
+            with pytest.raises(WorkerError, match=f"worker{victim}"):
+                one.result(limit=30)
+
+
+def shut_down_locally():
+    started = time.monotonic()
+    rpc.shutdown(graceful=False)
+    return time.monotonic() - started
+
+
+def test_a_shutdown_that_is_not_graceful_waits_for_nobody(tmp_path):
+    with Group(2) as group:
+        group.init(file_in(tmp_path))
+        group[0].run(begin_calls, "worker1", 3)
+        assert group[0].run(shut_down_locally) < QUICKLY
+        texts = [text for text, _ in group[0].run(failures_of_pending)]
+        assert all("shut its RPC agent down" in text or "shutting down" in text for text in texts), texts
+        text, seconds = group[1].run(failure_of_call, "worker0")
+        assert "worker 'worker0' (rank 0) has left" in text and seconds < QUICKLY
+        group[1].run(set_event_here)
+        group[1].run(shut_down_locally)
+
+
+def set_event_here():
+    _event.set()
+
+
+def test_a_graceful_shutdown_waits_for_calls_that_are_under_way(tmp_path):
+    with Group(2) as group:
+        group.init(file_in(tmp_path))
+        group[0].run(begin_calls, "worker1", 3)
+        first = group[0].start(rpc.shutdown)
+        group[1].run(set_event_here)
+        group[1].run(rpc.shutdown)
+        first.result()
+        assert group[0].run(pending_values) == [None] * 3
+
+
+def pending_values():
+    return [future.value() for future in _pending]
+
+
+# ---- standing still ----
+
+
+def call_with_time_out(to):
+    return failure_of(lambda: rpc.rpc_sync(to, my_name, timeout=0.5))
+
+
+def test_a_call_to_a_worker_that_stands_still_times_out_and_later_ones_work(trio):
+    trio[0].run(name_of, "worker1")
+    trio[1].signal(signal.SIGSTOP)
+    try:
+        text, _ = trio[0].run(call_with_time_out, "worker1")
+        assert "RPC ran for more than set timeout (500 ms)" in text
+        assert trio[0].run(name_of, "worker2") == "worker2"
+    finally:
+        trio[1].signal(signal.SIGCONT)
+    assert trio[0].run(name_of, "worker1") == "worker1"
+
+
+# ---- starting again ----
+
+
+def test_the_same_processes_start_a_group_again_and_again(tmp_path):
+    with Group(2) as group:
+        for _ in range(3):
+            group.init(file_in(tmp_path))
+            assert group.all(name_of, "worker0") == ["worker0"] * 2
+            group.shut_down()
+
+
+def test_after_a_crash_the_survivors_start_again_with_a_new_worker(tmp_path):
+    stores = [HostedStore(), HostedStore()]
+    with Group(2, HostedStore.environment) as group:
+        group.init(stores[0].init_method)
+        kill(group[1])
+        group[0].run(rpc.shutdown, graceful=False)
+        with Group(2, HostedStore.environment) as fresh:
+            # PyTorch numbers the groups of a process, so that the survivor and the newcomer would not meet.
+            group[0].run(forget_earlier_groups)
+            members = [group[0], fresh[1]]
+            pending = [worker.start(init, stores[1].init_method, world_size=2) for worker in members]
+            [one.result() for one in pending]
+            assert group[0].run(name_of, "worker1") == "worker1"
+            pending = [worker.start(rpc.shutdown) for worker in members]
+            [one.result() for one in pending]
+
+
+def forget_earlier_groups():
+    rpc._init_counter = 0
+
+
+# ---- the end of the interpreter ----
+
+END = """
+import torch, torchwire, sys
+import torch.distributed.rpc as rpc
+options = torchwire.TorchwireRpcBackendOptions(init_method="file://" + sys.argv[1])
+rpc.init_rpc("w", backend=rpc.BackendType.TORCHWIRE, rank=0, world_size=1, rpc_backend_options=options)
+assert rpc.rpc_sync("w", torch.add, (torch.ones(1), 1)).item() == 2
+kept = rpc.remote("w", torch.add, (torch.ones(1), 1))
+print("called", flush=True)
+"""
+
+
+@pytest.mark.parametrize("last_words, status", [("rpc.shutdown()", 0), ("", 0), ("sys.exit(3)", 3), ("1 / 0", 1)])
+def test_a_process_ends_with_its_own_status_whether_or_not_it_shuts_down(tmp_path, last_words, status):
+    script = tmp_path / "end.py"
+    script.write_text(END + last_words)
+    process = run_script(script, tmp_path / "store")
+    assert process.stdout == "called\n", process.stderr
+    assert process.returncode == status, process.stderr
