@@ -22,11 +22,12 @@ class Group(list):
     Nobody calls init_rpc and shutdown but the test: see running() for a group that is ready.
     """
 
-    def __init__(self, size, environment=None):
+    def __init__(self, size, environment=None, prepare=None):
+        """`prepare`: for each process, a function that it runs first."""
         super().__init__()
         try:
             for rank in range(size):
-                self.append(WorkerProcess(f"worker{rank}", environment))
+                self.append(WorkerProcess(f"worker{rank}", environment, prepare and prepare[rank]))
         except BaseException:
             self.kill()
             raise

@@ -1,102 +1,184 @@
-"""Groups that span two hosts: network namespaces joined by a cable."""
-
-import os
-import shutil
-import subprocess
-import sys
+"""Groups across a network: between two namespaces that stand for two hosts."""
 
 import pytest
-
-HOSTS = {"a": ("10.77.0.1", "fd77::1"), "b": ("10.77.0.2", "fd77::2")}
-
-WORKER = '''
-import sys
-
 import torch
 import torch.distributed.rpc as rpc
 import torchwire
+from group import Group, init
+from network import Hosts, why_impossible
+from processes import WorkerError, wait_until
 
-rank, master, extra = int(sys.argv[1]), sys.argv[2], eval(sys.argv[3])
-options = torchwire.TorchwireRpcBackendOptions(init_method=f"tcp://{master}:29500", **extra)
-rpc.init_rpc(f"worker{rank}", backend=rpc.BackendType.TORCHWIRE, rank=rank, world_size=2, rpc_backend_options=options)
-other = f"worker{1 - rank}"
-for size in (2, 1 << 20):
-    assert rpc.rpc_sync(other, torch.add, args=(torch.ones(size), 1)).sum() == 2 * size
-peer = torchwire.peers()[0]
-info = rpc._get_debug_info()
-print("peer", peer["address"], peer["transport"], "chosen by", info["agent.address_chosen_by"])
-rpc.shutdown()
-'''
+PORT = 29500  # of the store; nothing else lives in these namespaces
+V4_STORE = f"tcp://{Hosts.ADDRESSES[0][0]}:{PORT}"
+V6_STORE = f"tcp://[{Hosts.V6_ADDRESSES[0]}]:{PORT}"
+
+# ---- what the workers run ----
 
 
-def ip(*arguments):
-    return subprocess.run(["ip", *arguments], capture_output=True, text=True)
+def echo(value):
+    return value
+
+
+def echo_to(to):
+    """Calls with small and large tensors, one after another and at once."""
+    tensors = [torch.full((size,), 1.5) for size in (10, 1_000_000) * 5]
+    assert torch.equal(rpc.rpc_sync(to, echo, (tensors[1],)), tensors[1])
+    futures = [rpc.rpc_async(to, echo, (tensor,)) for tensor in tensors]
+    return all(torch.equal(future.wait(), tensor) for future, tensor in zip(futures, tensors))
+
+
+def own_address():
+    info = rpc.api._get_current_rpc_agent().get_debug_info()
+    host, _, port = info["agent.address"].rpartition(":")
+    assert 0 < int(port) < 65536
+    return host, info["agent.address_chosen_by"]
+
+
+def addresses_of_peers():
+    return [peer["address"].rpartition(":")[0] for peer in torchwire.peers()]
+
+
+def call_within(seconds, to):
+    try:
+        return rpc.rpc_sync(to, echo, ("fine",), timeout=seconds)
+    except RuntimeError as error:
+        return str(error)
+
+
+# ---- the networks ----
 
 
 @pytest.fixture(scope="module")
 def hosts():
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("making network namespaces needs root and iproute2")
-    tag = f"tw{os.getpid() % 10000}"
-    names = {key: f"{tag}{key}" for key in HOSTS}
-    if ip("netns", "add", names["a"]).returncode != 0:
-        pytest.skip("this system does not let root make network namespaces")
-    ip("netns", "add", names["b"])
-    cable = {key: f"{tag}v{key}" for key in HOSTS}
-    ip("link", "add", cable["a"], "netns", names["a"], "type", "veth", "peer", "name", cable["b"], "netns", names["b"])
-    for key, (v4, v6) in HOSTS.items():
-        ip("-n", names[key], "address", "add", f"{v4}/24", "dev", cable[key])
-        ip("-n", names[key], "address", "add", f"{v6}/64", "dev", cable[key], "nodad")
-        for device in ("lo", cable[key]):
-            ip("-n", names[key], "link", "set", device, "up")
-    yield names, cable
-    for name in names.values():
-        ip("netns", "delete", name)
+    reason = why_impossible()
+    if reason:
+        pytest.skip(reason)
+    with Hosts() as hosts:
+        yield hosts
 
 
-def run_group(names, master, extra=({}, {}), environment=({}, {})):
-    """What the worker of each host printed about its peer."""
-    workers = [
-        subprocess.Popen(
-            ["ip", "netns", "exec", names[key], sys.executable, "-c", WORKER, str(rank), master, repr(extra[rank])],
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment[rank]},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, key in enumerate(HOSTS)
-    ]
-    outputs = []
-    for worker in workers:
-        out, err = worker.communicate(timeout=120)
-        assert worker.returncode == 0, err
-        outputs.append(next(line for line in out.splitlines() if line.startswith("peer")))
-    return outputs
+@pytest.fixture
+def across(hosts):
+    """Runs worker0 on one host and worker1 on the other; they have not called init_rpc."""
+
+    def make(**environment):
+        return Group(2, environment, hosts.entrances())
+
+    return make
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("version", [0, 1], ids=["IPv4", "IPv6"])
-def test_a_group_spans_two_hosts(hosts, version):
-    master = HOSTS["a"][version]
-    bracketed = f"[{master}]" if version else master
-    of_a, of_b = run_group(hosts[0], bracketed)
-    assert HOSTS["b"][version] in of_a and "route to the store" in of_a
-    assert HOSTS["a"][version] in of_b and " uv " in of_b
+def init_each(group, store, *options):
+    """init_rpc, with options for each worker."""
+    pending = [worker.start(init, store, world_size=2, **each) for worker, each in zip(group, options)]
+    [one.result() for one in pending]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("variable", ["TP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"])
-def test_an_interface_named_in_the_environment_is_used(hosts, variable):
-    names, cable = hosts
-    environment = tuple({variable: cable[key]} for key in HOSTS)
-    of_a, of_b = run_group(names, HOSTS["a"][0], environment=environment)
-    assert HOSTS["b"][0] in of_a and f"{variable}={cable['a']}" in of_a
-    assert HOSTS["a"][0] in of_b and f"{variable}={cable['b']}" in of_b
+def check_calls(group):
+    pending = [group[0].start(echo_to, "worker1"), group[1].start(echo_to, "worker0")]
+    assert [one.result() for one in pending] == [True, True]
 
 
-@pytest.mark.slow
-def test_the_advertised_address_can_differ_from_the_bound_one(hosts):
-    extra = tuple({"bind_address": "0.0.0.0", "advertise_address": HOSTS[key][0]} for key in HOSTS)
-    of_a, of_b = run_group(hosts[0], HOSTS["a"][0], extra=extra)
-    assert f"uv://{HOSTS['b'][0]}:" in of_a
-    assert f"uv://{HOSTS['a'][0]}:" in of_b
+@pytest.mark.parametrize(
+    "store, addresses",
+    [(V4_STORE, Hosts.ADDRESSES[0]), (V6_STORE, [f"[{address}]" for address in Hosts.V6_ADDRESSES])],
+    ids=["IPv4", "IPv6"],
+)
+def test_a_group_across_hosts_uses_the_route_to_its_store(across, store, addresses):
+    with across() as group:
+        group.init(store)
+        check_calls(group)
+        for worker, address in zip(group, addresses):
+            host, reason = worker.run(own_address)
+            assert host == f"uv://{address}"
+            assert reason.startswith("route to the store at ")
+        assert group[0].run(addresses_of_peers) == [f"uv://{addresses[1]}"]
+        group.shut_down()
+
+
+@pytest.mark.parametrize("channels", [["mpt_uv"], ["basic"]])
+def test_large_tensors_cross_the_network_through_each_channel(across, channels):
+    with across() as group:
+        group.init(V4_STORE, _channels=channels)
+        check_calls(group)
+        group.shut_down()
+
+
+@pytest.mark.parametrize(
+    "environment, reason",
+    [
+        ({"TP_SOCKET_IFNAME": "net1"}, "TP_SOCKET_IFNAME=net1"),
+        ({"GLOO_SOCKET_IFNAME": "net1"}, "GLOO_SOCKET_IFNAME=net1"),
+        ({"TP_SOCKET_IFNAME": "net1", "GLOO_SOCKET_IFNAME": "net0"}, "TP_SOCKET_IFNAME=net1"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_an_environment_variable_names_the_interface(across, environment, reason):
+    with across(**environment) as group:
+        group.init(V4_STORE)
+        check_calls(group)
+        assert group.all(own_address) == [(f"uv://{address}", reason) for address in Hosts.ADDRESSES[1]]
+        group.shut_down()
+
+
+def test_the_option_precedes_the_environment(across):
+    with across(TP_SOCKET_IFNAME="net0") as group:
+        init_each(group, V4_STORE, *({"bind_address": address} for address in Hosts.ADDRESSES[1]))
+        check_calls(group)
+        assert group.all(own_address) == [(f"uv://{address}", "bind_address") for address in Hosts.ADDRESSES[1]]
+        group.shut_down()
+
+
+def test_a_worker_listens_everywhere_and_advertises_one_address(across):
+    with across() as group:
+        options = [{"bind_address": "0.0.0.0", "advertise_address": address} for address in Hosts.ADDRESSES[1]]
+        init_each(group, V4_STORE, *options)
+        check_calls(group)
+        assert group.all(addresses_of_peers) == [[f"uv://{address}"] for address in reversed(Hosts.ADDRESSES[1])]
+        group.shut_down()
+
+
+def test_a_worker_that_listens_everywhere_advertises_a_reachable_address(across):
+    with across() as group:
+        group.init(V4_STORE, bind_address="0.0.0.0")
+        check_calls(group)
+        assert group.all(addresses_of_peers) == [[f"uv://{address}"] for address in reversed(Hosts.ADDRESSES[0])]
+        group.shut_down()
+
+
+def test_a_port_can_be_chosen(across):
+    with across() as group:
+        options = [{"bind_address": f"{address}:40000"} for address in Hosts.ADDRESSES[0]]
+        init_each(group, V4_STORE, *options)
+        check_calls(group)
+        assert group[0].run(own_details) == f"uv://{Hosts.ADDRESSES[0][0]}:40000"
+        group.shut_down()
+
+
+def own_details():
+    return rpc.api._get_current_rpc_agent().get_debug_info()["agent.address"]
+
+
+def test_an_address_that_leads_nowhere_is_named_by_who_cannot_reach_it(across):
+    with across() as group:
+        options = [{}, {"bind_address": "0.0.0.0", "advertise_address": "10.77.0.99"}]
+        init_each(group, V4_STORE, *options)
+        with pytest.raises(WorkerError, match=r"RPC ran for more than|cannot reach worker 'worker1'.*10\.77\.0\.99"):
+            group[0].run(rpc.rpc_sync, "worker1", echo, (1,), timeout=3)
+        assert group[1].run(rpc.rpc_sync, "worker0", echo, (1,)) == 1  # and over this link the other way, too
+        assert group[0].run(rpc.rpc_sync, "worker1", echo, (1,)) == 1
+        group.shut_down()
+
+
+def test_calls_time_out_while_the_cable_is_out_and_work_when_it_is_back(across, hosts):
+    # The store's cable stays where it is; the workers use the other one.
+    with across(TP_SOCKET_IFNAME="net1") as group:
+        group.init(V4_STORE)
+        check_calls(group)
+        hosts.plug(1, "down")
+        try:
+            assert "RPC ran for more than set timeout (300 ms)" in group[0].run(call_within, 0.3, "worker1")
+        finally:
+            hosts.plug(1, "up")
+        wait_until(lambda: group[0].run(call_within, 5, "worker1") == "fine")
+        check_calls(group)
+        group.shut_down()

@@ -1,6 +1,5 @@
 // Precompiled for the unit tests: what nearly all of them include and what takes longest to read.
 
-#define CATCH_CONFIG_FAST_COMPILE
 #include <catch2/catch.hpp>
 
 #include <chrono>
