@@ -13,7 +13,7 @@ namespace {
 namespace tp = tensorpipe;
 
 // Connections in parallel for one tensor. PyTorch uses 16, which costs 16 threads and over 100 files
-// for every process; on loopback two already carry what the memory bus gives (docs/decisions.md).
+// for every process; on loopback more than two gain nothing clear (docs/decisions.md).
 constexpr size_t kMptLanes = 2;
 
 std::shared_ptr<tp::channel::Context> createMpt(const std::string& host) {
