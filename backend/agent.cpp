@@ -234,11 +234,22 @@ void Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
     }
     return;
   }
-  links_->send(to, std::move(frame), [calls = calls_, callId](const Error& error) {
+  links_->send(to, std::move(frame), [this, callId, to](const Error& error) {
     if (error) {
-      calls->fail(callId, error);
+      calls_->fail(callId, sendError(to, error));
     }
   });
+}
+
+// A link that breaks under a frame does not know whose it is.
+Error Agent::sendError(WorkerId to, const Error& error) const {
+  if (error.message().find("worker '") != std::string::npos) {
+    return error;
+  }
+  return Error(
+      error.code(),
+      "lost the connection to " + directory_.describe(to) +
+          " while sending a call (" + error.message() + "): its process may have ended, see its log");
 }
 
 // Completing a future runs the user's callbacks, so it happens on a thread that may block.
@@ -355,6 +366,10 @@ void Agent::shutdownImpl() {
   if (closed_.exchange(true)) {
     return;
   }
+  const Error error(
+      ErrorCode::shutDown,
+      "worker '" + workerInfo_.name_ + "' shut its RPC agent down before the call was answered");
+  calls_->failAll(error); // before the links go, whose loss would be a worse explanation
   if (links_) {
     links_->leave(kGoodbyePatience);
   }
@@ -362,9 +377,7 @@ void Agent::shutdownImpl() {
   if (context_) {
     context_->join(); // from here on no event comes
   }
-  calls_->failAll(Error(
-      ErrorCode::shutDown,
-      "worker '" + workerInfo_.name_ + "' shut its RPC agent down before the call was answered"));
+  calls_->failAll(error);
   requests_.join();
   completions_.join();
 }

@@ -96,6 +96,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
 
   // Calls of this worker.
   void transmit(WorkerId to, uint64_t callId, OutgoingFrame frame);
+  Error sendError(WorkerId to, const Error& error) const;
   void complete(const c10::intrusive_ptr<JitFuture>& future, Outcome outcome);
 
   // Events of the links.

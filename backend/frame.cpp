@@ -55,7 +55,9 @@ IncomingFrame loopBack(OutgoingFrame frame) {
   }
   for (const Segment& tensor : frame.tensors) {
     in.tensors.push_back(allocateBlob(tensor.length));
-    std::memcpy(in.tensors.back().data.get(), tensor.data, tensor.length);
+    if (tensor.length > 0) { // memcpy takes no null pointer, not even for nothing
+      std::memcpy(in.tensors.back().data.get(), tensor.data, tensor.length);
+    }
   }
   return in;
 }

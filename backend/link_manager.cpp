@@ -358,7 +358,7 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
       const bool inUse = any != nullptr && any->link == dial.link; // the deadline of a dial that succeeded
       lock.unlock();
       if (dial.link && !inUse) {
-        dial.link->close();
+        closeRefused(dial.link, error);
       }
       return;
     }
@@ -370,7 +370,7 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
     delay = std::min(limits_.retryDelay * (1 << std::min(peer->attempts - 1, 10)), kLongestRetryDelay);
   }
   if (link) {
-    link->close();
+    closeRefused(link, error);
   }
   if (!retry) {
     failWaiting(dial.peer, generation, error);
@@ -389,6 +389,16 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
     }
     self->startDial(to);
   });
+}
+
+void LinkManager::closeRefused(const std::shared_ptr<Link>& link, const Error& error) {
+  const bool answered =
+      error.code() == ErrorCode::refused || error.code() == ErrorCode::duplicateLink;
+  if (answered && limits_.refusedGrace.count() > 0) {
+    timer_.after(limits_.refusedGrace, [link] { link->close(); });
+  } else {
+    link->close();
+  }
 }
 
 void LinkManager::failWaiting(WorkerId to, uint64_t generation, const Error& cause) {

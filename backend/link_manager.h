@@ -75,6 +75,9 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     std::chrono::milliseconds handshake{20000}; // for one dial or one accept to finish
     std::chrono::milliseconds retryDelay{50}; // before the second dial; doubles each time
     int attempts = 4;
+    // How long a refused link of ours stays open. To open large-tensor channels TensorPipe makes connections
+    // beside the pipe, on which it must not find an end before a beginning: that closes the channel for all.
+    std::chrono::milliseconds refusedGrace{2000};
   };
 
   LinkManager(LinkContext& context, Timer& timer, Events events, Limits limits);
@@ -136,6 +139,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void onDialReply(const Handle& dial, const Error& error, const IncomingFrame& frame);
   void onWelcome(const Handle& dial, const Hello& welcome) EXCLUDES(mutex_);
   void dialFailed(const Handle& dial, const Error& error) EXCLUDES(mutex_);
+  void closeRefused(const std::shared_ptr<Link>& link, const Error& error);
   void failWaiting(WorkerId to, uint64_t generation, const Error& error) EXCLUDES(mutex_);
 
   void accept(std::shared_ptr<Link> link) EXCLUDES(mutex_);

@@ -61,6 +61,14 @@ std::vector<WorkerDirectory::WorkerInfo> WorkerDirectory::all() const {
   return infos;
 }
 
+std::string WorkerDirectory::describe(WorkerId id) const {
+  MutexLock lock(mutex_);
+  const auto known = byId_.find(id);
+  const std::string rank = "rank " + std::to_string(id);
+  return known == byId_.end() ? "the worker of " + rank
+                              : "worker '" + known->second->name_ + "' (" + rank + ")";
+}
+
 void WorkerDirectory::unknown(const std::string& what) const {
   std::string known;
   for (const auto& [name, info] : byName_) {

@@ -29,6 +29,8 @@ class WorkerDirectory {
   const WorkerInfo& byName(const std::string& name) const EXCLUDES(mutex_);
   const WorkerInfo& byId(WorkerId id) const EXCLUDES(mutex_);
   std::vector<WorkerInfo> all() const EXCLUDES(mutex_);
+  /// For messages: `worker 'trainer0' (rank 2)`, or the rank alone where nobody has it now.
+  std::string describe(WorkerId id) const EXCLUDES(mutex_);
 
  private:
   [[noreturn]] void unknown(const std::string& what) const REQUIRES(mutex_);

@@ -182,6 +182,14 @@ def test_both_directions_carry_large_tensors_at_once(pair):
     assert [one.result() for one in pending] == [True, True]
 
 
+@pytest.mark.parametrize("channels", [["cma"], ["mpt_uv", "basic"], ["basic"]], ids=lambda names: names[0])
+def test_the_first_calls_of_two_workers_to_each_other_carry_large_tensors(tmp_path, channels):
+    # Both open a link at the same time, and one of the two has to give way.
+    with running(2, tmp_path, _channels=channels) as group:
+        pending = [group[0].start(echo_at_once_to, "worker1"), group[1].start(echo_at_once_to, "worker0")]
+        assert [one.result() for one in pending] == [True, True]
+
+
 def echo_at_once_to(name):
     tensors = [torch.full((200_000 + i,), float(i)) for i in range(30)]
     futures = [rpc.rpc_async(name, echo, (tensor,)) for tensor in tensors]

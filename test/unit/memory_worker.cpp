@@ -22,6 +22,7 @@ std::string textOf(const IncomingFrame& frame) {
 
 LinkManager::Limits quickLimits() {
   LinkManager::Limits limits;
+  limits.refusedGrace = std::chrono::milliseconds(0);
   limits.retryDelay = std::chrono::milliseconds(1);
   return limits;
 }
