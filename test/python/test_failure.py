@@ -1,10 +1,6 @@
 """What happens when a worker dies, stops or leaves without a word."""
 
-import contextlib
-import os
-import random
 import signal
-import socket
 import threading
 import time
 
@@ -239,60 +235,6 @@ def test_a_graceful_shutdown_waits_for_calls_that_are_under_way(tmp_path):
 
 def pending_values():
     return [future.value() for future in _pending]
-
-
-# ---- strangers at the door ----
-
-
-def listening_ports(pid):
-    """The TCP ports on which a process listens."""
-    sockets = set()
-    for descriptor in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            sockets.add(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
-    ports = []
-    with open(f"/proc/{pid}/net/tcp") as table:
-        for line in list(table)[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:  # 0A: listening
-                ports.append(int(fields[1].rpartition(":")[2], 16))
-    return ports
-
-
-def knock(port, words):
-    """Connects, says something, and goes."""
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        with contextlib.suppress(ConnectionError):  # the other side may hang up in the middle
-            connection.sendall(words)
-
-
-def echo_sizes(to):
-    """Small and large, so that every channel is used."""
-    return [rpc.rpc_sync(to, echo, (torch.ones(size),)).numel() for size in (1, 1_000_000)]
-
-
-STRANGERS = {
-    "says nothing": b"",
-    "speaks HTTP": b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n",
-    "sends noise": random.Random(3).randbytes(10_000),
-}
-
-
-@pytest.mark.parametrize("channels", [None, ["mpt_uv", "basic"]], ids=["default channels", "mpt_uv"])
-@pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_stranger_who_connects_harms_nobody(tmp_path, stranger, channels):
-    with Group(2) as group:
-        group.init(file_in(tmp_path), _channels=channels)
-        ports = listening_ports(group[1].pid)
-        assert ports
-        for port in ports * 3:
-            knock(port, STRANGERS[stranger])
-        assert group.all(echo_sizes, "worker0") == [[1, 1_000_000]] * 2
-        assert group.all(echo_sizes, "worker1") == [[1, 1_000_000]] * 2
-        for port in ports * 3:  # again, now that there are links
-            knock(port, STRANGERS[stranger])
-        assert group.all(echo_sizes, "worker1") == [[1, 1_000_000]] * 2
-        group.shut_down()
 
 
 # ---- standing still ----
