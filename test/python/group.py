@@ -122,6 +122,16 @@ def free_port():
         return server.getsockname()[1]
 
 
+def environment_of_store(port, host="127.0.0.1"):
+    """What tells a worker that the store at this port is there already. Newer releases of torch ask for its address too."""
+    return {
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+    }
+
+
 class HostedStore:
     """A TCPStore in pytest's own process, which outlives any worker.
 
@@ -129,8 +139,7 @@ class HostedStore:
     tells the workers that the store is there already.
     """
 
-    environment = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-
     def __init__(self, host="127.0.0.1"):
         self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
         self.init_method = f"tcp://{host}:{self._store.port}"
+        self.environment = environment_of_store(self._store.port, host)

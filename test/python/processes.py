@@ -58,9 +58,6 @@ class Pending:
         self._worker = worker
         self._answer = None
 
-    def is_done(self):
-        return self._answer is not None or self._worker.connection.poll(0)
-
     def result(self, limit=LIMIT):
         """Waits for the function to return. A process that takes longer than `limit` seconds fails the test, after
         it has shown the stacks of all its threads; one that has died raises WorkerError."""

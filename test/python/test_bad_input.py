@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.rpc as rpc
 import torchwire
-from group import Group, HostedStore, file_in, init
+from group import Group, environment_of_store, file_in, init
 from processes import WorkerError, WorkerProcess, wait_until
 
 # ---- options: refused when they are set ----
@@ -36,7 +36,11 @@ WRONG_OPTIONS = [
     ({"bind_address": "[host]:1"}, ValueError, r"bind_address: \[host\] in .* is not an IPv6 address"),
     ({"advertise_address": "host:0"}, ValueError, "advertise_address: port 0"),
     ({"advertise_address": 7}, TypeError, "advertise_address must be text"),
-    ({"device_maps": {"w": {0: 1, 1: 1}}}, ValueError, "device map for worker 'w': cuda:0 and cuda:1 both map to cuda:1"),
+    (
+        {"device_maps": {"w": {0: 1, 1: 1}}},
+        ValueError,
+        "device map for worker 'w': cuda:0 and cuda:1 both map to cuda:1",
+    ),
     ({"device_maps": {3: {0: 1}}}, TypeError, "a device map is for a worker's name, got 3"),
     ({"device_maps": [0]}, TypeError, "device_maps must be a dict"),
     ({"devices": ["cpu"]}, ValueError, "devices: cpu is not a CUDA device"),
@@ -162,14 +166,16 @@ def host_store():
 
 def test_a_store_that_goes_away_during_init_is_named():
     host = WorkerProcess("host")
-    with Group(1, HostedStore.environment) as group:
-        port = host.run(host_store)
+    port = host.run(host_store)
+    with Group(1, environment_of_store(port)) as group:
         watcher = dist.TCPStore("127.0.0.1", port, is_master=False)
         before = watcher.num_keys()
         pending = group[0].start(init, f"tcp://127.0.0.1:{port}", world_size=2)
         wait_until(lambda: watcher.num_keys() > before)  # the worker has entered its name
         host.kill()
-        with pytest.raises(WorkerError, match=r"worker 'worker0' \(rank 0\) could not join the RPC group: the rendezvous"):
+        with pytest.raises(
+            WorkerError, match=r"worker 'worker0' \(rank 0\) could not join the RPC group: the rendezvous"
+        ):
             pending.result(limit=20)
     host.close()
 
@@ -255,7 +261,11 @@ WRONG_CALLS = [
     (rpc.rpc_sync, ("worker1", return_lambda), "pickle.*return_lambda.<locals>.<lambda>"),
     (rpc.rpc_sync, ("worker1", return_tensor_among_others), r"shape \[3, 4\].*only CPU tensors are supported"),
     (send_lock, (), "pickle '_?thread.lock' object"),
-    (rpc.rpc_sync, ("worker7", echo), "worker 'worker0'.*could not find destination name worker7.*'worker0', 'worker1'"),
+    (
+        rpc.rpc_sync,
+        ("worker7", echo),
+        "worker 'worker0'.*could not find destination name worker7.*'worker0', 'worker1'",
+    ),
     (rpc.rpc_sync, (7, echo), "could not find destination rank 7.*'worker0', 'worker1'"),
     (rpc.rpc_sync, ("worker1", torch.matmul, (torch.ones(2), torch.ones(3))), "inconsistent tensor size"),
     (rpc.rpc_sync, ("worker1", echo, (1,), {"nonsense": 2}), r"echo\(\) got an unexpected keyword argument 'nonsense'"),

@@ -1,5 +1,6 @@
 """What happens when a worker dies, stops or leaves without a word."""
 
+import os
 import signal
 import threading
 import time
@@ -7,7 +8,7 @@ import time
 import pytest
 import torch
 import torch.distributed.rpc as rpc
-from group import Group, HostedStore, file_in, init, running
+from group import Group, HostedStore, file_in, init
 from processes import WorkerError, run_script
 
 # A lost connection is noticed in milliseconds. The limit leaves room for a busy machine and is far from any time-out.
@@ -272,13 +273,13 @@ def test_the_same_processes_start_a_group_again_and_again(tmp_path):
 
 def test_after_a_crash_the_survivors_start_again_with_a_new_worker(tmp_path):
     stores = [HostedStore(), HostedStore()]
-    with Group(2, HostedStore.environment) as group:
+    with Group(2, stores[0].environment) as group:
         group.init(stores[0].init_method)
         kill(group[1])
         group[0].run(rpc.shutdown, graceful=False)
-        with Group(2, HostedStore.environment) as fresh:
+        with Group(2, stores[1].environment) as fresh:
             # PyTorch numbers the groups of a process, so that the survivor and the newcomer would not meet.
-            group[0].run(forget_earlier_groups)
+            group[0].run(forget_earlier_groups, stores[1].environment)
             members = [group[0], fresh[1]]
             pending = [worker.start(init, stores[1].init_method, world_size=2) for worker in members]
             [one.result() for one in pending]
@@ -287,8 +288,9 @@ def test_after_a_crash_the_survivors_start_again_with_a_new_worker(tmp_path):
             [one.result() for one in pending]
 
 
-def forget_earlier_groups():
+def forget_earlier_groups(environment):
     rpc._init_counter = 0
+    os.environ.update(environment)
 
 
 # ---- the end of the interpreter ----
@@ -304,7 +306,15 @@ print("called", flush=True)
 """
 
 
-@pytest.mark.parametrize("last_words, status", [("rpc.shutdown()", 0), ("", 0), ("sys.exit(3)", 3), ("1 / 0", 1)])
+@pytest.mark.parametrize(
+    "last_words, status",
+    [
+        ("", 0),
+        pytest.param("rpc.shutdown()", 0, marks=pytest.mark.slow),
+        pytest.param("sys.exit(3)", 3, marks=pytest.mark.slow),
+        pytest.param("1 / 0", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_process_ends_with_its_own_status_whether_or_not_it_shuts_down(tmp_path, last_words, status):
     script = tmp_path / "end.py"
     script.write_text(END + last_words)

@@ -277,7 +277,10 @@ rpc.shutdown()
 def test_an_unchanged_program_under_torchrun_runs_on_torchwire(tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
     lines = run_program(tmp_path, torchrun, REPLACEMENT, TORCHRUN_PROGRAM)
-    assert [line for line in lines if line.startswith("worker")] == ["worker 0 TorchwireAgent", "worker 1 TorchwireAgent"]
+    assert [line for line in lines if line.startswith("worker")] == [
+        "worker 0 TorchwireAgent",
+        "worker 1 TorchwireAgent",
+    ]
 
 
 # ---- what importing does ----

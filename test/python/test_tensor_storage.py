@@ -40,7 +40,10 @@ BIG = 10_000_000  # elements of one byte
 # What to send, and how many bytes of storage are needed for it.
 SENT = {
     "a slice of a big storage": (lambda: [torch.zeros(BIG, dtype=torch.uint8)[500:1500]], 1000),
-    "a large slice of a bigger storage": (lambda: [torch.zeros(BIG, dtype=torch.uint8)[500 : BIG // 2]], BIG // 2 - 500),
+    "a large slice of a bigger storage": (
+        lambda: [torch.zeros(BIG, dtype=torch.uint8)[500 : BIG // 2]],
+        BIG // 2 - 500,
+    ),
     "one row of a matrix": (lambda: [torch.zeros(1000, 1000)[17]], 4000),
     "one column of a matrix": (lambda: [torch.zeros(1000, 1000)[:, 17]], 4000),
     "one element of many": (lambda: [torch.zeros(BIG)[5]], 4),
@@ -64,7 +67,9 @@ def _overlapping(tensor):
 
 
 def _sparse_of_slices():
-    return torch.sparse_coo_tensor(torch.arange(BIG)[None, :100], torch.zeros(BIG)[:100], (BIG,), check_invariants=False)
+    return torch.sparse_coo_tensor(
+        torch.arange(BIG)[None, :100], torch.zeros(BIG)[:100], (BIG,), check_invariants=False
+    )
 
 
 def bytes_for_case(name):
