@@ -1,0 +1,87 @@
+// The thread on which torchwire's transports live: one per process, on the libuv inside libtorch_cpu.
+#pragma once
+
+#include <uv.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/annotations.h"
+#include "backend/task.h"
+#include "backend/transport/spin_gate.h"
+
+namespace torchwire {
+
+/// Runs tasks, watches sockets (loop_watch.h) and looks after rings in shared memory. While traffic is
+/// hot it spins; else it sleeps until a socket or a task wakes it, and uses no CPU.
+/// Thread-safe, except for what is called loop-bound: only on the loop's own thread.
+class Loop {
+ public:
+  /// Something in memory that no file descriptor announces. Loop-bound.
+  class Poller {
+   public:
+    virtual ~Poller() = default;
+    /// Does what there is to do; false if there was nothing.
+    virtual bool poll() = 0;
+    /// Asks the other side to ring (by a socket that the loop watches) for what comes from now on;
+    /// false if something has come already.
+    virtual bool armBell() = 0;
+  };
+
+  /// Starts the thread; `name` is its name, at most 15 characters.
+  /// Throws std::runtime_error when libuv cannot start.
+  explicit Loop(const std::string& name);
+  /// Runs the tasks that were posted before, then ends the thread.
+  ~Loop();
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  /// Runs the task soon, on the loop's thread and never inside this call.
+  void post(Task task) EXCLUDES(mutex_);
+  bool isLoopThread() const {
+    return std::this_thread::get_id() == thread_.get_id();
+  }
+
+  /// Loop-bound.
+  uv_loop_t* uv() {
+    return &uv_;
+  }
+  void add(Poller& poller);
+  void remove(Poller& poller);
+  /// A socket had something: more may follow at once. Loop-bound.
+  void noteSocketTraffic() {
+    socketTraffic_ = true;
+  }
+
+ private:
+  void run();
+  bool runPosted() EXCLUDES(mutex_);
+  bool pollAll();
+  bool armBells();
+  void sleep();
+  void wake();
+  void closeHandles();
+
+  uv_loop_t uv_;
+  uv_async_t wakeUp_;
+  std::atomic<bool> asleep_{false};
+  std::atomic<bool> hasPosted_{false};
+  std::atomic<bool> stopping_{false};
+
+  // Loop-bound.
+  std::vector<Poller*> pollers_; // null: removed while polling
+  SpinGate ringGate_, socketGate_;
+  bool socketTraffic_ = false;
+  std::vector<Task> running_;
+
+  Mutex mutex_;
+  std::vector<Task> posted_ GUARDED_BY(mutex_);
+
+  std::thread thread_; // last: it uses the rest
+};
+
+} // namespace torchwire

@@ -1,0 +1,40 @@
+// When waiting should spin, and when it should sleep.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace torchwire {
+
+/// Remembers how far apart events come. Spinning pays only if the next event is likely to come before a
+/// wake-up would have cost more, so: spin while events come closer together than the longest spin, for
+/// about twice their usual distance; else sleep at once. Not thread-safe.
+class SpinGate {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Duration = Clock::duration;
+
+  explicit SpinGate(Duration longestSpin) : longestSpin_(longestSpin), usualGap_(2 * longestSpin) {}
+
+  void noteEvent(Clock::time_point now) {
+    // A pause counts as twice the longest spin, however long it was: a few quick events after it are
+    // enough to spin again.
+    const Duration gap = std::min<Duration>(now - lastEvent_, 2 * longestSpin_);
+    usualGap_ += (gap - usualGap_) / kMemory;
+    lastEvent_ = now;
+  }
+
+  bool shouldSpin(Clock::time_point now) const {
+    return usualGap_ < longestSpin_ && now - lastEvent_ < std::min(longestSpin_, 2 * usualGap_ + kSlack);
+  }
+
+ private:
+  static constexpr int kMemory = 4; // events that the usual gap is about an average of
+  static constexpr Duration kSlack = std::chrono::microseconds(10);
+
+  const Duration longestSpin_;
+  Duration usualGap_;
+  Clock::time_point lastEvent_{};
+};
+
+} // namespace torchwire
