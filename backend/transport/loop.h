@@ -32,11 +32,10 @@ class Loop {
     virtual bool armBell() = 0;
   };
 
-  /// Starts the thread; `name` is its name, at most 15 characters.
-  /// Throws std::runtime_error when libuv cannot start.
-  explicit Loop(const std::string& name);
-  /// Runs the tasks that were posted before, then ends the thread.
-  ~Loop();
+  /// Starts the thread; `name` is its name, at most 15 characters. When the last pointer goes, the tasks
+  /// that were posted before are run, and the thread ends; unless it goes on that very thread, this is
+  /// waited for. Throws std::runtime_error when libuv cannot start.
+  static std::shared_ptr<Loop> start(const std::string& name);
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
@@ -58,6 +57,9 @@ class Loop {
   }
 
  private:
+  Loop();
+  ~Loop() = default;
+  static void end(Loop* loop);
   void run();
   bool runPosted() EXCLUDES(mutex_);
   bool pollAll();
@@ -70,9 +72,10 @@ class Loop {
   uv_async_t wakeUp_;
   std::atomic<bool> asleep_{false};
   std::atomic<bool> hasPosted_{false};
-  std::atomic<bool> stopping_{false};
 
   // Loop-bound.
+  bool stopping_ = false;
+  bool ownsItself_ = false; // given up on its own thread
   std::vector<Poller*> pollers_; // null: removed while polling
   SpinGate ringGate_, socketGate_;
   bool socketTraffic_ = false;

@@ -22,15 +22,15 @@ struct TcpOptions {
 };
 
 /// The one port on which a process listens for all its lanes.
-class TcpPort;
+class Port;
 
 /// Binds the port and listens. Throws std::runtime_error with a sentence when it cannot.
-std::shared_ptr<TcpPort> openTcpPort(std::shared_ptr<Loop> loop, const GroupKey& key, TcpOptions options);
+std::shared_ptr<Port> openTcpPort(std::shared_ptr<Loop> loop, const GroupKey& key, const TcpOptions& options);
 
 /// The transport on one lane of the port. Lane 0 is for pipes, the others are for channels that want
 /// connections of their own. At most one listener per lane; listen() takes any address, as the port is
 /// bound already. An address is "host:port/lane". Thread-safe.
 std::shared_ptr<tensorpipe::transport::Context> makeTcpTransport(
-    std::shared_ptr<TcpPort> port, uint8_t lane);
+    std::shared_ptr<Port> port, uint8_t lane);
 
 } // namespace torchwire

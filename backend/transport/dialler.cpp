@@ -1,0 +1,189 @@
+#include "backend/transport/dialler.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+namespace torchwire {
+namespace {
+
+constexpr std::chrono::milliseconds kLongestPause{100};
+
+// What passes by itself, sooner or later.
+bool isTransient(int error) {
+  switch (error) {
+    case EAGAIN: // a Unix socket's backlog is full
+    case EINTR:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case EPIPE:
+    case EADDRNOTAVAIL: // no port left on this side
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool meansNobodyThere(int error) {
+  return error == ECONNREFUSED || error == ENETUNREACH || error == EHOSTUNREACH || error == ETIMEDOUT;
+}
+
+} // namespace
+
+Dialler::Dialler(
+    Loop& loop,
+    const GroupKey& key,
+    const Target& target,
+    std::optional<MemoryFile> memory,
+    Done done,
+    DialLimits limits)
+    : loop_(loop),
+      key_(key),
+      target_(target),
+      memory_(std::move(memory)),
+      done_(std::move(done)),
+      limits_(limits),
+      retry_(loop),
+      deadline_(loop) {}
+
+void Dialler::start() {
+  deadline_.start(limits_.patience, [this] { giveUp(ErrorCode::unreachable, lastReason_); });
+  attempt();
+}
+
+void Dialler::attempt() {
+  stage_ = Stage::connecting;
+  socket_ = Descriptor(::socket(
+      target_.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  int error = 0;
+  if (socket_.get() < 0 ||
+      connect(socket_.get(), target_.address.get(), target_.address.size()) != 0) {
+    error = errno;
+  }
+  if (error != 0 && error != EINPROGRESS) {
+    if (isTransient(error) || meansNobodyThere(error)) {
+      tryAgain(std::strerror(error), meansNobodyThere(error));
+    } else {
+      giveUp(ErrorCode::unreachable, std::strerror(error));
+    }
+    return;
+  }
+  try {
+    watch_ = std::make_unique<FdWatch>(loop_, socket_.get(), [this] { onReady(); });
+  } catch (const std::exception& e) {
+    tryAgain(e.what(), false);
+    return;
+  }
+  watch_->want(FdWatch::writable);
+}
+
+// Each of the following may end in the dialler's destruction, so nothing comes after the last call.
+
+void Dialler::onReady() {
+  if (stage_ == Stage::connecting) {
+    onConnected();
+    return;
+  }
+  const Progress progress = incoming_.receive(socket_.get());
+  if (!progress.error.empty()) { // let go in favour of others, most likely
+    tryAgain(progress.error, false);
+  } else if (incoming_.isComplete()) {
+    stage_ == Stage::awaitingChallenge ? onChallenge() : onVerdict();
+  }
+}
+
+void Dialler::onConnected() {
+  int error = 0;
+  socklen_t size = sizeof error;
+  getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error == 0 && isConnectedToItself()) {
+    error = ECONNREFUSED;
+  }
+  if (error == 0) {
+    applicant_.emplace(key_, target_.medium, target_.lane);
+    send(applicant_->greet(), kChallengeSize, Stage::awaitingChallenge);
+  } else if (isTransient(error) || meansNobodyThere(error)) {
+    tryAgain(std::strerror(error), meansNobodyThere(error));
+  } else {
+    giveUp(ErrorCode::unreachable, std::strerror(error));
+  }
+}
+
+/// TCP allows that, if the port dialled is free and chosen for this side too.
+bool Dialler::isConnectedToItself() const {
+  return target_.medium == Medium::tcp &&
+      SocketAddress::ofSocket(socket_.get()).describe() == target_.address.describe();
+}
+
+void Dialler::onChallenge() {
+  const Applicant::Step step = applicant_->answerChallenge(incoming_.bytes());
+  if (!step.refusal.empty()) {
+    giveUp(ErrorCode::refused, step.refusal);
+    return;
+  }
+  send(step.send, kVerdictSize, Stage::awaitingVerdict, memory_ ? memory_->descriptor() : -1);
+}
+
+void Dialler::onVerdict() {
+  if (const auto refusal = applicant_->judge(incoming_.bytes())) {
+    giveUp(ErrorCode::refused, *refusal);
+    return;
+  }
+  if (memory_) {
+    memory_->closeDescriptor();
+  }
+  watch_.reset();
+  finish(Error(), {socket_.take(), std::move(memory_)});
+}
+
+void Dialler::send(const HandshakeBytes& message, size_t expected, Stage next, int descriptor) {
+  if (!sendAll(socket_.get(), message, descriptor)) {
+    tryAgain("it closed the connection during the handshake", false);
+    return;
+  }
+  stage_ = next;
+  incoming_ = HandshakeSocket(expected);
+  watch_->want(FdWatch::readable);
+}
+
+void Dialler::tryAgain(const std::string& reason, bool nobodyListens) {
+  watch_.reset();
+  socket_ = Descriptor();
+  lastReason_ = reason;
+  if (nobodyListens && Clock::now() - begin_ >= limits_.refusedPatience) {
+    giveUp(ErrorCode::unreachable, reason);
+    return;
+  }
+  retry_.start(pause_, [this] { attempt(); });
+  pause_ = std::min(2 * pause_, kLongestPause);
+}
+
+void Dialler::giveUp(ErrorCode code, const std::string& reason) {
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin_);
+  const std::string medium = target_.medium == Medium::shm ? "wire_shm" : "wire_tcp";
+  finish(
+      Error(
+          code,
+          (code == ErrorCode::refused ? "refused by " : "cannot connect to ") +
+              target_.address.describe() + " over " + medium + " (tried for " +
+              std::to_string(waited.count()) + " ms): " + reason),
+      {-1, std::nullopt});
+}
+
+void Dialler::finish(const Error& error, Reached reached) {
+  deadline_.stop();
+  retry_.stop();
+  const Done done = std::move(done_);
+  done(error, std::move(reached));
+}
+
+} // namespace torchwire

@@ -1,0 +1,88 @@
+// A connection being made: dialled, introduced, and handed over once the other side has let us in.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "backend/error.h"
+#include "backend/transport/admission.h"
+#include "backend/transport/group_key.h"
+#include "backend/transport/handshake_socket.h"
+#include "backend/transport/loop.h"
+#include "backend/transport/loop_watch.h"
+#include "backend/transport/memory_file.h"
+#include "backend/transport/socket_address.h"
+
+namespace torchwire {
+
+struct DialLimits {
+  std::chrono::milliseconds patience{10000}; // in all, with every new attempt
+  // Nobody listens: for a moment that may be a peer that is just starting, then it is one that is gone.
+  std::chrono::milliseconds refusedPatience{200};
+};
+
+/// Tries until it succeeds, is refused by a peer's decision, or its time is over. What passes by itself (a
+/// full backlog, no files left, a peer that is not up yet) is tried again. Loop-bound.
+class Dialler {
+ public:
+  struct Target {
+    SocketAddress address;
+    Medium medium;
+    uint8_t lane;
+  };
+  struct Reached {
+    int socket; // non-blocking, to be closed by whoever takes it
+    std::optional<MemoryFile> memory;
+  };
+  /// One of the two. May destroy the dialler.
+  using Done = std::function<void(const Error&, Reached)>;
+
+  /// `memory` is sent along with the proof and handed over with the socket.
+  Dialler(
+      Loop& loop,
+      const GroupKey& key,
+      const Target& target,
+      std::optional<MemoryFile> memory,
+      Done done,
+      DialLimits limits = DialLimits());
+  Dialler(const Dialler&) = delete;
+  Dialler& operator=(const Dialler&) = delete;
+
+  void start();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Stage { connecting, awaitingChallenge, awaitingVerdict };
+
+  void attempt();
+  void onReady();
+  void onConnected();
+  void onChallenge();
+  void onVerdict();
+  void send(const HandshakeBytes& message, size_t expected, Stage next, int descriptor = -1);
+  bool isConnectedToItself() const;
+  void tryAgain(const std::string& reason, bool nobodyListens);
+  void giveUp(ErrorCode code, const std::string& reason);
+  void finish(const Error& error, Reached reached);
+
+  Loop& loop_;
+  const GroupKey& key_;
+  const Target target_;
+  std::optional<MemoryFile> memory_;
+  Done done_;
+  const DialLimits limits_;
+  const Clock::time_point begin_ = Clock::now();
+
+  Stage stage_ = Stage::connecting;
+  std::optional<Applicant> applicant_;
+  HandshakeSocket incoming_{0};
+  Descriptor socket_;
+  std::unique_ptr<FdWatch> watch_; // after socket_: it goes first
+  std::chrono::milliseconds pause_{1};
+  std::string lastReason_ = "no answer";
+  LoopTimer retry_, deadline_;
+};
+
+} // namespace torchwire

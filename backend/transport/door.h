@@ -1,0 +1,79 @@
+// Where connections come in: who is let in, and who is not.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "backend/transport/admission.h"
+#include "backend/transport/group_key.h"
+#include "backend/transport/loop.h"
+#include "backend/transport/loop_watch.h"
+#include "backend/transport/memory_file.h"
+#include "backend/transport/refusal_log.h"
+#include "backend/transport/socket_address.h"
+
+namespace torchwire {
+
+struct DoorLimits {
+  std::chrono::milliseconds patience{10000}; // for a whole handshake
+  // Of guests in the handshake. One more, and the one that has waited longest goes: it is more likely to
+  // be a stranger than the newest.
+  size_t mostGuests = 256;
+};
+
+/// Watches a listening socket and leads each guest through the handshake (admission.h). A guest costs a
+/// descriptor and a few hundred bytes, whatever it sends. Loop-bound.
+class Door {
+ public:
+  /// A guest that proved to be of the group.
+  struct Admitted {
+    int socket; // non-blocking, to be closed by whoever takes it
+    uint8_t lane;
+    std::optional<MemoryFile> memory; // wire_shm
+  };
+  struct Events {
+    std::function<bool(uint8_t lane)> hasLane;
+    std::function<void(Admitted)> admitted;
+  };
+
+  /// Takes the socket. `memorySize` is the size of the memory file that comes with a proof; 0: none does.
+  Door(
+      Loop& loop,
+      int listeningSocket,
+      const GroupKey& key,
+      Medium medium,
+      size_t memorySize,
+      Events events,
+      DoorLimits limits = DoorLimits());
+  ~Door();
+  Door(const Door&) = delete;
+  Door& operator=(const Door&) = delete;
+
+ private:
+  class Guest;
+
+  void acceptAll();
+  bool acceptOne();
+  void pauseAccepting(int reason);
+  void welcome(int socket, const SocketAddress& address);
+  void letGo(Guest& guest, const std::string& reason);
+  void admit(Guest& guest, std::optional<MemoryFile> memory);
+
+  Loop& loop_;
+  const int socket_;
+  const GroupKey& key_;
+  const Medium medium_;
+  const size_t memorySize_;
+  const Events events_;
+  const DoorLimits limits_;
+  RefusalLog refusals_;
+  std::list<std::unique_ptr<Guest>> guests_; // the one that has waited longest first
+  LoopTimer pause_;
+  std::unique_ptr<FdWatch> watch_;
+};
+
+} // namespace torchwire

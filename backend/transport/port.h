@@ -1,0 +1,92 @@
+// One listening endpoint of this process and everything that comes in or goes out by it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "backend/error.h"
+#include "backend/transport/dialler.h"
+#include "backend/transport/door.h"
+#include "backend/transport/group_key.h"
+#include "backend/transport/loop.h"
+#include "backend/transport/stream.h"
+
+namespace torchwire {
+
+/// What differs between wire_shm and wire_tcp.
+class PortKind {
+ public:
+  virtual ~PortKind() = default;
+  virtual Medium medium() const = 0;
+  /// Which processes can reach each other: those for which this is equal.
+  virtual std::string domain() const = 0;
+  /// What a listener's address means. Throws std::runtime_error.
+  virtual SocketAddress parse(const std::string& address) const = 0;
+  /// The size of the memory that the dialling side brings; 0: none.
+  virtual size_t memorySize() const = 0;
+  /// Takes the socket. Loop-bound.
+  virtual std::unique_ptr<Stream> makeStream(
+      Loop& loop, int socket, std::optional<MemoryFile> memory, bool dialled) const = 0;
+};
+
+/// Thread-safe, except for what is called loop-bound. Held by shared_ptr; listening ends with the last.
+class Port : public std::enable_shared_from_this<Port> {
+ public:
+  using Newcomer = std::function<void(std::unique_ptr<Stream>)>;
+  using Dialled = std::function<void(const Error&, std::unique_ptr<Stream>)>;
+
+  /// Takes a socket that listens. `address` is what others dial.
+  static std::shared_ptr<Port> open(
+      std::shared_ptr<Loop> loop,
+      const GroupKey& key,
+      std::unique_ptr<PortKind> kind,
+      int listeningSocket,
+      std::string address);
+  ~Port();
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+
+  const std::shared_ptr<Loop>& loop() const {
+    return loop_;
+  }
+  const PortKind& kind() const {
+    return *kind_;
+  }
+  /// What others pass to dial() for a lane.
+  std::string addressOf(uint8_t lane) const;
+
+  /// Whoever is let in on the lane goes to `newcomer`, on the loop; null: nobody is let in any more.
+  /// Loop-bound.
+  void setLane(uint8_t lane, Newcomer newcomer);
+
+  /// Makes a connection to the address; `dialled` is called once, on the loop, unless the port goes
+  /// first. Loop-bound.
+  void dial(const std::string& address, Dialled dialled);
+
+ private:
+  Port(
+      std::shared_ptr<Loop> loop,
+      const GroupKey& key,
+      std::unique_ptr<PortKind> kind,
+      std::string address);
+  void openDoor(int listeningSocket);
+  void admit(Door::Admitted admitted);
+  void onDialled(uint64_t number, const Error& error, Dialler::Reached reached, const Dialled& dialled);
+
+  const std::shared_ptr<Loop> loop_;
+  const GroupKey key_;
+  const std::unique_ptr<PortKind> kind_;
+  const std::string address_;
+
+  // Loop-bound.
+  std::unique_ptr<Door> door_;
+  std::map<uint8_t, Newcomer> lanes_;
+  std::map<uint64_t, std::unique_ptr<Dialler>> diallers_;
+  uint64_t nextDialler_ = 0;
+};
+
+} // namespace torchwire

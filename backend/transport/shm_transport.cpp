@@ -1,0 +1,86 @@
+#include "backend/transport/shm_transport.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
+#include <utility>
+
+#include "backend/random.h"
+#include "backend/transport/context.h"
+#include "backend/transport/handshake_socket.h"
+#include "backend/transport/port.h"
+#include "backend/transport/shm_stream.h"
+
+namespace torchwire {
+namespace {
+
+/// Abstract Unix sockets are reached within one network namespace of one running kernel; memory is shared
+/// with processes of the same user only.
+std::string domainOfThisProcess() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char network[PATH_MAX] = "";
+  const ssize_t length = readlink("/proc/self/ns/net", network, sizeof network - 1);
+  if (boot.empty() || length <= 0) {
+    throw std::runtime_error("cannot tell which processes are on this host: /proc is not readable");
+  }
+  return boot + " " + std::string(network, static_cast<size_t>(length)) + " user " +
+      std::to_string(geteuid());
+}
+
+class ShmPort final : public PortKind {
+ public:
+  Medium medium() const override {
+    return Medium::shm;
+  }
+  std::string domain() const override {
+    return domain_;
+  }
+  SocketAddress parse(const std::string& address) const override {
+    return SocketAddress::abstractUnix(address);
+  }
+  size_t memorySize() const override {
+    return ShmStream::memorySize();
+  }
+  std::unique_ptr<Stream> makeStream(
+      Loop& loop, int socket, std::optional<MemoryFile> memory, bool dialled) const override {
+    return std::make_unique<ShmStream>(loop, socket, std::move(*memory), dialled);
+  }
+
+ private:
+  const std::string domain_ = domainOfThisProcess();
+};
+
+/// A name that nobody has drawn before.
+std::string drawName() {
+  return "torchwire-" + std::to_string(getpid()) + "-" + std::to_string(randomNumber());
+}
+
+Descriptor listenAs(const std::string& name) {
+  const SocketAddress address = SocketAddress::abstractUnix(name);
+  Descriptor listening(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (listening.get() < 0 || bind(listening.get(), address.get(), address.size()) != 0 ||
+      listen(listening.get(), SOMAXCONN) != 0) {
+    throw std::runtime_error(std::string("cannot listen on a Unix socket: ") + std::strerror(errno));
+  }
+  return listening;
+}
+
+} // namespace
+
+std::shared_ptr<tensorpipe::transport::Context> makeShmTransport(
+    std::shared_ptr<Loop> loop, const GroupKey& key) {
+  MemoryFile::create(ShmStream::memorySize()); // throws where there is none to be had
+  auto kind = std::make_unique<ShmPort>();
+  const std::string name = drawName();
+  Descriptor listening = listenAs(name);
+  return std::make_shared<TransportContext>(
+      Port::open(std::move(loop), key, std::move(kind), listening.take(), name), uint8_t{0});
+}
+
+} // namespace torchwire

@@ -1,0 +1,126 @@
+#include "backend/transport/tcp_stream.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace torchwire {
+namespace {
+
+constexpr size_t kStaging = size_t{64} << 10;
+// From here on bytes go where they are wanted without a stop in the staging area.
+constexpr size_t kDirect = size_t{16} << 10;
+
+bool isTransient(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+std::string sentenceFor(int error) {
+  if (error == ETIMEDOUT) {
+    return "the peer has not answered for twice the keep-alive interval";
+  }
+  return std::strerror(error);
+}
+
+} // namespace
+
+TcpStream::TcpStream(Loop& loop, int socket) : loop_(loop), socket_(socket) {}
+
+TcpStream::~TcpStream() {
+  watch_.reset();
+  close(socket_);
+}
+
+void TcpStream::start(std::function<void()> ready) {
+  ready_ = std::move(ready);
+  watch_ = std::make_unique<FdWatch>(loop_, socket_, [this] { onReady(); });
+  watch();
+}
+
+void TcpStream::setInterest(bool reading, bool writing) {
+  if (reading != reading_ || writing != writing_) {
+    reading_ = reading;
+    writing_ = writing;
+    watch();
+  }
+}
+
+// Readability is of interest even if nobody reads, so that the end of the peer shows: but only until there
+// is no room any more for what comes instead.
+void TcpStream::watch() {
+  const bool room = reading_ || stagedBytes() < kStaging;
+  watch_->want(
+      (room && error_.empty() ? FdWatch::readable : 0) | (writing_ ? FdWatch::writable : 0));
+}
+
+void TcpStream::onReady() {
+  drained_ = false;
+  if (!reading_) {
+    size_t none = 0;
+    fill(nullptr, 0, none);
+    watch();
+  }
+  ready_(); // last: it may destroy this
+}
+
+Progress TcpStream::write(const iovec* parts, size_t count) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts); // NOLINT: msghdr knows no const
+  message.msg_iovlen = count;
+  const ssize_t sent = sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent >= 0) {
+    return {static_cast<size_t>(sent), {}};
+  }
+  return {0, isTransient(errno) ? std::string() : sentenceFor(errno)};
+}
+
+Progress TcpStream::read(void* into, size_t length) {
+  size_t given = 0;
+  if (stagedBytes() == 0 && !drained_ && error_.empty()) {
+    fill(into, length >= kDirect ? length : 0, given);
+  }
+  if (given == 0 && stagedBytes() != 0) {
+    given = std::min(length, stagedBytes());
+    std::memcpy(into, staging_.get() + taken_, given);
+    taken_ += given;
+  }
+  return {given, given == 0 ? error_ : std::string()};
+}
+
+/// Receives: first into `into`, as far as there is a length, then into the staging area.
+bool TcpStream::fill(void* into, size_t length, size_t& given) {
+  if (!staging_) {
+    staging_ = std::make_unique_for_overwrite<char[]>(kStaging);
+  }
+  if (taken_ == staged_) {
+    taken_ = staged_ = 0;
+  }
+  iovec parts[2] = {{into, length}, {staging_.get() + staged_, kStaging - staged_}};
+  msghdr message{};
+  message.msg_iov = length != 0 ? parts : parts + 1;
+  message.msg_iovlen = length != 0 ? 2 : 1;
+  const size_t asked = length + kStaging - staged_;
+  if (asked == 0) {
+    return false;
+  }
+  const ssize_t got = recvmsg(socket_, &message, MSG_DONTWAIT);
+  if (got > 0) {
+    given = std::min(static_cast<size_t>(got), length);
+    staged_ += static_cast<size_t>(got) - given;
+    drained_ = static_cast<size_t>(got) < asked;
+    return true;
+  }
+  drained_ = true;
+  if (got == 0) {
+    error_ = "the peer closed the connection (its process may have ended)";
+  } else if (!isTransient(errno)) {
+    error_ = sentenceFor(errno);
+  }
+  return false;
+}
+
+} // namespace torchwire

@@ -1,0 +1,45 @@
+// A TCP socket as a stream.
+#pragma once
+
+#include <memory>
+
+#include "backend/transport/loop.h"
+#include "backend/transport/loop_watch.h"
+#include "backend/transport/stream.h"
+
+namespace torchwire {
+
+/// Takes a connected, non-blocking socket. See Stream for what may be called where.
+class TcpStream final : public Stream {
+ public:
+  TcpStream(Loop& loop, int socket);
+  ~TcpStream() override;
+
+  void start(std::function<void()> ready) override;
+  void setInterest(bool reading, bool writing) override;
+  Progress write(const iovec* parts, size_t count) override;
+  Progress read(void* into, size_t length) override;
+
+ private:
+  void onReady();
+  void watch();
+  bool fill(void* into, size_t length, size_t& given);
+  size_t stagedBytes() const {
+    return staged_ - taken_;
+  }
+
+  Loop& loop_;
+  const int socket_;
+  std::unique_ptr<FdWatch> watch_;
+  std::function<void()> ready_;
+  bool reading_ = false, writing_ = false;
+
+  // Small messages, and the beginning of what follows a large one, are received here: one system call
+  // for many messages.
+  std::unique_ptr<char[]> staging_;
+  size_t staged_ = 0, taken_ = 0;
+  bool drained_ = false; // the socket has no more until the next event
+  std::string error_;
+};
+
+} // namespace torchwire

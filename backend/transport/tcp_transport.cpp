@@ -1,0 +1,110 @@
+#include "backend/transport/tcp_transport.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "backend/address.h"
+#include "backend/transport/context.h"
+#include "backend/transport/handshake_socket.h"
+#include "backend/transport/port.h"
+#include "backend/transport/tcp_stream.h"
+
+namespace torchwire {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds kShortestKeepAlive{2000};
+
+void setOption(int socket, int level, int option, int value) {
+  setsockopt(socket, level, option, &value, sizeof value);
+}
+
+/// The system's TCP sends the beats: they cost this process nothing, and a process that is busy or stopped
+/// still answers. The last beat that may be missed comes after one and a half intervals, so that with the
+/// timers' whole seconds a dead peer shows within two.
+void keepAlive(int socket, milliseconds interval) {
+  if (interval.count() == 0) {
+    return;
+  }
+  const auto wholeSeconds = [](milliseconds time) {
+    return std::max(1, static_cast<int>(std::chrono::floor<seconds>(time).count()));
+  };
+  setOption(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  setOption(socket, IPPROTO_TCP, TCP_KEEPIDLE, wholeSeconds(interval / 2));
+  setOption(socket, IPPROTO_TCP, TCP_KEEPINTVL, wholeSeconds(interval / 4));
+  // Also for bytes that were sent and not acknowledged, when no beats are sent.
+  setOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>((interval * 3 / 2).count()));
+}
+
+class TcpPort final : public PortKind {
+ public:
+  explicit TcpPort(milliseconds keepAliveInterval) : keepAlive_(keepAliveInterval) {}
+
+  Medium medium() const override {
+    return Medium::tcp;
+  }
+  std::string domain() const override {
+    return "anywhere";
+  }
+  SocketAddress parse(const std::string& address) const override {
+    return SocketAddress::tcp(address);
+  }
+  size_t memorySize() const override {
+    return 0;
+  }
+  std::unique_ptr<Stream> makeStream(
+      Loop& loop, int socket, std::optional<MemoryFile>, bool) const override {
+    setOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+    keepAlive(socket, keepAlive_);
+    return std::make_unique<TcpStream>(loop, socket);
+  }
+
+ private:
+  const milliseconds keepAlive_;
+};
+
+Descriptor listenOn(const std::string& where) {
+  const SocketAddress address = SocketAddress::tcp(where);
+  Descriptor listening(
+      socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (listening.get() >= 0) {
+    setOption(listening.get(), SOL_SOCKET, SO_REUSEADDR, 1); // a port that was used a moment ago
+  }
+  if (listening.get() < 0 || bind(listening.get(), address.get(), address.size()) != 0 ||
+      listen(listening.get(), SOMAXCONN) != 0) {
+    throw std::runtime_error("cannot listen on " + where + ": " + std::strerror(errno));
+  }
+  return listening;
+}
+
+} // namespace
+
+std::shared_ptr<Port> openTcpPort(
+    std::shared_ptr<Loop> loop, const GroupKey& key, const TcpOptions& options) {
+  if (options.keepAlive.count() != 0 && options.keepAlive < kShortestKeepAlive) {
+    throw std::runtime_error("the keep-alive interval must be 0 or at least 2 s");
+  }
+  Descriptor listening = listenOn(options.bindAddress);
+  const SocketAddress bound = SocketAddress::ofSocket(listening.get());
+  const std::string address = options.advertiseAddress.empty()
+      ? bound.describe()
+      : withPort(options.advertiseAddress, bound.port());
+  return Port::open(
+      std::move(loop), key, std::make_unique<TcpPort>(options.keepAlive), listening.take(), address);
+}
+
+std::shared_ptr<tensorpipe::transport::Context> makeTcpTransport(
+    std::shared_ptr<Port> port, uint8_t lane) {
+  return std::make_shared<TransportContext>(std::move(port), lane);
+}
+
+} // namespace torchwire
