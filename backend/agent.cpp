@@ -106,14 +106,26 @@ Agent::~Agent() {
 
 void Agent::startImpl() {
   timer_.after(milliseconds(0), [] {}); // starts its thread: if that fails, then here and not in a callback
-  openLinks();
+  openLinks(agreeOnKey());
   joinGroup(links_->listen());
   if (!isStaticGroup()) {
     introduceToPeers();
   }
 }
 
-void Agent::openLinks() {
+GroupKey Agent::agreeOnKey() {
+  WorkerRecord self;
+  self.name = workerInfo_.name_;
+  self.id = self_;
+  self.incarnation = randomNumber();
+  self.torchVersion = torchVersion();
+  self.protocolVersion = kProtocolVersion;
+  membership_ = std::make_unique<Membership>(
+      store_, std::move(self), worldSize_, std::max(getRpcTimeout(), kShortestWaitForGroup));
+  return membership_->agree(options_.secret);
+}
+
+void Agent::openLinks(const GroupKey& key) {
   chosen_ = chooseAddress(options_.bindAddress, hostOfStore(store_));
   TensorPipeOptions options;
   options.workerName = workerInfo_.name_;
@@ -126,6 +138,8 @@ void Agent::openLinks() {
   }
   options.transports = options_.transports;
   options.channels = options_.channels;
+  options.groupKey = key;
+  options.keepAlive = options_.keepAlive;
   context_ = makeTensorPipeContext(std::move(options), timer_);
 
   LinkManager::Events events;
@@ -158,24 +172,14 @@ void Agent::joinGroup(const std::string& address) {
   address_ = address;
   log(LogLevel::info,
       "worker '" + workerInfo_.name_ + "' listens at " + address_ + " (" + chosen_.reason + ")");
-  WorkerRecord self;
-  self.name = workerInfo_.name_;
-  self.id = self_;
-  self.incarnation = randomNumber();
-  self.address = address_;
-  self.torchVersion = torchVersion();
-  self.protocolVersion = kProtocolVersion;
-
-  membership_ = std::make_unique<Membership>(
-      store_, self, worldSize_, std::max(getRpcTimeout(), kShortestWaitForGroup));
-  const Roster roster = membership_->join();
+  const Roster roster = membership_->join(address_);
   for (const WorkerRecord& worker : roster.workers) {
     directory_.add(worker);
     if (worker.id != self_) {
       links_->addPeer(worker);
     }
   }
-  links_->setGroup(self, roster.groupId);
+  links_->setGroup(membership_->self(), roster.groupId);
 }
 
 void Agent::introduceToPeers() {

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/rpc/rpc_agent.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "backend/metrics.h"
 #include "backend/server.h"
 #include "backend/timer.h"
+#include "backend/transport/group_key.h"
 #include "backend/worker_directory.h"
 #include "backend/worker_pool.h"
 
@@ -31,6 +33,8 @@ struct AgentOptions {
   std::string advertiseAddress; // empty: the bound address
   std::optional<std::vector<std::string>> transports;
   std::optional<std::vector<std::string>> channels;
+  std::string secret; // the group's, see GroupKey; empty: the workers have none of their own
+  std::chrono::milliseconds keepAlive{10000}; // 0: none
   size_t deviceMaps = 0; // how many entries the options have: refused, see cuda/devices.h
   size_t devices = 0;
 };
@@ -90,7 +94,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   void addGilWaitTime(const std::chrono::microseconds wait) override;
 
   // Starting.
-  void openLinks();
+  GroupKey agreeOnKey();
+  void openLinks(const GroupKey& key);
   void joinGroup(const std::string& address);
   void introduceToPeers();
 

@@ -7,12 +7,13 @@
 #include <stdexcept>
 #include <thread>
 
-#include "backend/random.h"
+#include "backend/group_terms.h"
 
 namespace torchwire {
 namespace {
 
 // The store's keys, all below the prefix that init_rpc puts before each group.
+const std::string kTermsKey = "torchwire/terms"; // GroupTerms of the first worker
 const std::string kRosterKey = "torchwire/roster"; // Roster, changed by compare-and-set only
 const std::string kVerdictKey = "torchwire/verdict"; // "ok", or why the static group cannot start
 const std::string kShutdownKey = "torchwire/shutdown/"; // + round + what is counted
@@ -37,8 +38,8 @@ std::vector<uint8_t> toStore(const std::string& text) {
   return std::vector<uint8_t>(text.begin(), text.end());
 }
 
-Roster rosterOf(const std::vector<uint8_t>& bytes) {
-  return bytes.empty() ? Roster() : Roster::decode(std::vector<char>(bytes.begin(), bytes.end()));
+std::vector<char> fromStore(const std::vector<uint8_t>& bytes) {
+  return std::vector<char>(bytes.begin(), bytes.end());
 }
 
 /// Runs a store operation; a failure says what could not be done.
@@ -81,7 +82,32 @@ Membership::Membership(
     std::chrono::milliseconds timeout)
     : store_(std::move(store)), self_(std::move(self)), worldSize_(worldSize), timeout_(timeout) {}
 
-Roster Membership::join() {
+// A store that is still there keeps the terms of a dynamic group that all have left. Those who come then go on
+// with them, or, where they bring another secret, replace them.
+GroupKey Membership::agree(const std::string& secret) {
+  const std::vector<uint8_t> mine = toStore(GroupTerms::draw(self_, secret).encode());
+  std::vector<uint8_t> expected;
+  for (;;) {
+    std::vector<uint8_t> now =
+        asking(self_, kJoining, [&] { return store_->compareSet(kTermsKey, expected, mine); });
+    const auto terms = decoded<GroupTerms>(now);
+    const auto objection = terms.objectionTo(self_, secret);
+    if (!objection) {
+      groupId_ = terms.groupId;
+      return terms.key(secret);
+    }
+    const Roster roster = currentRoster();
+    // Terms with which nobody has entered yet are those of a worker that is about to.
+    const bool over = roster.workers.empty() && roster.groupId == terms.groupId;
+    if (!over) {
+      refuse(*objection, roster);
+    }
+    expected = std::move(now);
+  }
+}
+
+Roster Membership::join(const std::string& address) {
+  self_.address = address;
   Roster entered = enter();
   if (!entered.isStatic()) {
     return entered;
@@ -90,22 +116,24 @@ Roster Membership::join() {
     decide(kAccepted);
   }
   awaitVerdict();
-  return rosterOf(asking(self_, kJoining, [&] { return store_->get(kRosterKey); }));
+  return currentRoster();
 }
 
 Roster Membership::enter() {
   std::vector<uint8_t> seen;
   for (;;) {
-    Roster roster = decoded(seen);
+    Roster roster = seen.empty() ? Roster() : decoded<Roster>(seen);
     if (const auto objection = roster.objectionTo(self_, worldSize_)) {
-      if (worldSize_ != 0 || roster.isStatic()) { // those who wait for the group to be complete would wait in vain
-        decide(*objection);
-      }
-      throw std::runtime_error(*objection);
+      refuse(*objection, roster);
     }
     if (roster.workers.empty()) {
       roster.worldSize = worldSize_;
-      roster.groupId = randomNumber();
+      roster.groupId = groupId_;
+    } else if (roster.groupId != groupId_) { // all had left, and then came workers with another secret
+      refuse(
+          self_.describe() + " was about to join a group that has ended, and another has begun in its place: "
+                             "start this worker again",
+          roster);
     }
     roster.workers.push_back(self_);
     const std::vector<uint8_t> wanted = toStore(roster.encode());
@@ -118,13 +146,29 @@ Roster Membership::enter() {
   }
 }
 
-Roster Membership::decoded(const std::vector<uint8_t>& bytes) {
+template <typename Value>
+Value Membership::decoded(const std::vector<uint8_t>& bytes) {
   try {
-    return rosterOf(bytes);
+    return Value::decode(fromStore(bytes));
   } catch (const FormatError& e) { // another version: the others must not wait for this worker either
     decide(e.what());
     throw std::runtime_error(e.what());
   }
+}
+
+Roster Membership::currentRoster() {
+  const std::vector<uint8_t> bytes = asking(self_, kJoining, [&] {
+    const bool exists = store_->check({kRosterKey}); // else get() would wait for it
+    return exists ? store_->get(kRosterKey) : std::vector<uint8_t>();
+  });
+  return bytes.empty() ? Roster() : decoded<Roster>(bytes);
+}
+
+void Membership::refuse(const std::string& objection, const Roster& roster) {
+  if (worldSize_ != 0 || roster.isStatic()) { // those who wait for the group to be complete would wait in vain
+    decide(objection);
+  }
+  throw std::runtime_error(objection);
 }
 
 void Membership::decide(const std::string& verdict) {
@@ -151,8 +195,7 @@ void Membership::awaitVerdict() {
 }
 
 std::string Membership::missing() {
-  const Roster roster =
-      rosterOf(asking(self_, kJoining, [&] { return store_->get(kRosterKey); }));
+  const Roster roster = currentRoster();
   std::string ranks;
   for (WorkerId id = 0; id < static_cast<WorkerId>(worldSize_); ++id) {
     if (roster.find(id) == nullptr) {
@@ -166,7 +209,7 @@ void Membership::leave() {
   asking(self_, "leave the RPC group", [&] {
     std::vector<uint8_t> seen = store_->get(kRosterKey);
     for (;;) {
-      Roster roster = rosterOf(seen);
+      Roster roster = Roster::decode(fromStore(seen));
       roster.remove(self_);
       const std::vector<uint8_t> wanted = toStore(roster.encode());
       std::vector<uint8_t> now = store_->compareSet(kRosterKey, seen, wanted);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backend/roster.h"
+#include "backend/transport/group_key.h"
 
 namespace torchwire {
 
@@ -16,18 +17,24 @@ namespace torchwire {
 /// Not thread-safe: used by one thread at a time.
 class Membership {
  public:
-  /// `timeout` bounds the wait for the other workers of a static group.
+  /// `self` has no address yet; `timeout` bounds the wait for the other workers of a static group.
   Membership(
       c10::intrusive_ptr<c10d::Store> store,
       WorkerRecord self,
       uint32_t worldSize,
       std::chrono::milliseconds timeout);
 
-  /// Enters this worker into the list. A static group: returns once all are there, with the same
-  /// roster everywhere; if one of them cannot be in the group, throws the same sentence on every
-  /// worker. A dynamic group: returns those that are there now, this worker included.
+  /// Agrees with the other workers on the group's key, which links need: so before join(). `secret` is
+  /// this worker's own; empty: it has none, and the one that the first worker drew counts. A worker whose
+  /// secret does not fit throws; in a static group, the others then throw the same sentence in join().
   /// Throws std::runtime_error.
-  Roster join();
+  GroupKey agree(const std::string& secret);
+
+  /// Enters this worker, which listens at `address`, into the list. A static group: returns once all are
+  /// there, with the same roster everywhere; if one of them cannot be in the group, throws the same
+  /// sentence on every worker. A dynamic group: returns those that are there now, this worker included.
+  /// Throws std::runtime_error.
+  Roster join(const std::string& address);
 
   /// Takes this worker off a dynamic group's list.
   void leave();
@@ -45,9 +52,17 @@ class Membership {
   /// worker whose process may host the store.
   void waitForOthersToFinish();
 
+  /// What this worker tells the group of itself.
+  const WorkerRecord& self() const {
+    return self_;
+  }
+
  private:
   Roster enter();
-  Roster decoded(const std::vector<uint8_t>& bytes);
+  template <typename Value>
+  Value decoded(const std::vector<uint8_t>& bytes);
+  Roster currentRoster();
+  [[noreturn]] void refuse(const std::string& objection, const Roster& roster);
   void awaitVerdict();
   void decide(const std::string& verdict);
   std::string missing();
@@ -57,9 +72,10 @@ class Membership {
   void waitForOthersToFinish(uint32_t count, std::chrono::milliseconds patience);
 
   const c10::intrusive_ptr<c10d::Store> store_;
-  const WorkerRecord self_;
+  WorkerRecord self_;
   const uint32_t worldSize_;
   const std::chrono::milliseconds timeout_;
+  uint64_t groupId_ = 0;
 };
 
 /// The host of the rendezvous store, where it has one (a TCPStore, perhaps behind prefixes), else "".

@@ -77,6 +77,15 @@ std::optional<std::string> objectionToName(const std::string& name) {
   return std::nullopt;
 }
 
+void requireOwnProtocol(uint32_t version) {
+  if (version != kProtocolVersion) {
+    throw FormatError(
+        "the workers of this group speak torchwire protocol " + std::to_string(version) +
+        ", this one speaks " + std::to_string(kProtocolVersion) +
+        ": install the same torchwire on all");
+  }
+}
+
 const WorkerRecord* Roster::find(WorkerId id) const {
   const auto it = std::find_if(
       workers.begin(), workers.end(), [&](const WorkerRecord& w) { return w.id == id; });
@@ -143,12 +152,7 @@ Roster Roster::decode(const std::vector<char>& bytes) {
   if (in.number<uint32_t>() != kRosterMagic) {
     throw FormatError("the store's member list is not torchwire's");
   }
-  if (const auto version = in.number<uint32_t>(); version != kProtocolVersion) {
-    throw FormatError(
-        "the workers of this group speak torchwire protocol " + std::to_string(version) +
-        ", this one speaks " + std::to_string(kProtocolVersion) +
-        ": install the same torchwire on all");
-  }
+  requireOwnProtocol(in.number<uint32_t>());
   Roster roster;
   roster.worldSize = in.number<uint32_t>();
   roster.groupId = in.number<uint64_t>();

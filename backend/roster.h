@@ -33,10 +33,13 @@ struct WorkerRecord {
 /// characters out of letters, digits, '_', '-' and ':'.
 std::optional<std::string> objectionToName(const std::string& name);
 
+/// Throws FormatError unless what `version` wrote into the store can be read here.
+void requireOwnProtocol(uint32_t version);
+
 /// The group as the store holds it. A value; not thread-safe.
 struct Roster {
   uint32_t worldSize = 0; // 0: a dynamic group, which workers join and leave
-  uint64_t groupId = 0; // drawn by the first worker; tells groups on one network apart
+  uint64_t groupId = 0; // from the group's terms (group_terms.h); tells groups on one network apart
   std::vector<WorkerRecord> workers; // in the order in which they joined
 
   bool isStatic() const {

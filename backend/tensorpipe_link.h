@@ -1,6 +1,7 @@
 // Links that are TensorPipe pipes. With transport_table, the only place that knows TensorPipe.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "backend/link.h"
 #include "backend/timer.h"
+#include "backend/transport/group_key.h"
 
 namespace torchwire {
 
@@ -19,6 +21,9 @@ struct TensorPipeOptions {
   std::string advertiseAddress;
   std::optional<std::vector<std::string>> transports; // nullopt: those by default
   std::optional<std::vector<std::string>> channels;
+  std::optional<GroupKey> groupKey; // what peers have to prove, where the transport can ask them
+  // A peer that does not answer for twice as long is taken for gone. 0: never.
+  std::chrono::milliseconds keepAlive{10000};
 };
 
 /// The timer must outlive the context's listening and be stopped before the context is joined.

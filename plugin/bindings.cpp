@@ -26,6 +26,9 @@ AgentOptions optionsFrom(const py::dict& dict) {
   using Names = std::optional<std::vector<std::string>>;
   options.transports = dict["transports"].cast<Names>();
   options.channels = dict["channels"].cast<Names>();
+  options.secret = dict["secret"].cast<std::string>(); // of bytes, as they are
+  options.keepAlive = std::chrono::milliseconds(
+      static_cast<int64_t>(dict["keepalive_interval"].cast<double>() * 1000));
   options.deviceMaps = py::len(dict["device_maps"]);
   options.devices = py::len(dict["devices"]);
   return options;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import numbers
+import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -12,7 +13,12 @@ from typing import Any
 
 from torchwire.suggestion import did_you_mean
 
+SHORTEST_SECRET = 16  # bytes, as GroupKey::kShortestSecret
+HOW_TO_MAKE_A_SECRET = 'python -c "import secrets; print(secrets.token_hex(32))"'
+
 _HIGHEST_PORT = 65535
+_SHORTEST_KEEPALIVE = 2.0
+_LONGEST_KEEPALIVE = 32767.0  # the most that Linux takes
 _ADDRESS = re.compile(r"(?P<host>\[[^\[\]\s]+\]|[^:\[\]\s/]+)(?::(?P<port>[0-9]{1,5}))?")
 
 
@@ -27,14 +33,48 @@ def thread_count(argument: str, value: Any) -> int:
 
 def timeout(argument: str, value: Any) -> float:
     """Seconds, finite and not negative; 0 stands for no limit."""
-    if isinstance(value, timedelta):
-        raise TypeError(f"{argument} is a number of seconds, got a timedelta; pass its total_seconds()")
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{argument} must be a number of seconds, got {_described(value)}")
-    seconds = float(value)
-    if not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{argument} must be finite and not negative, got {value} seconds; 0 means no limit")
+    return _seconds(argument, value, zero="means no limit")
+
+
+def keepalive(argument: str, value: Any) -> float:
+    """Seconds between signs of life on a silent connection; 0 stands for none."""
+    seconds = _seconds(argument, value, zero="switches it off")
+    if seconds != 0 and not _SHORTEST_KEEPALIVE <= seconds <= _LONGEST_KEEPALIVE:
+        raise ValueError(
+            f"{argument} must be between {_SHORTEST_KEEPALIVE:.0f} and {_LONGEST_KEEPALIVE:.0f} seconds, since the "
+            f"kernel's TCP keep-alive counts in whole ones, or 0 to switch it off; got {value} seconds"
+        )
     return seconds
+
+
+def secret(argument: str, value: Any) -> bytes | None:
+    """The group's secret as bytes (text is encoded as UTF-8), or None. No message shows it."""
+    if value is None:
+        return None
+    if not isinstance(value, (str, bytes)):
+        raise TypeError(f"{argument} must be text, bytes or None, got {type(value).__name__}")
+    try:
+        as_bytes = value.encode() if isinstance(value, str) else value
+    except UnicodeEncodeError:
+        raise ValueError(f"{argument} holds characters that have no UTF-8 form; pass bytes instead") from None
+    if len(as_bytes) < SHORTEST_SECRET:
+        raise ValueError(
+            f"{argument} has {len(as_bytes)} bytes; at least {SHORTEST_SECRET} are needed, and random ones: "
+            f"make it with {HOW_TO_MAKE_A_SECRET}"
+        )
+    return as_bytes
+
+
+def path(argument: str, value: Any) -> str | None:
+    """The path of a file, or None. Whether there is such a file is not looked at."""
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{argument} must be a path as text or os.PathLike, or None, got {_described(value)}")
+    path = os.fsdecode(value)
+    if not path:
+        raise ValueError(f"{argument} is empty; name a file, or pass None")
+    return path
 
 
 def init_method(argument: str, value: Any) -> str:
@@ -67,6 +107,17 @@ def bind_address(argument: str, value: Any) -> str | None:
 def advertise_address(argument: str, value: Any) -> str | None:
     """'host', 'host:port', '[v6]' or '[v6]:port' that peers connect to; None or '' advertises what is listened on."""
     return _address(argument, value, lowest_port=1)
+
+
+def _seconds(argument: str, value: Any, zero: str) -> float:
+    if isinstance(value, timedelta):
+        raise TypeError(f"{argument} is a number of seconds, got a timedelta; pass its total_seconds()")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{argument} must be a number of seconds, got {_described(value)}")
+    seconds = float(value)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{argument} must be finite and not negative, got {value} seconds; 0 {zero}")
+    return seconds
 
 
 def _check_name(argument: str, name: Any, known: Mapping[str, str]) -> None:

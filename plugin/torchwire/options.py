@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
 import torch
 import torch.distributed.rpc as rpc
 
-from torchwire import _C, device_map, option_checks
+from torchwire import _C, device_map, group_secret, option_checks
 from torchwire.device_map import DeviceLike, DeviceMap
 from torchwire.suggestion import did_you_mean
 
@@ -51,6 +52,19 @@ class _CheckedInBase(_Checked[Value]):
         getattr(rpc.RpcBackendOptions, self._name).__set__(instance, value)
 
 
+class _CheckedAlternative(_Checked[Value]):
+    """Like _Checked, for an attribute that may have a value only while the one named `other` has none."""
+
+    def __init__(self, check: Callable[[str, Any], Value], other: str) -> None:
+        super().__init__(check)
+        self._other = other
+
+    def _write(self, instance: Any, value: Value) -> None:
+        if value is not None and instance.__dict__.get(self._other) is not None:
+            raise ValueError(f"{self._name} and {self._other} are both given; give one, and leave the other at None")
+        super()._write(instance, value)
+
+
 def _transport_names(argument: str, value: Any) -> list[str] | None:
     return option_checks.names(argument, value, _C.TRANSPORTS)
 
@@ -72,6 +86,13 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     devices: this worker's CUDA devices that calls use. Default: none. This version refuses to start with any.
     bind_address: "host", "host:port" or "[v6]:port" to listen on. Default: chosen automatically.
     advertise_address: the same forms, where peers connect. Default: what is listened on.
+    secret: what the workers of the group prove to each other that they know, at least 16 bytes; the same on all.
+        Text counts as UTF-8. `repr` does not show it.
+    secret_file: a file that holds the secret instead, without its trailing newline; read in init_rpc. Default: the
+        file named by the environment variable TORCHWIRE_SECRET_FILE. With no secret at all, the first worker draws
+        one and the others find it in the store. docs/security.md says what each protects from.
+    keepalive_interval: seconds after which a silent TCP connection is probed; a peer that does not answer for twice
+        as long is taken for gone. Default 10, at least 2; 0 means never.
     _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them and
         says which are used by default).
 
@@ -86,6 +107,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     num_worker_threads = _Checked(option_checks.thread_count)
     bind_address = _Checked(option_checks.bind_address)
     advertise_address = _Checked(option_checks.advertise_address)
+    secret = _CheckedAlternative(option_checks.secret, other="secret_file")
+    secret_file = _CheckedAlternative(option_checks.path, other="secret")
+    keepalive_interval = _Checked(option_checks.keepalive)
     _transports = _Checked(_transport_names)
     _channels = _Checked(_channel_names)
 
@@ -99,6 +123,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         devices: Iterable[DeviceLike] | None = None,
         bind_address: str | None = None,
         advertise_address: str | None = None,
+        secret: str | bytes | None = None,
+        secret_file: str | os.PathLike[str] | None = None,
+        keepalive_interval: float = 10.0,
         _transports: list[str] | None = None,
         _channels: list[str] | None = None,
         **unknown: NoReturn,
@@ -112,6 +139,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self.devices = [] if devices is None else devices
         self.bind_address = bind_address
         self.advertise_address = advertise_address
+        self.secret = secret
+        self.secret_file = secret_file
+        self.keepalive_interval = keepalive_interval
         self._transports = _transports
         self._channels = _channels
 
@@ -152,8 +182,12 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self._device_maps[to] = device_map.merged(self._device_maps.get(to, {}), pairs, where)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in _KEYWORDS)
+        fields = ", ".join(f"{name}={self._shown(name)!r}" for name in _KEYWORDS)
         return f"{type(self).__name__}({fields})"
+
+    def _shown(self, name: str) -> Any:
+        value = getattr(self, name)
+        return "***" if name == "secret" and value is not None else value
 
 
 _KEYWORDS = tuple(TorchwireRpcBackendOptions.__init__.__kwdefaults__ or ())
@@ -176,12 +210,17 @@ def from_any(options: rpc.RpcBackendOptions) -> TorchwireRpcBackendOptions:
 
 
 def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
-    """The options as the dict that the agent's constructor takes; times in seconds, "" for an address left open."""
+    """The options as the dict that the agent's constructor takes; times in seconds, "" for an address left open.
+
+    Reads the file with the secret, if there is one; raises ValueError when it holds none.
+    """
     return {
         "num_worker_threads": options.num_worker_threads,
         "rpc_timeout": options.rpc_timeout,
         "bind_address": options.bind_address or "",
         "advertise_address": options.advertise_address or "",
+        "secret": group_secret.of(options.secret, options.secret_file) or b"",
+        "keepalive_interval": options.keepalive_interval,
         "transports": options._transports,
         "channels": options._channels,
         "device_maps": options.device_maps,

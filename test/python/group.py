@@ -143,3 +143,9 @@ class HostedStore:
         self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
         self.init_method = f"tcp://{host}:{self._store.port}"
         self.environment = environment_of_store(self._store.port, host)
+
+    def get(self, key):
+        return self._store.get(key)
+
+    def set(self, key, value):
+        self._store.set(key, value)

@@ -1,0 +1,424 @@
+"""The group's secret: where it comes from, who is in the group by it, and that strangers are refused on the wire."""
+
+import contextlib
+import os
+import re
+import socket
+import struct
+import threading
+import warnings
+
+import pytest
+import torch
+import torch.distributed.rpc as rpc
+import torchwire
+from group import Group, HostedStore, errors, file_in, free_port, init, running
+from processes import WorkerError, wait_until
+from torchwire.options import as_agent_options
+
+SECRET = "this is sixteen bytes and more"
+OTHER_SECRET = "another one of sixteen and more"
+VARIABLE = "TORCHWIRE_SECRET_FILE"
+
+# ---- where the secret comes from ----
+
+
+@pytest.fixture(autouse=True)
+def no_secret_in_the_environment(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+@pytest.fixture
+def secret_file(tmp_path):
+    """Writes a file with the secret, by default with permissions as they should be; returns its path."""
+
+    def write(content=SECRET + "\n", mode=0o600, name="secret"):
+        path = tmp_path / name
+        path.write_bytes(content.encode())
+        path.chmod(mode)
+        return path
+
+    return write
+
+
+def secret_of(**options):
+    """The secret that the agent would get."""
+    return as_agent_options(torchwire.TorchwireRpcBackendOptions(**options))["secret"]
+
+
+def test_a_secret_may_be_text_or_bytes():
+    assert secret_of() == b""
+    assert secret_of(secret=SECRET) == SECRET.encode()
+    assert secret_of(secret=b"\0\xff\n" * 6) == b"\0\xff\n" * 6
+    assert secret_of(secret="ö" * 8) == "ö".encode() * 8
+
+
+def test_repr_and_messages_do_not_show_the_secret():
+    options = torchwire.TorchwireRpcBackendOptions(secret=SECRET)
+    assert "secret='***'" in repr(options) and SECRET not in repr(options)
+    assert "secret=None" in repr(torchwire.TorchwireRpcBackendOptions())
+    for wrong in ("a short one", [SECRET], SECRET + "\udc80"):
+        with pytest.raises((TypeError, ValueError)) as raised:
+            options.secret = wrong
+        assert "short one" not in str(raised.value) and SECRET not in str(raised.value)
+
+
+def test_a_secret_and_a_file_with_one_exclude_each_other():
+    with pytest.raises(ValueError, match="secret_file and secret are both given; give one"):
+        torchwire.TorchwireRpcBackendOptions(secret=SECRET, secret_file="/a/file")
+    options = torchwire.TorchwireRpcBackendOptions(secret_file="/a/file")
+    with pytest.raises(ValueError, match="secret and secret_file are both given"):
+        options.secret = SECRET
+    options.secret_file = None
+    options.secret = SECRET
+    assert (options.secret, options.secret_file) == (SECRET.encode(), None)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_file_holds_the_secret_without_the_end_of_its_line(secret_file, end):
+    path = secret_file(SECRET + end)
+    assert secret_of(secret_file=path) == secret_of(secret_file=str(path)) == SECRET.encode()
+
+
+def test_only_the_last_newline_of_a_file_is_left_out(secret_file):
+    assert secret_of(secret_file=secret_file("\n" * 17)) == b"\n" * 16
+
+
+def test_the_environment_names_a_file_for_those_who_name_none(secret_file, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(secret_file()))
+    assert secret_of() == SECRET.encode()
+    assert secret_of(secret=OTHER_SECRET) == OTHER_SECRET.encode()
+    assert secret_of(secret_file=secret_file(OTHER_SECRET, name="other")) == OTHER_SECRET.encode()
+    monkeypatch.setenv(VARIABLE, "")
+    assert secret_of() == b""
+
+
+def test_the_file_is_read_no_sooner_than_by_init_rpc(secret_file, tmp_path):
+    options = torchwire.TorchwireRpcBackendOptions(secret_file=tmp_path / "secret")
+    secret_file()
+    assert as_agent_options(options)["secret"] == SECRET.encode()
+
+
+WRONG_FILES = [
+    ("", "{} is empty; make a secret with .*secrets.token_hex"),
+    ("\n", "{} is empty"),
+    ("too short\n", "{} has 9 bytes; at least 16 are needed"),
+    ("x" * 5000, "{} holds more than 4096 bytes"),
+]
+
+
+@pytest.mark.parametrize("content, sentence", WRONG_FILES)
+def test_a_file_without_a_proper_secret_is_refused(secret_file, monkeypatch, content, sentence):
+    path = secret_file(content)
+    with pytest.raises(ValueError, match=sentence.format(f"secret_file '{path}'")):
+        secret_of(secret_file=path)
+    monkeypatch.setenv(VARIABLE, str(path))
+    with pytest.raises(ValueError, match=sentence.format(f"{VARIABLE} '{path}'")):
+        secret_of()
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    missing = tmp_path / "missing"
+    with pytest.raises(ValueError, match=f"secret_file '{missing}' cannot be read: No such file.*; name a file that"):
+        secret_of(secret_file=missing)
+    with pytest.raises(ValueError, match=f"secret_file '{tmp_path}' cannot be read: Is a directory"):
+        secret_of(secret_file=tmp_path)
+    with pytest.raises(ValueError, match="secret_file .* cannot be read: embedded null"):
+        secret_of(secret_file="a\0b")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_file_that_may_not_be_read_is_named(secret_file):
+    with pytest.raises(ValueError, match="cannot be read: Permission denied"):
+        secret_of(secret_file=secret_file(mode=0))
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o777])
+def test_a_file_that_is_open_to_others_is_warned_of(secret_file, mode):
+    path = secret_file(mode=mode)
+    with pytest.warns(UserWarning, match=f"secret_file '{path}' is open to other users .*: chmod 600 {path}"):
+        assert secret_of(secret_file=path) == SECRET.encode()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_a_file_that_is_closed_to_others_is_not_warned_of(secret_file, mode):
+    path = secret_file(mode=mode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        secret_of(secret_file=path)
+
+
+# ---- who is in the group by it ----
+
+
+def my_name():
+    return rpc.get_worker_info().name
+
+
+def call_all(others):
+    """A small call and one with a tensor that takes a channel, to each."""
+    for name in others:
+        assert rpc.rpc_sync(name, my_name) == name
+        assert rpc.rpc_sync(name, torch.add, (torch.ones(500_000), 1)).sum() == 1_000_000
+    return True
+
+
+def check(group):
+    names = [worker.name for worker in group]
+    assert all(group.all(call_all, names))
+
+
+def init_all(group, init_method, secrets, world_size):
+    """Begins init_rpc on every worker with the secret that is its turn."""
+    return [
+        worker.start(init, init_method, world_size=world_size, secret=secret)
+        for worker, secret in zip(group, secrets, strict=True)
+    ]
+
+
+def bytes_of_store(folder):
+    store = folder / "store"
+    return store.read_bytes() if store.exists() else b""
+
+
+def test_the_secret_may_come_to_each_worker_in_another_way(tmp_path, secret_file):
+    path = str(secret_file())
+    with Group(3, {VARIABLE: path}) as group:
+        ways = [{"secret": SECRET}, {"secret_file": path}, {}]
+        init_method = file_in(tmp_path)
+        pending = [worker.start(init, init_method, world_size=3, **way) for worker, way in zip(group, ways)]
+        for one in pending:
+            one.result()
+        check(group)
+        assert b"torchwire/terms" in bytes_of_store(tmp_path) and SECRET.encode() not in bytes_of_store(tmp_path)
+        group.shut_down()
+
+
+def test_a_file_that_is_open_to_others_is_named_in_the_log(tmp_path, secret_file):
+    path = secret_file(mode=0o644)
+    with running(1, tmp_path, secret_file=str(path)) as group:
+        assert f"chmod 600 {path}" in group[0].output()
+
+
+MIXED_SECRETS = [
+    ([None, None, SECRET], "a group secret, but .* has none: give all workers the same one .*, or none at all"),
+    ([SECRET, SECRET, None], "without a group secret, but .* has one: give all workers the same one by `secret`"),
+    ([SECRET, SECRET, OTHER_SECRET], "with another group secret than .*, which began the group: give all workers"),
+]
+
+
+@pytest.mark.parametrize("secrets, sentence", MIXED_SECRETS)
+def test_a_worker_whose_secret_does_not_fit_is_refused_on_all(tmp_path, secrets, sentence):
+    init_method = file_in(tmp_path)
+    with Group(3) as group:
+        first = group[0].start(init, init_method, world_size=3, secret=secrets[0])
+        wait_until(lambda: b"torchwire/terms" in bytes_of_store(tmp_path))  # it comes first
+        others = init_all(group[1:], init_method, secrets[1:], world_size=3)
+        said = {error.message.partition("\n")[0] for error in errors([first, *others])}
+    assert len(said) == 1
+    assert re.search(rf"worker 'worker2' \(rank 2\) was started .*{sentence}", said.pop())
+
+
+@pytest.mark.parametrize("rightly, wrongly", [(None, SECRET), (SECRET, None), (SECRET, OTHER_SECRET)])
+def test_a_dynamic_group_refuses_a_secret_that_does_not_fit_and_goes_on(rightly, wrongly):
+    store = HostedStore()
+    with Group(2, store.environment) as group, Group(1, store.environment) as outside:
+        group.all(init, store.init_method, secret=rightly)
+        with pytest.raises(WorkerError, match=r"worker 'late' \(rank 7\) was started with"):
+            outside[0].run(init, store.init_method, name="late", rank=7, secret=wrongly)
+        check(group)
+        group.shut_down()
+
+
+def test_a_dynamic_group_that_all_have_left_may_begin_anew_with_another_secret():
+    store = HostedStore()
+    for secrets in [(None, None), (SECRET, SECRET), (SECRET, SECRET), (OTHER_SECRET, OTHER_SECRET), (None, None)]:
+        with Group(2, store.environment) as group:
+            for pending in init_all(group, store.init_method, secrets, world_size=None):
+                pending.result()
+            check(group)
+            group.shut_down()
+
+
+def test_of_two_that_begin_a_group_anew_with_different_secrets_one_is_refused():
+    store = HostedStore()
+    with Group(1, store.environment) as earlier:
+        earlier.all(init, store.init_method)
+        earlier.shut_down()
+    with Group(2, store.environment) as group:
+        pending = init_all(group, store.init_method, (SECRET, OTHER_SECRET), world_size=None)
+        admitted = []
+        for worker, one in zip(group, pending):
+            with contextlib.suppress(WorkerError):
+                one.result()
+                admitted.append(worker)
+        assert len(admitted) == 1
+        admitted[0].run(rpc.shutdown)
+
+
+def test_each_group_on_one_store_has_terms_of_its_own():
+    store = HostedStore()
+    with Group(2, store.environment) as group:
+        for secret in (None, SECRET, OTHER_SECRET):
+            group.init(store.init_method, secret=secret)
+            check(group)
+            group.shut_down()
+    ids = {Terms(store, generation).group_id for generation in range(3)}
+    assert len(ids) == 3
+
+
+# ---- the wire ----
+#
+# A stranger here is a real worker that was shown a forged store: it finds the group's members there, but other terms.
+# The groups are dynamic, which take in whoever introduces himself properly: only the transport can keep him out.
+
+TERMS_KEY = "rpc_prefix_{}/torchwire/terms"
+ROSTER_KEY = "rpc_prefix_{}/torchwire/roster"
+HEAD_OF_TERMS = struct.Struct("<IIQ")  # magic, protocol version, group id
+HEAD_OF_ROSTER = struct.Struct("<IIIQ")  # magic, protocol version, world size, group id
+
+REFUSED = "refused a connection from "
+
+needs_transport = pytest.mark.skipif(
+    "wire_tcp" not in torchwire._C.TRANSPORTS, reason="this build has no transport that asks for a proof"
+)
+over_each_transport = pytest.mark.parametrize("transports", [["wire_tcp"], None], ids=["wire_tcp", "default"])
+
+
+class Terms:
+    """The terms in a store, and what can be forged out of them."""
+
+    def __init__(self, store, generation=0):
+        self._bytes = store.get(TERMS_KEY.format(generation))
+        self.magic, self.version, self.group_id = HEAD_OF_TERMS.unpack_from(self._bytes)
+
+    def with_drawn_secret(self, secret):
+        head = HEAD_OF_TERMS.pack(self.magic, self.version, self.group_id)
+        return b"".join([head, _string(b"worker 'forger' (rank 99)"), _string(secret), bytes(32)])
+
+
+def _string(text):
+    return struct.pack("<I", len(text)) + text
+
+
+def roster_for(store, group_id):
+    """The roster of the group in the store, as if it were that of the group of this id."""
+    roster = store.get(ROSTER_KEY.format(0))
+    magic, version, world_size, _ = HEAD_OF_ROSTER.unpack_from(roster)
+    return HEAD_OF_ROSTER.pack(magic, version, world_size, group_id) + roster[HEAD_OF_ROSTER.size :]
+
+
+@contextlib.contextmanager
+def running_with_terms(secret, transports):
+    """A dynamic group and its store. Afterwards all its members can still call one another."""
+    store = HostedStore()
+    with Group(2, {**store.environment, "TORCHWIRE_LOG_LEVEL": "warning"}) as group:
+        group.all(init, store.init_method, secret=secret, _transports=transports)
+        check(group)
+        yield group, store
+        check(group)
+        group.shut_down()
+
+
+def try_to_get_in(store, secret, transports):
+    """A stranger joins by the forged store and calls both workers; each call must fail."""
+    with Group(1, store.environment) as outside:
+        stranger = outside[0]
+        stranger.run(init, store.init_method, name="stranger", rank=9, secret=secret, _transports=transports)
+        for name in ("worker0", "worker1"):
+            with pytest.raises(WorkerError, match=name):
+                stranger.run(rpc.rpc_sync, name, my_name)
+        stranger.kill()
+
+
+def check_refusals(group):
+    """Each worker has named the address from which it was dialled, and has not heard the stranger's name."""
+    for worker in group:
+        wait_until(lambda worker=worker: re.search(REFUSED + r"127\.0\.0\.1:\d+", worker.output()))
+        assert "stranger" not in worker.output()
+
+
+@needs_transport
+@over_each_transport
+def test_a_worker_with_a_wrong_secret_is_refused(transports):
+    with running_with_terms(SECRET, transports) as (group, store):
+        forged = HostedStore()
+        terms = Terms(store)
+        forged.set(TERMS_KEY.format(0), terms.with_drawn_secret(OTHER_SECRET.encode()))
+        forged.set(ROSTER_KEY.format(0), roster_for(store, terms.group_id))
+        try_to_get_in(forged, None, transports)
+        check_refusals(group)
+
+
+@needs_transport
+@over_each_transport
+def test_a_member_of_another_group_with_the_same_secret_is_refused(transports):
+    with running_with_terms(SECRET, transports) as (group, store), running_with_terms(SECRET, transports) as (_, other):
+        forged = HostedStore()
+        forged.set(TERMS_KEY.format(0), other.get(TERMS_KEY.format(0)))
+        forged.set(ROSTER_KEY.format(0), roster_for(store, Terms(other).group_id))
+        try_to_get_in(forged, SECRET, transports)
+        check_refusals(group)
+
+
+class Recorder:
+    """Passes connections on to a port of this host, and keeps what their diallers said."""
+
+    def __init__(self, to):
+        self._to = to
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self.recordings = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        self._server.close()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                dialler, _ = self._server.accept()
+                accepter = socket.create_connection(("127.0.0.1", self._to))
+                recording = bytearray()
+                self.recordings.append(recording)
+                for source, sink, kept in ((dialler, accepter, recording), (accepter, dialler, bytearray())):
+                    threading.Thread(target=self._pass_on, args=(source, sink, kept), daemon=True).start()
+
+    @staticmethod
+    def _pass_on(source, sink, kept):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                kept += data
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+def say(port, words):
+    """Says the words on a connection of one's own, and waits until the other side closes it; returns the own address."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.settimeout(60)
+        address = "%s:%d" % connection.getsockname()
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(words)
+            while connection.recv(65536):
+                pass
+        return address
+
+
+@needs_transport
+def test_what_a_worker_once_said_does_not_let_anybody_else_in():
+    store = HostedStore()
+    port = free_port()
+    recorder = Recorder(port)
+    addresses = {"bind_address": f"127.0.0.1:{port}", "advertise_address": f"127.0.0.1:{recorder.port}"}
+    common = {"secret": SECRET, "_transports": ["wire_tcp"]}
+    with contextlib.closing(recorder), Group(2, store.environment) as group:
+        group[0].run(init, store.init_method, **addresses, **common)
+        group[1].run(init, store.init_method, **common)
+        group[1].run(call_all, ["worker0"])
+        assert recorder.recordings
+        for recording in recorder.recordings[:5]:  # more would not all be logged
+            address = say(port, bytes(recording))
+            wait_until(lambda address=address: REFUSED + address in group[0].output())
+        check(group)
+        group.shut_down()
