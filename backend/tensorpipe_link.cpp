@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "backend/address.h"
-#include "backend/advertised_transport.h"
 #include "backend/annotations.h"
 #include "backend/bytes.h"
 #include "backend/log.h"
@@ -22,7 +21,12 @@ constexpr std::chrono::milliseconds kListenAgainDelay{2};
 constexpr int kListenAgainAttempts = 1000;
 
 Error fromTensorPipe(const tp::Error& error) {
-  return error ? Error(ErrorCode::linkBroken, error.what()) : Error();
+  if (!error) {
+    return Error();
+  }
+  // The sentence itself, without the place in the source that Error::what() adds.
+  const auto inner = error.castToType<tp::BaseError>();
+  return Error(ErrorCode::linkBroken, inner ? inner->what() : error.what());
 }
 
 /// Runs `body`, turning what it throws into an error: an exception in a TensorPipe callback would end
@@ -87,6 +91,15 @@ TensorPipeOptions bindable(TensorPipeOptions options) {
     throw std::runtime_error("cannot listen on " + options.bindAddress + ": " + *reason);
   }
   return options;
+}
+
+Site siteFor(const TensorPipeOptions& options) {
+  Site site;
+  site.bindAddress = options.bindAddress;
+  site.advertiseAddress = options.advertiseAddress;
+  site.groupKey = options.groupKey;
+  site.keepAlive = options.keepAlive;
+  return site;
 }
 
 class TensorPipeLink final : public Link {
@@ -158,10 +171,11 @@ class TensorPipeContext final : public LinkContext {
 
   const TensorPipeOptions options_;
   Timer& timer_;
+  Site site_;
   std::vector<MadeTransport> transports_; // best first
   std::vector<MadeChannel> channels_;
   tp::Context context_;
-  std::string bootstrap_; // the transport over which others dial: the last networked one
+  std::string bootstrap_; // the transport over which others dial
   std::string bound_; // where it listens: "host:port"
   Mutex mutex_;
   std::shared_ptr<tp::Listener> listener_ GUARDED_BY(mutex_);
@@ -172,19 +186,16 @@ class TensorPipeContext final : public LinkContext {
 TensorPipeContext::TensorPipeContext(TensorPipeOptions options, Timer& timer)
     : options_(bindable(std::move(options))),
       timer_(timer),
-      transports_(makeTransports(options_.transports)),
-      channels_(makeChannels(
-          options_.channels,
-          options_.advertiseAddress.empty() ? hostOf(options_.bindAddress) : std::string())),
+      site_(siteFor(options_)),
+      transports_(makeTransports(options_.transports, site_)),
+      channels_(makeChannels(options_.channels, site_)),
       context_(tp::ContextOptions().name(options_.workerName)) {
   // TensorPipe prefers higher numbers.
   for (size_t i = 0; i < transports_.size(); ++i) {
-    const bool elsewhere = transports_[i].entry->networked && !options_.advertiseAddress.empty();
     context_.registerTransport(
         static_cast<int64_t>(transports_.size() - i),
         transports_[i].entry->name,
-        elsewhere ? advertise(transports_[i].context, options_.advertiseAddress)
-                  : transports_[i].context);
+        transports_[i].context);
   }
   for (size_t i = 0; i < channels_.size(); ++i) {
     context_.registerChannel(
@@ -197,19 +208,15 @@ std::shared_ptr<tp::Listener> TensorPipeContext::openListener(const std::string&
   for (const MadeTransport& transport : transports_) {
     const std::string& name = transport.entry->name;
     const std::string where = name == bootstrap_ ? address
-        : transport.entry->networked             ? hostOf(address)
-                                                 : uniqueShmAddress();
+        : transport.entry->reach == TransportEntry::Reach::network ? hostOf(address)
+                                                                    : uniqueShmAddress();
     urls.push_back(name + "://" + where);
   }
   return context_.listen(urls);
 }
 
 std::string TensorPipeContext::listen(Accepted accepted) {
-  for (const MadeTransport& transport : transports_) {
-    if (transport.entry->networked) {
-      bootstrap_ = transport.entry->name;
-    }
-  }
+  bootstrap_ = bootstrapOf(transports_).name;
   accepted_ = std::move(accepted);
   std::shared_ptr<tp::Listener> listener = openListener(options_.bindAddress);
   const std::string address = listener->address(bootstrap_);
@@ -248,7 +255,8 @@ void TensorPipeContext::acceptNext(const std::shared_ptr<tp::Listener>& listener
 // One connection that ends before its first message, be it of a peer that was killed or of a stranger,
 // closes a TensorPipe listener for good. A new one takes its place at the same address.
 void TensorPipeContext::listenAgain(int attempt) {
-  const auto reason = whyCannotBind(bound_); // the old listener may take a moment to close
+  // A port of wire_tcp stays bound. Else the old listener may take a moment to close.
+  const auto reason = site_.tcpPort ? std::nullopt : whyCannotBind(bound_);
   if (reason && attempt < kListenAgainAttempts) {
     timer_.after(kListenAgainDelay, [this, attempt] { listenAgain(attempt + 1); });
     return;

@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "backend/address.h"
+#include "backend/advertised_transport.h"
 #include "backend/log.h"
+#include "backend/transport/shm_transport.h"
+#include "backend/transport/tcp_transport.h"
 
 namespace torchwire {
 namespace {
@@ -16,15 +20,52 @@ namespace tp = tensorpipe;
 // for every process; on loopback more than two gain nothing clear (docs/decisions.md).
 constexpr size_t kMptLanes = 2;
 
-std::shared_ptr<tp::channel::Context> createMpt(const std::string& host) {
+std::shared_ptr<tp::channel::Context> overUvLanes(Site& site) {
+  if (!site.advertiseAddress.empty()) {
+    throw std::runtime_error("its lanes cannot listen behind a NAT");
+  }
   std::vector<std::shared_ptr<tp::transport::Context>> contexts;
   std::vector<std::shared_ptr<tp::transport::Listener>> listeners;
   for (size_t lane = 0; lane < kMptLanes; ++lane) {
     auto context = tp::transport::uv::create();
-    listeners.push_back(context->listen(host));
+    listeners.push_back(context->listen(hostOf(site.bindAddress)));
     contexts.push_back(std::move(context));
   }
   return tp::channel::mpt::create(std::move(contexts), std::move(listeners));
+}
+
+std::shared_ptr<tp::channel::Context> overWireTcpLanes(Site& site) {
+  if (!site.tcpPort) {
+    throw std::runtime_error("its lanes need the transport 'wire_tcp'");
+  }
+  std::vector<std::shared_ptr<tp::transport::Context>> contexts;
+  std::vector<std::shared_ptr<tp::transport::Listener>> listeners;
+  for (size_t lane = 1; lane <= kMptLanes; ++lane) { // 0 is for the pipes
+    auto context = makeTcpTransport(site.tcpPort, static_cast<uint8_t>(lane));
+    listeners.push_back(context->listen(""));
+    contexts.push_back(std::move(context));
+  }
+  return tp::channel::mpt::create(std::move(contexts), std::move(listeners));
+}
+
+std::shared_ptr<tp::transport::Context> createWireTcp(Site& site, const std::string& where) {
+  TcpOptions options;
+  options.bindAddress = where;
+  options.advertiseAddress = site.advertiseAddress;
+  options.keepAlive = site.keepAlive;
+  site.tcpPort = openTcpPort(site.loop(), site.key(), options);
+  return makeTcpTransport(site.tcpPort, 0);
+}
+
+/// TensorPipe's own transports bind when they are told to listen; they know nothing of advertised addresses.
+template <typename Create>
+auto networked(Create create) {
+  return [create](Site& site, const std::string&) {
+    auto context = create();
+    return context && context->isViable() && !site.advertiseAddress.empty()
+        ? advertise(std::move(context), site.advertiseAddress)
+        : context;
+  };
 }
 
 // Known, so that options written for PyTorch's agent are accepted.
@@ -33,7 +74,8 @@ ChannelEntry cudaChannel(const std::string& name) {
       name,
       "for CUDA tensors, which this version does not send",
       false,
-      [](const std::string&) -> std::shared_ptr<tp::channel::Context> {
+      "",
+      [](Site&) -> std::shared_ptr<tp::channel::Context> {
         throw std::runtime_error("this version of torchwire sends CPU tensors only");
       }};
 }
@@ -47,16 +89,17 @@ std::string namesOf(const std::vector<Entry>& table) {
   return names;
 }
 
-/// The entries to try: those named, in the order named, or those by default.
-template <typename Entry>
+/// The entries to try: those named, in the order named, or those that `byDefault` picks.
+template <typename Entry, typename ByDefault>
 std::vector<const Entry*> select(
     const std::vector<Entry>& table,
     const std::optional<std::vector<std::string>>& wanted,
-    const std::string& what) {
+    const std::string& what,
+    ByDefault byDefault) {
   std::vector<const Entry*> selected;
   if (!wanted) {
     for (const Entry& entry : table) {
-      if (entry.byDefault) {
+      if (byDefault(entry)) {
         selected.push_back(&entry);
       }
     }
@@ -72,6 +115,14 @@ std::vector<const Entry*> select(
     selected.push_back(&*it);
   }
   return selected;
+}
+
+/// The last of those that reach farthest: in order of preference it is the one that most peers have.
+template <typename Entries>
+auto bootstrapAmong(const Entries& entries) {
+  return *std::max_element(entries.rbegin(), entries.rend(), [](const auto* a, const auto* b) {
+    return a->reach < b->reach;
+  });
 }
 
 /// Probes one entry: its context, or null with a log line.
@@ -92,15 +143,48 @@ std::shared_ptr<Context> probe(const std::string& what, const std::string& name,
 
 } // namespace
 
+// ---- Site -----------------------------------------------------------------------------------------
+
+const std::shared_ptr<Loop>& Site::loop() {
+  if (!loop_) {
+    loop_ = Loop::start("torchwire_io");
+  }
+  return loop_;
+}
+
+const GroupKey& Site::key() const {
+  if (!groupKey) {
+    throw std::runtime_error("there is no group key, by which it could tell workers from strangers");
+  }
+  return *groupKey;
+}
+
+// ---- the tables -----------------------------------------------------------------------------------
+
 const std::vector<TransportEntry>& transportTable() {
+  using Reach = TransportEntry::Reach;
   static const std::vector<TransportEntry> table = {
+      {"wire_shm",
+       "shared memory between workers on one host; sleeps when idle",
+       true,
+       Reach::hostAlone,
+       [](Site& site, const std::string&) { return makeShmTransport(site.loop(), site.key()); }},
+      {"wire_tcp", "TCP; lets in only who knows the group's secret", true, Reach::network, createWireTcp},
       {"shm",
        "TensorPipe's shared memory; its thread polls without pause and burns a core",
        false,
+       Reach::host,
+       [](Site&, const std::string&) { return tp::transport::shm::create(); }},
+      {"ibv",
+       "TensorPipe's InfiniBand verbs",
        false,
-       [] { return tp::transport::shm::create(); }},
-      {"ibv", "TensorPipe's InfiniBand verbs", false, true, [] { return tp::transport::ibv::create(); }},
-      {"uv", "TensorPipe's TCP, on libuv", true, true, [] { return tp::transport::uv::create(); }},
+       Reach::network,
+       networked([] { return tp::transport::ibv::create(); })},
+      {"uv",
+       "TensorPipe's TCP, on libuv; a stranger who connects can end the process",
+       false,
+       Reach::network,
+       networked([] { return tp::transport::uv::create(); })},
   };
   return table;
 }
@@ -110,12 +194,19 @@ const std::vector<ChannelEntry>& channelTable() {
       {"cma",
        "reads the peer's memory directly (process_vm_readv), on one host",
        true,
-       [](const std::string&) { return tp::channel::cma::create(); }},
-      {"mpt_uv", "several TCP connections in parallel", true, createMpt},
+       "",
+       [](Site&) { return tp::channel::cma::create(); }},
+      {"mpt_wire_tcp",
+       "several connections of wire_tcp in parallel, by the same port",
+       true,
+       "wire_tcp",
+       overWireTcpLanes},
+      {"mpt_uv", "several connections of uv in parallel", true, "uv", overUvLanes},
       {"basic",
        "over the transport itself",
        true,
-       [](const std::string&) { return tp::channel::basic::create(); }},
+       "",
+       [](Site&) { return tp::channel::basic::create(); }},
       cudaChannel("cuda_ipc"),
       cudaChannel("cuda_gdr"),
       cudaChannel("cuda_xth"),
@@ -124,33 +215,57 @@ const std::vector<ChannelEntry>& channelTable() {
   return table;
 }
 
-std::vector<MadeTransport> makeTransports(const std::optional<std::vector<std::string>>& wanted) {
+// ---- making ---------------------------------------------------------------------------------------
+
+std::vector<MadeTransport> makeTransports(
+    const std::optional<std::vector<std::string>>& wanted, Site& site) {
+  const auto selected = select(transportTable(), wanted, "transport", [](const TransportEntry& entry) {
+    return entry.byDefault;
+  });
+  // A port that was asked for is for one transport only.
+  const TransportEntry* bootstrap = selected.empty() ? nullptr : bootstrapAmong(selected);
   std::vector<MadeTransport> made;
-  for (const TransportEntry* entry : select(transportTable(), wanted, "transport")) {
-    if (auto context = probe<tp::transport::Context>("transport", entry->name, entry->create)) {
+  for (const TransportEntry* entry : selected) {
+    const std::string where = entry == bootstrap ? site.bindAddress : hostOf(site.bindAddress);
+    auto context = probe<tp::transport::Context>(
+        "transport", entry->name, [&] { return entry->create(site, where); });
+    if (context) {
       made.push_back({entry, std::move(context)});
+      site.transports.push_back(entry->name);
     }
   }
-  const bool networked = std::any_of(
-      made.begin(), made.end(), [](const MadeTransport& t) { return t.entry->networked; });
-  if (!networked) {
+  const bool dialled = std::any_of(made.begin(), made.end(), [](const MadeTransport& transport) {
+    return transport.entry->reach != TransportEntry::Reach::host;
+  });
+  if (!dialled) {
     throw std::runtime_error(
-        "none of the transports that were asked for can reach another host; name at least 'uv' in "
+        "none of the transports that were asked for works here by itself; name at least 'wire_tcp' in "
         "_transports");
   }
   return made;
 }
 
+const TransportEntry& bootstrapOf(const std::vector<MadeTransport>& transports) {
+  std::vector<const TransportEntry*> entries;
+  for (const MadeTransport& transport : transports) {
+    entries.push_back(transport.entry);
+  }
+  return *bootstrapAmong(entries);
+}
+
 std::vector<MadeChannel> makeChannels(
-    const std::optional<std::vector<std::string>>& wanted, const std::string& host) {
+    const std::optional<std::vector<std::string>>& wanted, Site& site) {
+  const auto has = [&](const std::string& transport) {
+    return std::find(site.transports.begin(), site.transports.end(), transport) !=
+        site.transports.end();
+  };
+  const auto selected = select(channelTable(), wanted, "channel", [&](const ChannelEntry& entry) {
+    return entry.byDefault && (entry.lanes.empty() || has(entry.lanes));
+  });
   std::vector<MadeChannel> made;
-  for (const ChannelEntry* entry : select(channelTable(), wanted, "channel")) {
-    if (host.empty() && entry->name == "mpt_uv") {
-      log(LogLevel::info, "channel 'mpt_uv' is left out: its lanes cannot listen behind a NAT");
-      continue;
-    }
+  for (const ChannelEntry* entry : selected) {
     auto context = probe<tp::channel::Context>(
-        "channel", entry->name, [&] { return entry->create(host); });
+        "channel", entry->name, [&] { return entry->create(site); });
     if (context) {
       made.push_back({entry, std::move(context)});
     }

@@ -2,11 +2,16 @@
 // checked, defaults chosen and TensorPipe contexts made.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "backend/transport/group_key.h"
+#include "backend/transport/loop.h"
+#include "backend/transport/port.h"
 
 namespace tensorpipe {
 namespace transport {
@@ -20,20 +25,46 @@ class Context;
 
 namespace torchwire {
 
+/// Where a worker listens, and what its transports and channels share. Not thread-safe.
+class Site {
+ public:
+  // As in TensorPipeOptions.
+  std::string bindAddress;
+  std::string advertiseAddress;
+  std::optional<GroupKey> groupKey;
+  std::chrono::milliseconds keepAlive{0};
+
+  /// The thread of torchwire's own transports, started when first asked for.
+  const std::shared_ptr<Loop>& loop();
+  /// Throws std::runtime_error without one.
+  const GroupKey& key() const;
+
+  std::shared_ptr<Port> tcpPort; // of wire_tcp, once that has been made
+  std::vector<std::string> transports; // that have been made
+
+ private:
+  std::shared_ptr<Loop> loop_;
+};
+
 struct TransportEntry {
   std::string name;
   std::string description;
   bool byDefault; // used unless the options name transports
-  bool networked; // listens on an IP address, so others can bootstrap a link over it
-  std::function<std::shared_ptr<tensorpipe::transport::Context>()> create;
+  enum class Reach {
+    host, // this one, and a link has to be begun over another transport
+    hostAlone, // this one
+    network, // listens on an IP address
+  } reach;
+  // `where` is the address to listen on, where that is decided at once.
+  std::function<std::shared_ptr<tensorpipe::transport::Context>(Site&, const std::string& where)> create;
 };
 
 struct ChannelEntry {
   std::string name;
   std::string description;
   bool byDefault;
-  // `host` is where the channel's own lanes listen ("" where it has none).
-  std::function<std::shared_ptr<tensorpipe::channel::Context>(const std::string& host)> create;
+  std::string lanes; // the transport by default with which it is used by default; "": with any
+  std::function<std::shared_ptr<tensorpipe::channel::Context>(Site&)> create;
 };
 
 /// In order of preference, the best first.
@@ -52,8 +83,13 @@ struct MadeChannel {
 /// Makes the wanted transports (those by default where nullopt), in order of preference. One that
 /// cannot work here is left out with a log line; it never fails the process.
 /// Throws std::runtime_error when a name is unknown or none of them works.
-std::vector<MadeTransport> makeTransports(const std::optional<std::vector<std::string>>& wanted);
+std::vector<MadeTransport> makeTransports(
+    const std::optional<std::vector<std::string>>& wanted, Site& site);
+/// After the transports.
 std::vector<MadeChannel> makeChannels(
-    const std::optional<std::vector<std::string>>& wanted, const std::string& host);
+    const std::optional<std::vector<std::string>>& wanted, Site& site);
+
+/// The transport over which others begin a link: the last that reaches farthest.
+const TransportEntry& bootstrapOf(const std::vector<MadeTransport>& transports);
 
 } // namespace torchwire

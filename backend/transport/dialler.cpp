@@ -169,7 +169,9 @@ void Dialler::tryAgain(const std::string& reason, bool nobodyListens) {
 
 void Dialler::giveUp(ErrorCode code, const std::string& reason) {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin_);
-  const std::string medium = target_.medium == Medium::shm ? "wire_shm" : "wire_tcp";
+  const std::string medium = target_.medium == Medium::shm
+      ? "wire_shm, which reaches workers of the same user on the same host only,"
+      : "wire_tcp";
   finish(
       Error(
           code,
