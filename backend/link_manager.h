@@ -133,34 +133,41 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     uint64_t linkId = 0;
   };
 
-  static void deliver(Link& link, Waiting item);
+  // The methods are in four files. link_manager.cpp: the peers, the group, leaving, and what the others
+  // share.
+  Peer* find(WorkerId id) REQUIRES(mutex_);
+  Peer* current(const Handle& handle, State state) REQUIRES(mutex_);
+  Hello introduction(const Peer& to) const REQUIRES(mutex_);
+  bool noneConnected() const REQUIRES(mutex_);
 
+  // link_manager_dial.cpp: from the first attempt to the welcome, or to giving up.
   void startDial(WorkerId to) EXCLUDES(mutex_);
   void onDialReply(const Handle& dial, const Error& error, const IncomingFrame& frame);
   void onWelcome(const Handle& dial, const Hello& welcome) EXCLUDES(mutex_);
   void dialFailed(const Handle& dial, const Error& error) EXCLUDES(mutex_);
+  void redial(WorkerId to, uint64_t generation) EXCLUDES(mutex_);
   void closeRefused(const std::shared_ptr<Link>& link, const Error& error);
   void failWaiting(WorkerId to, uint64_t generation, const Error& error) EXCLUDES(mutex_);
 
+  // link_manager_accept.cpp: from a link that has said nothing to a connected or a refused one.
   void accept(std::shared_ptr<Link> link) EXCLUDES(mutex_);
   void onHello(const std::shared_ptr<Link>& link, const Hello& hello) EXCLUDES(mutex_);
+  bool keepsOurs(const Peer& peer, const Hello& hello) const REQUIRES(mutex_);
   void adopt(const std::shared_ptr<Link>& link, const Hello& hello) EXCLUDES(mutex_);
+  void greeted(const Handle& accepted) EXCLUDES(mutex_);
+  std::optional<Handle> linkThatBroke(const Hello& hello) EXCLUDES(mutex_);
   void refuse(const std::shared_ptr<Link>& link, const Hello& hello, const Refusal& refusal);
 
+  // link_manager_traffic.cpp: sending, and a connected link up to its loss.
+  static void deliver(Link& link, Waiting item);
+  /// Makes the link the peer's. Returns what has waited for it.
+  std::deque<Waiting> establish(Peer& peer, const Handle& handle) REQUIRES(mutex_);
   void flush(const Handle& connected, std::deque<Waiting> waiting);
   void receiveNext(const Handle& connected);
   void onFrame(const Handle& connected, IncomingFrame frame) EXCLUDES(mutex_);
   void lost(const Handle& connected, const Error& error) EXCLUDES(mutex_);
-
-  Hello introduction(const Peer& to) const REQUIRES(mutex_);
-  std::optional<Handle> linkThatBroke(const Hello& hello) EXCLUDES(mutex_);
-  void greeted(const Handle& accepted) EXCLUDES(mutex_);
-  bool keepsOurs(const Peer& peer, const Hello& hello) const REQUIRES(mutex_);
-  Peer* find(WorkerId id) REQUIRES(mutex_);
-  Peer* current(const Handle& handle, State state) REQUIRES(mutex_);
-  void countReceived(WorkerId from, const IncomingFrame& frame) EXCLUDES(mutex_);
   void countSent(Peer& peer, const OutgoingFrame& frame) REQUIRES(mutex_);
-  bool noneConnected() const REQUIRES(mutex_);
+  void countReceived(WorkerId from, const IncomingFrame& frame) EXCLUDES(mutex_);
 
   LinkContext& context_;
   Timer& timer_;
