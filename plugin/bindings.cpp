@@ -71,30 +71,52 @@ void destroy(Agent* agent) {
   }
 }
 
-void bindAgent(py::module_& module) {
-  using Holder = std::shared_ptr<Agent>;
-  py::class_<Agent, rpc::RpcAgent, Holder>(
-      module, "TorchwireAgent", "The RPC agent of a worker; see torchwire.TorchwireRpcBackendOptions.")
-      .def(
-          py::init([](const c10::intrusive_ptr<c10d::Store>& store,
-                      std::string name,
-                      int rank,
-                      std::optional<int> worldSize,
-                      const py::dict& options) {
-            return Holder(
-                new Agent(
-                    store,
-                    std::move(name),
-                    static_cast<rpc::worker_id_t>(rank),
-                    worldSize,
-                    optionsFrom(options)),
-                destroy);
-          }),
-          py::arg("store"),
-          py::arg("name"),
-          py::arg("rank"),
-          py::arg("world_size"),
-          py::arg("options"))
+using AgentHolder = std::shared_ptr<Agent>;
+using AgentClass = py::class_<Agent, rpc::RpcAgent, AgentHolder>;
+
+/// Keeps the GIL: it reads Python's options.
+AgentHolder makeAgent(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    std::string name,
+    int rank,
+    std::optional<int> worldSize,
+    const py::dict& options) {
+  return AgentHolder(
+      new Agent(
+          store,
+          std::move(name),
+          static_cast<rpc::worker_id_t>(rank),
+          worldSize,
+          optionsFrom(options)),
+      destroy);
+}
+
+/// Releases the GIL to collect, and takes it to build Python objects.
+py::list peersOf(const Agent& agent) {
+  std::vector<PeerStatus> peers;
+  {
+    const py::gil_scoped_release release;
+    peers = agent.peers();
+  }
+  py::list list;
+  for (const PeerStatus& peer : peers) {
+    list.append(toDict(peer));
+  }
+  return list;
+}
+
+void bindStart(AgentClass& agent) {
+  agent.def(
+      py::init(&makeAgent),
+      py::arg("store"),
+      py::arg("name"),
+      py::arg("rank"),
+      py::arg("world_size"),
+      py::arg("options"));
+}
+
+void bindEnd(AgentClass& agent) {
+  agent
       .def(
           "join",
           &Agent::join,
@@ -108,48 +130,55 @@ void bindAgent(py::module_& module) {
           py::arg("timeout") = 0,
           ReleaseGil(),
           "Returns once every worker of a static group has called this; at once in a dynamic group.")
-      .def("shutdown", [](Agent& agent) { agent.shutdown(); }, ReleaseGil())
+      .def("shutdown", [](Agent& self) { self.shutdown(); }, ReleaseGil());
+}
+
+void bindWorkers(AgentClass& agent) {
+  using rpc::WorkerInfo;
+  const auto copy = py::return_value_policy::copy;
+  agent
       .def(
           "get_worker_info",
-          [](const Agent& agent) -> const rpc::WorkerInfo& { return agent.rpc::RpcAgent::getWorkerInfo(); },
-          py::return_value_policy::copy,
+          [](const Agent& self) -> const WorkerInfo& { return self.rpc::RpcAgent::getWorkerInfo(); },
+          copy,
           ReleaseGil())
       .def(
           "get_worker_info",
-          [](const Agent& agent, const std::string& name) -> const rpc::WorkerInfo& {
-            return agent.getWorkerInfo(name);
+          [](const Agent& self, const std::string& name) -> const WorkerInfo& {
+            return self.getWorkerInfo(name);
           },
-          py::return_value_policy::copy,
+          copy,
           ReleaseGil())
       .def(
           "get_worker_info",
-          [](const Agent& agent, rpc::worker_id_t id) -> const rpc::WorkerInfo& {
-            return agent.getWorkerInfo(id);
+          [](const Agent& self, rpc::worker_id_t id) -> const WorkerInfo& {
+            return self.getWorkerInfo(id);
           },
-          py::return_value_policy::copy,
+          copy,
           ReleaseGil())
       .def("get_worker_infos", &Agent::getWorkerInfos, ReleaseGil())
       .def(
           "_get_device_map",
-          [](const Agent& agent, const rpc::WorkerInfo& to) { return agent.getDeviceMap(to); },
-          ReleaseGil())
-      .def_property_readonly("is_static_group", &Agent::isStaticGroup)
+          [](const Agent& self, const WorkerInfo& to) { return self.getDeviceMap(to); },
+          ReleaseGil());
+}
+
+void bindState(AgentClass& agent) {
+  agent.def_property_readonly("is_static_group", &Agent::isStaticGroup)
       .def_property_readonly("store", &Agent::store)
       .def(
           "peers",
-          [](const Agent& agent) { // keeps the GIL: it builds Python objects
-            std::vector<PeerStatus> peers;
-            {
-              const py::gil_scoped_release release;
-              peers = agent.peers();
-            }
-            py::list list;
-            for (const PeerStatus& peer : peers) {
-              list.append(toDict(peer));
-            }
-            return list;
-          },
+          &peersOf,
           "A dict for each other worker: name, id, address, state, transport, channel and counters.");
+}
+
+void bindAgent(py::module_& module) {
+  AgentClass agent(
+      module, "TorchwireAgent", "The RPC agent of a worker; see torchwire.TorchwireRpcBackendOptions.");
+  bindStart(agent);
+  bindEnd(agent);
+  bindWorkers(agent);
+  bindState(agent);
 }
 
 } // namespace
