@@ -63,11 +63,12 @@ class Batch(NamedTuple):
 class Pair:
     """The two processes of a contestant, stopped except during run()."""
 
-    def __init__(self, program: pathlib.Path, name: str, options: list[str]) -> None:
+    def __init__(self, program: pathlib.Path, name: str, options: list[str], cores: list[set[int]]) -> None:
+        """The caller runs on the first, the callee on the last of `cores`."""
         self.name = name
-        self._callee = self._start([str(program), "callee", name, *options])
+        self._callee = self._start([str(program), "callee", name, *options], cores[-1])
         url = self._read_line(self._callee, "its start").strip()
-        self._caller = self._start([str(program), "caller", name, url, *options])
+        self._caller = self._start([str(program), "caller", name, url, *options], cores[0])
         self.run(Workload.parse("echo_64"))
 
     def run(self, workload: Workload) -> Batch:
@@ -95,8 +96,13 @@ class Pair:
                 process.kill()
 
     @staticmethod
-    def _start(command: list[str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def _start(command: list[str], cores: set[int]) -> subprocess.Popen[str]:
+        all_cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores)  # inherited by the process and all its threads
+        try:
+            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        finally:
+            os.sched_setaffinity(0, all_cores)
 
     def _read_line(self, process: subprocess.Popen[str], doing: str) -> str:
         if not select.select([process.stdout], [], [], PATIENCE)[0]:
@@ -182,13 +188,16 @@ def main() -> None:
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="default: %(default)s")
     parser.add_argument("--fresh-buffers", action="store_true", help="allocate memory for each message that comes")
     parser.add_argument("--user-thread", action="store_true", help="send on a thread that TensorPipe's has to wake")
+    parser.add_argument("--pin", action="store_true", help="give each of the two processes a core of its own")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/bench", help="where to build")
     arguments = parser.parse_args()
 
     workloads = {name: Workload.parse(name) for name in arguments.workloads.split(",")}
     program = build(arguments.build.absolute())
     options = [f"--{o}" for o in ("fresh-buffers", "user-thread") if getattr(arguments, o.replace("-", "_"))]
-    pairs = [Pair(program, with_channel(name, arguments.channel), options) for name in arguments.contestants]
+    all_cores = os.sched_getaffinity(0)
+    cores = [{core} for core in sorted(all_cores)[:2]] if arguments.pin else [all_cores]
+    pairs = [Pair(program, with_channel(name, arguments.channel), options, cores) for name in arguments.contestants]
     for name, batches in measure(pairs, workloads, arguments.rounds).items():
         print_table(name, workloads[name], batches)
     for pair in pairs:
