@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RIVALS = {"wire_shm": "shm", "wire_tcp": "uv"}  # ours: what it is compared with
-CONTESTANTS = ("shm", "uv")
+CONTESTANTS = ("shm", "wire_shm", "uv", "wire_tcp")
 WORKLOADS = ("echo_64", "echo_64k", "echo_1m", "echo_16m", "stream_1m", "stream_16m")
 PATIENCE = 60  # seconds; long enough to attach a debugger to what hangs
 

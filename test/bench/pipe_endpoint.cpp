@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "backend/address.h"
+#include "backend/transport/shm_transport.h"
+#include "backend/transport/tcp_transport.h"
 
 namespace torchwire::bench {
 namespace {
@@ -20,12 +22,36 @@ using MakeLane = std::function<Transport(uint8_t lane)>;
 constexpr const char* kHost = "127.0.0.1";
 constexpr uint8_t kMptLanes = 2; // as in backend/transport_table.cpp
 
+GroupKey groupKey() {
+  return GroupKey(1, "as long as it has to be");
+}
+
+MakeLane wireShmLanes() {
+  return [transport = makeShmTransport(Loop::start("pipe_bench"), groupKey())](uint8_t) {
+    return transport;
+  };
+}
+
+MakeLane wireTcpLanes() {
+  TcpOptions options;
+  options.bindAddress = kHost;
+  options.keepAlive = std::chrono::milliseconds(0); // the processes are stopped now and then
+  const auto port = openTcpPort(Loop::start("pipe_bench"), groupKey(), options);
+  return [port](uint8_t lane) { return makeTcpTransport(port, lane); };
+}
+
 MakeLane lanesOf(const std::string& transport) {
   if (transport == "shm") {
     return [](uint8_t) { return tp::transport::shm::create(); };
   }
   if (transport == "uv") {
     return [](uint8_t) { return tp::transport::uv::create(); };
+  }
+  if (transport == "wire_shm") {
+    return wireShmLanes();
+  }
+  if (transport == "wire_tcp") {
+    return wireTcpLanes();
   }
   throw std::runtime_error("unknown transport '" + transport + "'");
 }
