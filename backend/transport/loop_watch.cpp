@@ -18,7 +18,7 @@ void closeHandle(Handle* handle) {
 } // namespace
 
 FdWatch::FdWatch(Loop& loop, int fd, Ready ready)
-    : handle_(new uv_poll_t()), ready_(std::make_shared<const Ready>(std::move(ready))), loop_(loop) {
+    : handle_(new uv_poll_t()), ready_(std::make_shared<const Ready>(std::move(ready))) {
   if (const int failed = uv_poll_init(loop.uv(), handle_, fd); failed != 0) {
     delete handle_;
     throw std::runtime_error(std::string("libuv cannot watch a file: ") + uv_strerror(failed));
@@ -42,7 +42,6 @@ void FdWatch::want(int readiness) {
   uv_poll_start(handle_, readiness, [](uv_poll_t* handle, int, int) {
     auto* watch = static_cast<FdWatch*>(handle->data);
     if (watch != nullptr) {
-      watch->loop_.noteSocketTraffic();
       const auto ready = watch->ready_; // the watch may go while this runs
       (*ready)();
     }

@@ -29,7 +29,6 @@ class FdWatch {
  private:
   uv_poll_t* const handle_; // libuv needs it a while longer than this object lives
   const std::shared_ptr<const Ready> ready_;
-  Loop& loop_;
   int wanted_ = 0;
 };
 

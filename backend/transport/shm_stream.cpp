@@ -12,7 +12,7 @@ namespace torchwire {
 namespace {
 
 // A ring for each direction. Pages are only taken up once they have been written to.
-constexpr size_t kCapacity = size_t{1} << 20; // bytes
+constexpr size_t kCapacity = size_t{1} << 21; // bytes
 constexpr size_t kRingSize = sizeof(RingHeader) + kCapacity;
 static_assert(kRingSize % alignof(RingHeader) == 0);
 // What is written before the other side is woken, if it sleeps.

@@ -59,6 +59,7 @@ void TcpStream::watch() {
 
 void TcpStream::onReady() {
   drained_ = false;
+  loop_.noteSocketTraffic();
   if (!reading_) {
     size_t none = 0;
     fill(nullptr, 0, none);
@@ -111,7 +112,8 @@ bool TcpStream::fill(void* into, size_t length, size_t& given) {
   if (got > 0) {
     given = std::min(static_cast<size_t>(got), length);
     staged_ += static_cast<size_t>(got) - given;
-    drained_ = static_cast<size_t>(got) < asked;
+    // Of something large more comes while this is copied: ask until there is none.
+    drained_ = length == 0 && static_cast<size_t>(got) < asked;
     return true;
   }
   drained_ = true;
