@@ -198,7 +198,7 @@ const std::vector<ChannelEntry>& channelTable() {
        [](Site&) { return tp::channel::cma::create(); }},
       {"mpt_wire_tcp",
        "several connections of wire_tcp in parallel, by the same port",
-       true,
+       false, // one thread serves them all, so they gain nothing here (docs/decisions.md)
        "wire_tcp",
        overWireTcpLanes},
       {"mpt_uv", "several connections of uv in parallel", true, "uv", overUvLanes},
