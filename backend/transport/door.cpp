@@ -16,7 +16,10 @@ namespace {
 
 // Accepted in one go, so that a flood leaves the loop to others in between.
 constexpr int kAcceptsAtOnce = 64;
-constexpr std::chrono::milliseconds kPause{100};
+constexpr std::chrono::milliseconds kPauseForFiles{100};
+constexpr std::chrono::milliseconds kPauseForRoom{5};
+
+using Clock = std::chrono::steady_clock;
 
 std::string nameOf(const SocketAddress& listening) {
   return listening.family() == AF_UNIX ? "wire_shm (@" + listening.describe() + ")"
@@ -56,6 +59,9 @@ class Door::Guest {
 
   const std::string& from() const {
     return from_;
+  }
+  Clock::time_point since() const {
+    return since_;
   }
   uint8_t lane() const {
     return porter_.lane();
@@ -114,6 +120,7 @@ class Door::Guest {
   Door& door_;
   int socket_;
   const std::string from_;
+  const Clock::time_point since_ = Clock::now();
   Porter porter_;
   HandshakeSocket incoming_;
   Descriptor memory_; // that came with the proof
@@ -149,8 +156,21 @@ Door::~Door() {
 }
 
 void Door::acceptAll() {
-  for (int i = 0; i < kAcceptsAtOnce && acceptOne(); ++i) {
+  for (int i = 0; i < kAcceptsAtOnce && makeRoom() && acceptOne(); ++i) {
   }
+}
+
+bool Door::makeRoom() {
+  if (guests_.size() < limits_.mostGuests) {
+    return true;
+  }
+  Guest& oldest = *guests_.front();
+  if (Clock::now() - oldest.since() < limits_.shortestStay) {
+    pauseAccepting(kPauseForRoom);
+    return false;
+  }
+  letGo(oldest, "too many connections are in the handshake, and it has stayed longest");
+  return true;
 }
 
 bool Door::acceptOne() {
@@ -164,16 +184,17 @@ bool Door::acceptOne() {
     return true;
   }
   if (errno != EAGAIN && errno != EWOULDBLOCK) {
-    pauseAccepting(errno);
+    // No files or memory left, most likely.
+    refusals_.note("anyone for a moment", std::strerror(errno));
+    pauseAccepting(kPauseForFiles);
   }
   return false;
 }
 
-// No files or memory left, most likely. Whoever dials waits in the backlog meanwhile.
-void Door::pauseAccepting(int reason) {
-  refusals_.note("anyone for a moment", std::strerror(reason));
+// Whoever dials waits in the backlog meanwhile.
+void Door::pauseAccepting(std::chrono::milliseconds pause) {
   watch_->want(0);
-  pause_.start(kPause, [this] { watch_->want(FdWatch::readable); });
+  pause_.start(pause, [this] { watch_->want(FdWatch::readable); });
 }
 
 void Door::welcome(int socket, const SocketAddress& address) {
@@ -188,9 +209,6 @@ void Door::welcome(int socket, const SocketAddress& address) {
       close(socket);
       return;
     }
-  }
-  if (guests_.size() >= limits_.mostGuests) {
-    letGo(*guests_.front(), "too many connections are in the handshake, and it has waited longest");
   }
   try {
     guests_.push_back(std::make_unique<Guest>(*this, socket, from));

@@ -20,9 +20,10 @@ namespace torchwire {
 
 struct DoorLimits {
   std::chrono::milliseconds patience{10000}; // for a whole handshake
-  // Of guests in the handshake. One more, and the one that has waited longest goes: it is more likely to
-  // be a stranger than the newest.
-  size_t mostGuests = 256;
+  size_t mostGuests = 256; // in the handshake
+  // If there are that many, the one that has stayed longest goes, as a stranger most likely, once it had
+  // this time. Until then further ones wait in the backlog.
+  std::chrono::milliseconds shortestStay{200};
 };
 
 /// Watches a listening socket and leads each guest through the handshake (admission.h). A guest costs a
@@ -58,7 +59,8 @@ class Door {
 
   void acceptAll();
   bool acceptOne();
-  void pauseAccepting(int reason);
+  bool makeRoom();
+  void pauseAccepting(std::chrono::milliseconds pause);
   void welcome(int socket, const SocketAddress& address);
   void letGo(Guest& guest, const std::string& reason);
   void admit(Guest& guest, std::optional<MemoryFile> memory);

@@ -68,7 +68,9 @@ void Loop::post(Task task) {
     posted_.push_back(std::move(task));
   }
   hasPosted_.store(true);
-  wake();
+  if (!isLoopThread()) { // it looks for tasks whenever it has been somewhere else
+    wake();
+  }
 }
 
 void Loop::wake() {
@@ -87,6 +89,7 @@ void Loop::remove(Poller& poller) {
 }
 
 void Loop::run() {
+  threadId_ = std::this_thread::get_id();
   int looks = 0;
   while (!stopping_) {
     const bool ran = runPosted();

@@ -42,7 +42,7 @@ class Loop {
   /// Runs the task soon, on the loop's thread and never inside this call.
   void post(Task task) EXCLUDES(mutex_);
   bool isLoopThread() const {
-    return std::this_thread::get_id() == thread_.get_id();
+    return std::this_thread::get_id() == threadId_.load(std::memory_order_relaxed);
   }
 
   /// Loop-bound.
@@ -72,6 +72,7 @@ class Loop {
   uv_async_t wakeUp_;
   std::atomic<bool> asleep_{false};
   std::atomic<bool> hasPosted_{false};
+  std::atomic<std::thread::id> threadId_{};
 
   // Loop-bound.
   bool stopping_ = false;
@@ -84,7 +85,7 @@ class Loop {
   Mutex mutex_;
   std::vector<Task> posted_ GUARDED_BY(mutex_);
 
-  std::thread thread_; // last: it uses the rest
+  std::thread thread_;
 };
 
 } // namespace torchwire

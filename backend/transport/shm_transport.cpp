@@ -19,18 +19,25 @@
 namespace torchwire {
 namespace {
 
+std::string namespaceOf(const std::string& kind) {
+  const std::string path = "/proc/self/ns/" + kind;
+  char name[PATH_MAX] = "";
+  const ssize_t length = readlink(path.c_str(), name, sizeof name);
+  if (length <= 0) {
+    throw std::runtime_error("cannot tell which processes are on this host: no " + path);
+  }
+  return std::string(name, static_cast<size_t>(length));
+}
+
 /// Abstract Unix sockets are reached within one network namespace of one running kernel; memory is shared
-/// with processes of the same user only.
+/// with processes of the same user only, and users have the same numbers in one user namespace.
 std::string domainOfThisProcess() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  char network[PATH_MAX] = "";
-  const ssize_t length = readlink("/proc/self/ns/net", network, sizeof network - 1);
-  if (boot.empty() || length <= 0) {
-    throw std::runtime_error("cannot tell which processes are on this host: /proc is not readable");
+  if (boot.empty()) {
+    throw std::runtime_error("cannot tell which processes are on this host: no boot_id");
   }
-  return boot + " " + std::string(network, static_cast<size_t>(length)) + " user " +
-      std::to_string(geteuid());
+  return boot + " " + namespaceOf("net") + " " + namespaceOf("user") + " " + std::to_string(geteuid());
 }
 
 class ShmPort final : public PortKind {
