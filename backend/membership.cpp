@@ -82,15 +82,17 @@ Membership::Membership(
     std::chrono::milliseconds timeout)
     : store_(std::move(store)), self_(std::move(self)), worldSize_(worldSize), timeout_(timeout) {}
 
-// A store that is still there keeps the terms of a dynamic group that all have left. Those who come then go on
-// with them, or, where they bring another secret, replace them.
+// The terms of a dynamic group that all have left are still there. Those who come then go on with them, or,
+// where they bring another secret, replace them.
 GroupKey Membership::agree(const std::string& secret) {
   const std::vector<uint8_t> mine = toStore(GroupTerms::draw(self_, secret).encode());
-  std::vector<uint8_t> expected;
+  const std::vector<uint8_t> none;
+  const auto proposeInPlaceOf = [&](const std::vector<uint8_t>& expected) {
+    return asking(self_, kJoining, [&] { return store_->compareSet(kTermsKey, expected, mine); });
+  };
+  std::vector<uint8_t> seen = proposeInPlaceOf(none);
   for (;;) {
-    std::vector<uint8_t> now =
-        asking(self_, kJoining, [&] { return store_->compareSet(kTermsKey, expected, mine); });
-    const auto terms = decoded<GroupTerms>(now);
+    const auto terms = decoded<GroupTerms>(seen);
     const auto objection = terms.objectionTo(self_, secret);
     if (!objection) {
       groupId_ = terms.groupId;
@@ -99,10 +101,11 @@ GroupKey Membership::agree(const std::string& secret) {
     const Roster roster = currentRoster();
     // Terms with which nobody has entered yet are those of a worker that is about to.
     const bool over = roster.workers.empty() && roster.groupId == terms.groupId;
-    if (!over) {
+    std::vector<uint8_t> now = proposeInPlaceOf(over ? seen : none);
+    if (!over && now == seen) { // else the roster may be of those who came with other terms
       refuse(*objection, roster);
     }
-    expected = std::move(now);
+    seen = std::move(now);
   }
 }
 
