@@ -34,7 +34,7 @@ def _read(path: str, described: str) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         reason = getattr(error, "strerror", None) or error
         raise ValueError(
-            f"{described} cannot be read: {reason}; name a file that holds the group's secret and that this user may read"
+            f"{described} cannot be read: {reason}; name a file with the group's secret that this user may read"
         ) from error
     if len(content) > _LONGEST:
         raise ValueError(f"{described} holds more than {_LONGEST} bytes; is it the file with the group's secret?")

@@ -144,6 +144,9 @@ class HostedStore:
         self.init_method = f"tcp://{host}:{self._store.port}"
         self.environment = environment_of_store(self._store.port, host)
 
+    def has(self, key):
+        return self._store.check([key])
+
     def get(self, key):
         return self._store.get(key)
 

@@ -20,6 +20,10 @@ SECRET = "this is sixteen bytes and more"
 OTHER_SECRET = "another one of sixteen and more"
 VARIABLE = "TORCHWIRE_SECRET_FILE"
 
+# Keys in the store, by how many times the workers have called init_rpc before.
+TERMS_KEY = "rpc_prefix_{}/torchwire/terms"
+ROSTER_KEY = "rpc_prefix_{}/torchwire/roster"
+
 # ---- where the secret comes from ----
 
 
@@ -119,7 +123,7 @@ def test_a_file_without_a_proper_secret_is_refused(secret_file, monkeypatch, con
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     missing = tmp_path / "missing"
-    with pytest.raises(ValueError, match=f"secret_file '{missing}' cannot be read: No such file.*; name a file that"):
+    with pytest.raises(ValueError, match=f"secret_file '{missing}' cannot be read: No such file.*; name a file with"):
         secret_of(secret_file=missing)
     with pytest.raises(ValueError, match=f"secret_file '{tmp_path}' cannot be read: Is a directory"):
         secret_of(secret_file=tmp_path)
@@ -176,11 +180,6 @@ def init_all(group, init_method, secrets, world_size):
     ]
 
 
-def bytes_of_store(folder):
-    store = folder / "store"
-    return store.read_bytes() if store.exists() else b""
-
-
 def test_the_secret_may_come_to_each_worker_in_another_way(tmp_path, secret_file):
     path = str(secret_file())
     with Group(3, {VARIABLE: path}) as group:
@@ -190,7 +189,8 @@ def test_the_secret_may_come_to_each_worker_in_another_way(tmp_path, secret_file
         for one in pending:
             one.result()
         check(group)
-        assert b"torchwire/terms" in bytes_of_store(tmp_path) and SECRET.encode() not in bytes_of_store(tmp_path)
+        stored = (tmp_path / "store").read_bytes()
+        assert TERMS_KEY.format(0).encode() in stored and SECRET.encode() not in stored
         group.shut_down()
 
 
@@ -208,12 +208,12 @@ MIXED_SECRETS = [
 
 
 @pytest.mark.parametrize("secrets, sentence", MIXED_SECRETS)
-def test_a_worker_whose_secret_does_not_fit_is_refused_on_all(tmp_path, secrets, sentence):
-    init_method = file_in(tmp_path)
-    with Group(3) as group:
-        first = group[0].start(init, init_method, world_size=3, secret=secrets[0])
-        wait_until(lambda: b"torchwire/terms" in bytes_of_store(tmp_path))  # it comes first
-        others = init_all(group[1:], init_method, secrets[1:], world_size=3)
+def test_a_worker_whose_secret_does_not_fit_is_refused_on_all(secrets, sentence):
+    store = HostedStore()
+    with Group(3, store.environment) as group:
+        first = group[0].start(init, store.init_method, world_size=3, secret=secrets[0])
+        wait_until(lambda: store.has(TERMS_KEY.format(0)))
+        others = init_all(group[1:], store.init_method, secrets[1:], world_size=3)
         said = {error.message.partition("\n")[0] for error in errors([first, *others])}
     assert len(said) == 1
     assert re.search(rf"worker 'worker2' \(rank 2\) was started .*{sentence}", said.pop())
@@ -272,16 +272,11 @@ def test_each_group_on_one_store_has_terms_of_its_own():
 # A stranger here is a real worker that was shown a forged store: it finds the group's members there, but other terms.
 # The groups are dynamic, which take in whoever introduces himself properly: only the transport can keep him out.
 
-TERMS_KEY = "rpc_prefix_{}/torchwire/terms"
-ROSTER_KEY = "rpc_prefix_{}/torchwire/roster"
 HEAD_OF_TERMS = struct.Struct("<IIQ")  # magic, protocol version, group id
 HEAD_OF_ROSTER = struct.Struct("<IIIQ")  # magic, protocol version, world size, group id
 
 REFUSED = "refused a connection from "
 
-needs_transport = pytest.mark.skipif(
-    "wire_tcp" not in torchwire._C.TRANSPORTS, reason="this build has no transport that asks for a proof"
-)
 over_each_transport = pytest.mark.parametrize("transports", [["wire_tcp"], None], ids=["wire_tcp", "default"])
 
 
@@ -338,7 +333,6 @@ def check_refusals(group):
         assert "stranger" not in worker.output()
 
 
-@needs_transport
 @over_each_transport
 def test_a_worker_with_a_wrong_secret_is_refused(transports):
     with running_with_terms(SECRET, transports) as (group, store):
@@ -350,7 +344,6 @@ def test_a_worker_with_a_wrong_secret_is_refused(transports):
         check_refusals(group)
 
 
-@needs_transport
 @over_each_transport
 def test_a_member_of_another_group_with_the_same_secret_is_refused(transports):
     with running_with_terms(SECRET, transports) as (group, store), running_with_terms(SECRET, transports) as (_, other):
@@ -394,7 +387,7 @@ class Recorder:
 
 
 def say(port, words):
-    """Says the words on a connection of one's own, and waits until the other side closes it; returns the own address."""
+    """Says the words on a connection of its own until the other side closes it; returns the address it came from."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.settimeout(60)
         address = "%s:%d" % connection.getsockname()
@@ -405,7 +398,6 @@ def say(port, words):
         return address
 
 
-@needs_transport
 def test_what_a_worker_once_said_does_not_let_anybody_else_in():
     store = HostedStore()
     port = free_port()
@@ -422,3 +414,41 @@ def test_what_a_worker_once_said_does_not_let_anybody_else_in():
             wait_until(lambda address=address: REFUSED + address in group[0].output())
         check(group)
         group.shut_down()
+
+
+def unix_sockets_of(worker):
+    """The abstract Unix sockets on which it listens, as Python's addresses."""
+    name = f"@torchwire-{worker.pid}-"
+    with open("/proc/net/unix") as table:
+        return ["\0" + line.split()[-1][1:] for line in table if name in line]
+
+
+def say_by_unix_socket(address, words, user=None):
+    """Says the words until the other side closes the connection; returns how the log will call this process."""
+    if user is not None:
+        os.setuid(user)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(60)
+        connection.connect(address)
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(words)
+            while connection.recv(65536):
+                pass
+    return f"process {os.getpid()} of user {os.getuid()}"
+
+
+@pytest.mark.parametrize(
+    "user",
+    [None, pytest.param(65534, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root"))],
+    ids=["same user", "another user"],
+)
+def test_a_process_that_is_no_worker_is_refused_by_wire_shm(tmp_path, user):
+    with running(2, tmp_path) as group, Group(1) as outside:
+        addresses = unix_sockets_of(group[0])
+        if not addresses:
+            pytest.skip("wire_shm does not work here")
+        for address in addresses:
+            name = outside[0].run(say_by_unix_socket, address, b"nonsense" * 1000, user)
+            wait_until(lambda name=name: REFUSED + name in group[0].output())
+        assert ("it runs as another user" in group[0].output()) == (user is not None)
+        check(group)
