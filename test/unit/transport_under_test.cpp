@@ -1,0 +1,132 @@
+#include "test/unit/transport_under_test.h"
+
+#include <tensorpipe/transport/uv/factory.h>
+
+#include <utility>
+
+#if TORCHWIRE_OWN_TRANSPORTS
+#include "backend/transport/group_key.h"
+#include "backend/transport/loop.h"
+#include "backend/transport/shm_transport.h"
+#include "backend/transport/tcp_transport.h"
+#endif
+
+namespace torchwire {
+namespace {
+
+const std::string kSecret = "0123456789abcdef0123456789abcdef";
+const std::string kGreeting = "hello";
+
+TransportKind referenceKind() {
+  return {
+      .name = "uv",
+      .makeContext = [](const std::string&) { return tensorpipe::transport::uv::create(); },
+      .listenAddress = "127.0.0.1",
+      .isReference = true};
+}
+
+#if TORCHWIRE_OWN_TRANSPORTS
+GroupKey keyOf(const std::string& secret) {
+  return GroupKey(7, secret.empty() ? kSecret : secret);
+}
+
+std::shared_ptr<Context> makeShm(const std::string& secret) {
+  return makeShmTransport(std::make_shared<Loop>("shm"), keyOf(secret));
+}
+
+std::shared_ptr<Context> makeTcp(const std::string& secret) {
+  auto loop = std::make_shared<Loop>("tcp");
+  const TcpOptions options{.bindAddress = "127.0.0.1", .advertiseAddress = {}};
+  return makeTcpTransport(openTcpPort(std::move(loop), keyOf(secret), options), 0);
+}
+#endif
+
+Catch::ScopedMessage namedInReports(const TransportKind& kind) {
+  Catch::MessageBuilder message("INFO", CATCH_INTERNAL_LINEINFO, Catch::ResultWas::Info);
+  return Catch::ScopedMessage(message << "the transport is " << kind.name);
+}
+
+} // namespace
+
+std::vector<TransportKind> ownTransportKinds() {
+#if TORCHWIRE_OWN_TRANSPORTS
+  return {
+      {.name = "wire_shm", .makeContext = makeShm, .listenAddress = ""},
+      {.name = "wire_tcp", .makeContext = makeTcp, .listenAddress = ""}};
+#else
+  return {};
+#endif
+}
+
+std::vector<TransportKind> transportKinds() {
+  std::vector<TransportKind> kinds = ownTransportKinds();
+  kinds.insert(kinds.begin(), referenceKind());
+  return kinds;
+}
+
+TransportUnderTest::TransportUnderTest(const TransportKind& kind)
+    : kind_(kind),
+      ignoreSigpipe_(kind.isReference),
+      name_(namedInReports(kind)),
+      server_(kind.makeContext(kSecret)),
+      client_(kind.makeContext(kSecret)) {
+  REQUIRE(server_->isViable());
+  REQUIRE(client_->isViable());
+}
+
+TransportUnderTest::~TransportUnderTest() {
+  stopServer();
+  client_->join();
+}
+
+void TransportUnderTest::stopServer() {
+  listener_.reset();
+  if (server_) {
+    server_->join();
+    server_.reset();
+  }
+}
+
+Listener& TransportUnderTest::listener() {
+  if (!listener_) {
+    listener_ = listen();
+  }
+  return *listener_;
+}
+
+TransportEnd TransportUnderTest::dial(const std::string& address, const std::string& name) {
+  return TransportEnd(ledger, name, client_->connect(address));
+}
+
+std::shared_ptr<TransportEnd> TransportUnderTest::accept(CallbackNote& note, Listener& listener) {
+  auto end = std::make_shared<TransportEnd>();
+  listener.accept([this, end, &note](const TpError& error, std::shared_ptr<Connection> connection) {
+    *end = TransportEnd(ledger, "accepter", std::move(connection));
+    noting(note)(error);
+  });
+  return end;
+}
+
+ConnectedEnds TransportUnderTest::connect() {
+  CallbackNote& accepted = ledger.note("accept");
+  const auto accepter = accept(accepted, listener());
+  TransportEnd dialler = dial();
+  const CallbackNote& greeted = dialler.write(kGreeting);
+  REQUIRE(waitFor(accepted));
+  REQUIRE(accepted.succeeded());
+  const auto greeting = accepter->read();
+  REQUIRE(waitFor(greeting->note));
+  REQUIRE(waitFor(greeted));
+  REQUIRE(greeting->brought(kGreeting));
+  return {std::move(dialler), std::move(*accepter)};
+}
+
+std::vector<ConnectedEnds> TransportUnderTest::connect(size_t count) {
+  std::vector<ConnectedEnds> all;
+  for (size_t i = 0; i < count; ++i) {
+    all.push_back(connect());
+  }
+  return all;
+}
+
+} // namespace torchwire

@@ -1,0 +1,134 @@
+// The transports that the same tests run on: torchwire's own, and TensorPipe's as the reference.
+#pragma once
+
+#include <tensorpipe/transport/context.h>
+#include <tensorpipe/transport/listener.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "test/unit/transport_end.h"
+
+namespace torchwire {
+
+using tensorpipe::transport::Context;
+using tensorpipe::transport::Listener;
+
+/// A transport, and where it may differ from the others. Two sides of it can talk to each other.
+struct TransportKind {
+  /// A context with all that it stands on; joined in the end by TransportUnderTest.
+  using MakeContext = std::function<std::shared_ptr<Context>(const std::string& secret)>;
+
+  std::string name;
+  MakeContext makeContext;
+  std::string listenAddress;
+
+  /// TensorPipe's uv, of which less is asked: it accepts a connection as soon as it stands; it knows no
+  /// secrets; connect() throws for what is no address; an object that libnop cannot read ends the
+  /// process; a peer that is gone raises SIGPIPE; once its loop has ended, callbacks come inside the calls.
+  bool isReference = false;
+};
+
+/// For GENERATE(from_range(transportKinds())).
+std::vector<TransportKind> transportKinds();
+/// Those without the reference: torchwire's own.
+std::vector<TransportKind> ownTransportKinds();
+
+struct ConnectedEnds {
+  TransportEnd dialler;
+  TransportEnd accepter;
+};
+
+/// For the reference, which writes without MSG_NOSIGNAL. Python ignores the signal too.
+class IgnoreSigpipe {
+ public:
+  explicit IgnoreSigpipe(bool ignore) : before_(std::signal(SIGPIPE, ignore ? SIG_IGN : SIG_DFL)) {}
+  ~IgnoreSigpipe() {
+    std::signal(SIGPIPE, before_);
+  }
+  IgnoreSigpipe(const IgnoreSigpipe&) = delete;
+  IgnoreSigpipe& operator=(const IgnoreSigpipe&) = delete;
+
+ private:
+  void (*const before_)(int);
+};
+
+/// A server's and a client's context of one kind, and the ledger of all their callbacks. Everything is
+/// joined at its end, so declare buffers and what callbacks use before it, connections after it.
+class TransportUnderTest {
+ public:
+  /// Far more than anything takes, even under a sanitizer on a busy machine.
+  static constexpr std::chrono::seconds kPatience{20};
+
+  explicit TransportUnderTest(const TransportKind& kind);
+  ~TransportUnderTest();
+  TransportUnderTest(const TransportUnderTest&) = delete;
+  TransportUnderTest& operator=(const TransportUnderTest&) = delete;
+
+  Context& server() {
+    return *server_;
+  }
+  Context& client() {
+    return *client_;
+  }
+  /// Ends the server's side altogether: a wire_tcp's port too.
+  void stopServer();
+
+  std::shared_ptr<Listener> listen() {
+    return server_->listen(kind_.listenAddress);
+  }
+  /// The listener that connect() uses; listens from the first call on.
+  Listener& listener();
+
+  /// The client's end of a connection that nobody may have accepted yet.
+  TransportEnd dial(const std::string& address, const std::string& name = "dialler");
+  TransportEnd dial() {
+    return dial(listener().addr());
+  }
+  /// Accepts one connection; the end is to be used once the note says that it was called.
+  std::shared_ptr<TransportEnd> accept(CallbackNote& note, Listener& listener);
+  std::shared_ptr<TransportEnd> accept() {
+    return accept(ledger.note("accept"), listener());
+  }
+
+  /// A connection between the two sides. Torchwire's listeners show a connection only when the first
+  /// message has come, so every connection starts with a greeting from the dialler.
+  ConnectedEnds connect();
+  std::vector<ConnectedEnds> connect(size_t count);
+
+  const TransportKind& kind() const {
+    return kind_;
+  }
+
+  /// Waits until all callbacks have been called.
+  bool settle() {
+    return ledger.bell().waitUntil([this] { return ledger.allCalled(); }, kPatience);
+  }
+  template <typename Condition>
+  bool waitUntil(Condition holds) {
+    return ledger.bell().waitUntil(holds, kPatience);
+  }
+
+  bool waitFor(const CallbackNote& note) {
+    return waitUntil([&note] { return note.called(); });
+  }
+
+ private:
+  const TransportKind kind_;
+  const IgnoreSigpipe ignoreSigpipe_;
+  const Catch::ScopedMessage name_; // in the report of every failure, also of the ledger's
+
+ public:
+  CallbackLedger ledger;
+
+ private:
+  std::shared_ptr<Context> server_, client_;
+  std::shared_ptr<Listener> listener_;
+};
+
+} // namespace torchwire
