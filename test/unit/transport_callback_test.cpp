@@ -32,11 +32,11 @@ class InlineWatch {
       noting(note)(error);
     };
   }
-  Connection::read_callback_fn watchRead(CallbackNote& note) {
+  TpConnection::read_callback_fn watchRead(CallbackNote& note) {
     return [watched = watch(note)](const TpError& error, const void*, size_t) { watched(error); };
   }
-  Listener::accept_callback_fn watchAccept(CallbackNote& note) {
-    return [watched = watch(note)](const TpError& error, std::shared_ptr<Connection>) {
+  TpListener::accept_callback_fn watchAccept(CallbackNote& note) {
+    return [watched = watch(note)](const TpError& error, std::shared_ptr<TpConnection>) {
       watched(error);
     };
   }
@@ -51,7 +51,7 @@ class InlineWatch {
   std::atomic<bool> cameInside_{false};
 };
 
-void readAndWrite(InlineWatch& watch, CallbackLedger& ledger, Connection& connection) {
+void readAndWrite(InlineWatch& watch, CallbackLedger& ledger, TpConnection& connection) {
   static const std::string kText = "text";
   CallbackNote& read = ledger.note("read");
   CallbackNote& written = ledger.note("write");
@@ -96,7 +96,7 @@ TEST_CASE("callbacks of errors do not come inside the calls", "[transport_callba
   CallbackLedger& ledger = transport.ledger;
   CallbackNote& accepted = ledger.note("accept");
   CallbackNote& late = ledger.note("accept after the close");
-  Listener& listener = transport.listener();
+  TpListener& listener = transport.listener();
   watch.during([&] { listener.accept(watch.watchAccept(accepted)); });
   readAndWrite(watch, ledger, *dialler.connection());
   watch.during([&] { dialler.close(); });
@@ -143,7 +143,7 @@ TEST_CASE("a callback can start reads, writes and dials", "[transport_callback]"
   const std::string address = transport.listener().addr();
   const auto returned = dialler.read();
   CallbackNote& finished = transport.ledger.note("read that answers and dials");
-  std::shared_ptr<Connection> dialled;
+  std::shared_ptr<TpConnection> dialled;
   accepter.connection()->read([&, connection = accepter.connection()](
                                   const TpError& error, const void* data, size_t length) {
     TransportEnd(transport.ledger, "accepter", connection)
@@ -163,12 +163,12 @@ TEST_CASE("a callback can start reads, writes and dials", "[transport_callback]"
 
 TEST_CASE("a callback can ask for the listener's address and accept more", "[transport_callback]") {
   TransportUnderTest transport(GENERATE(from_range(transportKinds())));
-  Listener& listener = transport.listener();
+  TpListener& listener = transport.listener();
   const std::string address = listener.addr();
   CallbackNote& asked = transport.ledger.note("accept that asks");
   CallbackNote& second = transport.ledger.note("second accept");
   std::string seen;
-  listener.accept([&](const TpError& error, std::shared_ptr<Connection>) {
+  listener.accept([&](const TpError& error, std::shared_ptr<TpConnection>) {
     seen = listener.addr();
     transport.accept(second, listener);
     noting(asked)(error);
@@ -188,7 +188,7 @@ TEST_CASE("a connection can be destroyed in its own callbacks", "[transport_call
   CallbackNote& destroyed = transport.ledger.note("callback that destroys");
   auto connection = accepter.connection();
   accepter.drop();
-  Connection* const raw = connection.get(); // the callback owns the connection alone
+  TpConnection* const raw = connection.get(); // the callback owns the connection alone
   SECTION("a read") {
     dialler.write("the end");
     raw->read([&destroyed, connection = std::move(connection)](
@@ -231,13 +231,13 @@ TEST_CASE("a connection can be destroyed in its own callbacks", "[transport_call
 TEST_CASE("a listener can be destroyed in its own callbacks", "[transport_callback]") {
   TransportUnderTest transport(GENERATE(from_range(transportKinds())));
   auto listener = transport.listen();
-  Listener* const raw = listener.get();
+  TpListener* const raw = listener.get();
   CallbackNote& destroyed = transport.ledger.note("accept that destroys");
   TransportEnd dialler = transport.dial(raw->addr());
   dialler.write("hello");
-  std::shared_ptr<Connection> accepted;
+  std::shared_ptr<TpConnection> accepted;
   raw->accept([&, listener = std::move(listener)](
-                  const TpError& error, std::shared_ptr<Connection> connection) mutable {
+                  const TpError& error, std::shared_ptr<TpConnection> connection) mutable {
     listener.reset();
     accepted = std::move(connection);
     noting(destroyed)(error);

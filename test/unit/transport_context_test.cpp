@@ -50,7 +50,7 @@ TEST_CASE("what is asked of a closed context fails through the callbacks", "[tra
   const std::string address = transport.listener().addr();
   const bool joined = GENERATE(false, true);
   CAPTURE(joined);
-  for (Context* context : {&transport.server(), &transport.client()}) {
+  for (TpContext* context : {&transport.server(), &transport.client()}) {
     joined ? context->join() : context->close();
   }
   TransportEnd dialler = transport.dial(address);
@@ -132,7 +132,7 @@ TEST_CASE("joins from several threads all wait for the end", "[transport_context
 TEST_CASE("connections and listeners may outlive their context", "[transport_context]") {
   const TransportKind kind = GENERATE(from_range(transportKinds()));
   TransportUnderTest transport(kind);
-  auto context = kind.makeContext("");
+  auto context = kind.makeContext(kGroupSecret);
   auto listener = context->listen(kind.listenAddress);
   TransportEnd end(transport.ledger, "survivor", context->connect(listener->addr()));
   const auto pending = end.read();
@@ -151,7 +151,7 @@ TEST_CASE("a context without work comes and goes", "[transport_context]") {
   const TransportKind kind = GENERATE(from_range(transportKinds()));
   CAPTURE(kind.name);
   for (int i = 0; i < 20; ++i) {
-    const auto context = kind.makeContext("");
+    const auto context = kind.makeContext(kGroupSecret);
     CHECK(context->isViable());
     if (i % 2 == 0) {
       context->join(); // else its destructor does
@@ -162,7 +162,7 @@ TEST_CASE("a context without work comes and goes", "[transport_context]") {
 TEST_CASE("contexts are dropped with all that they carry", "[transport_context]") {
   const TransportKind kind = GENERATE(from_range(transportKinds()));
   TransportUnderTest transport(kind);
-  auto context = kind.makeContext("");
+  auto context = kind.makeContext(kGroupSecret);
   auto listener = context->listen(kind.listenAddress);
   TransportEnd end(transport.ledger, "dialler", context->connect(listener->addr()));
   const auto reading = end.read();

@@ -14,7 +14,7 @@
 
 namespace torchwire {
 
-using tensorpipe::transport::Connection;
+using TpConnection = tensorpipe::transport::Connection;
 using TpError = tensorpipe::Error;
 
 /// A callback that notes its error.
@@ -82,7 +82,7 @@ class CallbackSeries : public std::enable_shared_from_this<CallbackSeries> {
 class TransportEnd {
  public:
   TransportEnd() = default;
-  TransportEnd(CallbackLedger& ledger, std::string name, std::shared_ptr<Connection> connection)
+  TransportEnd(CallbackLedger& ledger, std::string name, std::shared_ptr<TpConnection> connection)
       : ledger_(&ledger), name_(std::move(name)), connection_(std::move(connection)) {}
 
   CallbackNote& write(std::string bytes);
@@ -105,7 +105,7 @@ class TransportEnd {
   void drop() {
     connection_.reset();
   }
-  const std::shared_ptr<Connection>& connection() const {
+  const std::shared_ptr<TpConnection>& connection() const {
     return connection_;
   }
 
@@ -116,7 +116,7 @@ class TransportEnd {
 
   CallbackLedger* ledger_ = nullptr;
   std::string name_;
-  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<TpConnection> connection_;
 };
 
 } // namespace torchwire

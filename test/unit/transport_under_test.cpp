@@ -4,17 +4,14 @@
 
 #include <utility>
 
-#if TORCHWIRE_OWN_TRANSPORTS
 #include "backend/transport/group_key.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/shm_transport.h"
 #include "backend/transport/tcp_transport.h"
-#endif
 
 namespace torchwire {
 namespace {
 
-const std::string kSecret = "0123456789abcdef0123456789abcdef";
 const std::string kGreeting = "hello";
 
 TransportKind referenceKind() {
@@ -25,21 +22,15 @@ TransportKind referenceKind() {
       .isReference = true};
 }
 
-#if TORCHWIRE_OWN_TRANSPORTS
-GroupKey keyOf(const std::string& secret) {
-  return GroupKey(7, secret.empty() ? kSecret : secret);
+std::shared_ptr<TpContext> makeShm(const std::string& secret) {
+  return makeShmTransport(Loop::start("shm"), GroupKey(7, secret));
 }
 
-std::shared_ptr<Context> makeShm(const std::string& secret) {
-  return makeShmTransport(std::make_shared<Loop>("shm"), keyOf(secret));
-}
-
-std::shared_ptr<Context> makeTcp(const std::string& secret) {
-  auto loop = std::make_shared<Loop>("tcp");
+std::shared_ptr<TpContext> makeTcp(const std::string& secret) {
+  auto loop = Loop::start("tcp");
   const TcpOptions options{.bindAddress = "127.0.0.1", .advertiseAddress = {}};
-  return makeTcpTransport(openTcpPort(std::move(loop), keyOf(secret), options), 0);
+  return makeTcpTransport(openTcpPort(std::move(loop), GroupKey(7, secret), options), 0);
 }
-#endif
 
 Catch::ScopedMessage namedInReports(const TransportKind& kind) {
   Catch::MessageBuilder message("INFO", CATCH_INTERNAL_LINEINFO, Catch::ResultWas::Info);
@@ -49,13 +40,9 @@ Catch::ScopedMessage namedInReports(const TransportKind& kind) {
 } // namespace
 
 std::vector<TransportKind> ownTransportKinds() {
-#if TORCHWIRE_OWN_TRANSPORTS
   return {
       {.name = "wire_shm", .makeContext = makeShm, .listenAddress = ""},
       {.name = "wire_tcp", .makeContext = makeTcp, .listenAddress = ""}};
-#else
-  return {};
-#endif
 }
 
 std::vector<TransportKind> transportKinds() {
@@ -68,8 +55,8 @@ TransportUnderTest::TransportUnderTest(const TransportKind& kind)
     : kind_(kind),
       ignoreSigpipe_(kind.isReference),
       name_(namedInReports(kind)),
-      server_(kind.makeContext(kSecret)),
-      client_(kind.makeContext(kSecret)) {
+      server_(kind.makeContext(kGroupSecret)),
+      client_(kind.makeContext(kGroupSecret)) {
   REQUIRE(server_->isViable());
   REQUIRE(client_->isViable());
 }
@@ -87,7 +74,7 @@ void TransportUnderTest::stopServer() {
   }
 }
 
-Listener& TransportUnderTest::listener() {
+TpListener& TransportUnderTest::listener() {
   if (!listener_) {
     listener_ = listen();
   }
@@ -98,12 +85,13 @@ TransportEnd TransportUnderTest::dial(const std::string& address, const std::str
   return TransportEnd(ledger, name, client_->connect(address));
 }
 
-std::shared_ptr<TransportEnd> TransportUnderTest::accept(CallbackNote& note, Listener& listener) {
+std::shared_ptr<TransportEnd> TransportUnderTest::accept(CallbackNote& note, TpListener& listener) {
   auto end = std::make_shared<TransportEnd>();
-  listener.accept([this, end, &note](const TpError& error, std::shared_ptr<Connection> connection) {
-    *end = TransportEnd(ledger, "accepter", std::move(connection));
-    noting(note)(error);
-  });
+  listener.accept(
+      [this, end, &note](const TpError& error, std::shared_ptr<TpConnection> connection) {
+        *end = TransportEnd(ledger, "accepter", std::move(connection));
+        noting(note)(error);
+      });
   return end;
 }
 

@@ -16,13 +16,16 @@
 
 namespace torchwire {
 
-using tensorpipe::transport::Context;
-using tensorpipe::transport::Listener;
+using TpContext = tensorpipe::transport::Context;
+using TpListener = tensorpipe::transport::Listener;
+
+/// What the two sides under test have in common.
+inline const std::string kGroupSecret = "0123456789abcdef0123456789abcdef";
 
 /// A transport, and where it may differ from the others. Two sides of it can talk to each other.
 struct TransportKind {
   /// A context with all that it stands on; joined in the end by TransportUnderTest.
-  using MakeContext = std::function<std::shared_ptr<Context>(const std::string& secret)>;
+  using MakeContext = std::function<std::shared_ptr<TpContext>(const std::string& secret)>;
 
   std::string name;
   MakeContext makeContext;
@@ -70,20 +73,20 @@ class TransportUnderTest {
   TransportUnderTest(const TransportUnderTest&) = delete;
   TransportUnderTest& operator=(const TransportUnderTest&) = delete;
 
-  Context& server() {
+  TpContext& server() {
     return *server_;
   }
-  Context& client() {
+  TpContext& client() {
     return *client_;
   }
   /// Ends the server's side altogether: a wire_tcp's port too.
   void stopServer();
 
-  std::shared_ptr<Listener> listen() {
+  std::shared_ptr<TpListener> listen() {
     return server_->listen(kind_.listenAddress);
   }
   /// The listener that connect() uses; listens from the first call on.
-  Listener& listener();
+  TpListener& listener();
 
   /// The client's end of a connection that nobody may have accepted yet.
   TransportEnd dial(const std::string& address, const std::string& name = "dialler");
@@ -91,7 +94,7 @@ class TransportUnderTest {
     return dial(listener().addr());
   }
   /// Accepts one connection; the end is to be used once the note says that it was called.
-  std::shared_ptr<TransportEnd> accept(CallbackNote& note, Listener& listener);
+  std::shared_ptr<TransportEnd> accept(CallbackNote& note, TpListener& listener);
   std::shared_ptr<TransportEnd> accept() {
     return accept(ledger.note("accept"), listener());
   }
@@ -127,8 +130,8 @@ class TransportUnderTest {
   CallbackLedger ledger;
 
  private:
-  std::shared_ptr<Context> server_, client_;
-  std::shared_ptr<Listener> listener_;
+  std::shared_ptr<TpContext> server_, client_;
+  std::shared_ptr<TpListener> listener_;
 };
 
 } // namespace torchwire

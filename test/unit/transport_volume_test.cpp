@@ -35,8 +35,8 @@ TEST_CASE("a message of 64 MiB arrives whole", "[transport_volume]") {
 TEST_CASE("both ends can write much at once before either reads", "[transport_volume]") {
   TransportUnderTest transport(GENERATE(from_range(transportKinds())));
   auto [dialler, accepter] = transport.connect();
-  const std::string there = patterned(24 * kMiB, 1);
-  const std::string back = patterned(24 * kMiB, 2);
+  const std::string there = patterned(16 * kMiB, 1);
+  const std::string back = patterned(16 * kMiB, 2);
   dialler.write(there);
   accepter.write(back);
   const auto arrived = accepter.read();
@@ -50,7 +50,7 @@ TEST_CASE("messages of about every power of two arrive", "[transport_volume]") {
   TransportUnderTest transport(GENERATE(from_range(transportKinds())));
   auto [dialler, accepter] = transport.connect();
   std::vector<std::string> all;
-  for (size_t power = 0; power <= 23; ++power) {
+  for (size_t power = 0; power <= 22; ++power) {
     for (int near = -17; near <= 17; ++near) {
       if (power < 18 || near % 8 == 0 || near == 1 || near == -1) {
         const auto size = static_cast<int64_t>(1) << power;
@@ -68,7 +68,7 @@ TEST_CASE("sizes that do not divide a ring come around it many times", "[transpo
   auto [dialler, accepter] = transport.connect();
   const size_t size = GENERATE(4093, 65'521, 1'048'573);
   CAPTURE(size);
-  const std::vector<std::string> all = messages(32 * kMiB / size, size, size);
+  const std::vector<std::string> all = messages(16 * kMiB / size, size, size);
   dialler.writeAll(all);
   accepter.readAll(all);
   REQUIRE(transport.settle());
@@ -77,7 +77,7 @@ TEST_CASE("sizes that do not divide a ring come around it many times", "[transpo
 TEST_CASE("many small messages arrive in order", "[transport_volume]") {
   TransportUnderTest transport(GENERATE(from_range(transportKinds())));
   auto [dialler, accepter] = transport.connect();
-  const std::vector<std::string> all = messages(20'000, 1, 300);
+  const std::vector<std::string> all = messages(10'000, 1, 300);
   SECTION("read after they were written") {
     const CallbackNote& written = dialler.writeAll(messages(1000, 1, 30));
     REQUIRE(transport.waitFor(written));
