@@ -89,13 +89,13 @@ def test_a_group_across_hosts_uses_the_route_to_its_store(across, store, address
         check_calls(group)
         for worker, address in zip(group, addresses):
             host, reason = worker.run(own_address)
-            assert host == f"uv://{address}"
+            assert host == f"wire_tcp://{address}"
             assert reason.startswith("route to the store at ")
-        assert group[0].run(addresses_of_peers) == [f"uv://{addresses[1]}"]
+        assert group[0].run(addresses_of_peers) == [f"wire_tcp://{addresses[1]}"]
         group.shut_down()
 
 
-@pytest.mark.parametrize("channels", [["mpt_uv"], ["basic"]])
+@pytest.mark.parametrize("channels", [["mpt_wire_tcp"], ["basic"]])
 def test_large_tensors_cross_the_network_through_each_channel(across, channels):
     with across() as group:
         group.init(V4_STORE, _channels=channels)
@@ -116,7 +116,7 @@ def test_an_environment_variable_names_the_interface(across, environment, reason
     with across(**environment) as group:
         group.init(V4_STORE)
         check_calls(group)
-        assert group.all(own_address) == [(f"uv://{address}", reason) for address in Hosts.ADDRESSES[1]]
+        assert group.all(own_address) == [(f"wire_tcp://{address}", reason) for address in Hosts.ADDRESSES[1]]
         group.shut_down()
 
 
@@ -124,7 +124,7 @@ def test_the_option_precedes_the_environment(across):
     with across(TP_SOCKET_IFNAME="net0") as group:
         init_each(group, V4_STORE, *({"bind_address": address} for address in Hosts.ADDRESSES[1]))
         check_calls(group)
-        assert group.all(own_address) == [(f"uv://{address}", "bind_address") for address in Hosts.ADDRESSES[1]]
+        assert group.all(own_address) == [(f"wire_tcp://{address}", "bind_address") for address in Hosts.ADDRESSES[1]]
         group.shut_down()
 
 
@@ -133,7 +133,7 @@ def test_a_worker_listens_everywhere_and_advertises_one_address(across):
         options = [{"bind_address": "0.0.0.0", "advertise_address": address} for address in Hosts.ADDRESSES[1]]
         init_each(group, V4_STORE, *options)
         check_calls(group)
-        assert group.all(addresses_of_peers) == [[f"uv://{address}"] for address in reversed(Hosts.ADDRESSES[1])]
+        assert group.all(addresses_of_peers) == [[f"wire_tcp://{address}"] for address in reversed(Hosts.ADDRESSES[1])]
         group.shut_down()
 
 
@@ -141,7 +141,7 @@ def test_a_worker_that_listens_everywhere_advertises_a_reachable_address(across)
     with across() as group:
         group.init(V4_STORE, bind_address="0.0.0.0")
         check_calls(group)
-        assert group.all(addresses_of_peers) == [[f"uv://{address}"] for address in reversed(Hosts.ADDRESSES[0])]
+        assert group.all(addresses_of_peers) == [[f"wire_tcp://{address}"] for address in reversed(Hosts.ADDRESSES[0])]
         group.shut_down()
 
 
@@ -150,7 +150,7 @@ def test_a_port_can_be_chosen(across):
         options = [{"bind_address": f"{address}:40000"} for address in Hosts.ADDRESSES[0]]
         init_each(group, V4_STORE, *options)
         check_calls(group)
-        assert group[0].run(own_details) == f"uv://{Hosts.ADDRESSES[0][0]}:40000"
+        assert group[0].run(own_details) == f"wire_tcp://{Hosts.ADDRESSES[0][0]}:40000"
         group.shut_down()
 
 
@@ -163,7 +163,7 @@ def test_an_address_that_leads_nowhere_is_named_by_who_cannot_reach_it(across):
     with across() as group:
         options = [{}, {"bind_address": "0.0.0.0", "advertise_address": "10.77.0.99"}]
         init_each(group, V4_STORE, *options)
-        with pytest.raises(WorkerError, match=r"cannot reach worker 'worker1' \(rank 1\) at uv://10\.77\.0\.99"):
+        with pytest.raises(WorkerError, match=r"cannot reach worker 'worker1' \(rank 1\) at wire_tcp://10\.77\.0\.99"):
             group[0].run(rpc.rpc_sync, "worker1", echo, (1,))
         # The other way works, and once there is a link it serves both.
         assert group[1].run(rpc.rpc_sync, "worker0", echo, (1,)) == 1
