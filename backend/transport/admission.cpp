@@ -77,7 +77,7 @@ std::string describe(Answer answer) {
     case Answer::otherGroup:
       return "it belongs to another RPC group: check the address of the rendezvous store";
     case Answer::noSuchLane:
-      return "nobody listens on the lane that was asked for: give all workers the same _channels";
+      return "nobody listens on the lane that was asked for: the worker shuts down, or has other _channels";
     case Answer::wrongProof:
       return "the group secrets differ: give all workers the same secret (option `secret` or "
              "TORCHWIRE_SECRET_FILE)";

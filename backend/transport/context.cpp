@@ -33,11 +33,17 @@ std::shared_ptr<tensorpipe::transport::Connection> TransportContext::connect(std
 
 std::shared_ptr<tensorpipe::transport::Listener> TransportContext::listen(std::string) {
   auto lobby = std::make_shared<Lobby>(port_, conversations_, lane_);
+  auto listener = std::make_shared<Listener>(port_, lane_, lobby);
+  bool tooLate = false;
   {
     MutexLock lock(mutex_);
-    lobbies_.push_back(lobby);
+    lobbies_.push_back(std::move(lobby));
+    tooLate = closed_;
   }
-  return std::make_shared<Listener>(port_, lane_, std::move(lobby));
+  if (tooLate) {
+    listener->close();
+  }
+  return listener;
 }
 
 bool TransportContext::isViable() const {
@@ -54,6 +60,7 @@ void TransportContext::close() {
   std::vector<std::shared_ptr<Lobby>> lobbies;
   {
     MutexLock lock(mutex_);
+    closed_ = true;
     lobbies.swap(lobbies_);
   }
   for (auto& lobby : lobbies) {
@@ -63,9 +70,6 @@ void TransportContext::close() {
 }
 
 void TransportContext::join() {
-  if (joined_.exchange(true)) {
-    return;
-  }
   close();
   conversations_->awaitEnd();
   // What was posted before, closing the lobbies for one, has been done when this has.

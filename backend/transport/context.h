@@ -3,7 +3,6 @@
 
 #include <tensorpipe/transport/context.h>
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,10 +34,10 @@ class TransportContext final : public tensorpipe::transport::Context {
   const uint8_t lane_;
   const std::string domain_;
   const std::shared_ptr<Conversations> conversations_;
-  std::atomic<bool> joined_{false};
 
   Mutex mutex_;
   std::vector<std::shared_ptr<Lobby>> lobbies_ GUARDED_BY(mutex_);
+  bool closed_ GUARDED_BY(mutex_) = false;
 };
 
 } // namespace torchwire
