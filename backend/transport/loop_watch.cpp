@@ -39,13 +39,21 @@ void FdWatch::want(int readiness) {
     uv_poll_stop(handle_);
     return;
   }
-  uv_poll_start(handle_, readiness, [](uv_poll_t* handle, int, int) {
-    auto* watch = static_cast<FdWatch*>(handle->data);
-    if (watch != nullptr) {
-      const auto ready = watch->ready_; // the watch may go while this runs
-      (*ready)();
-    }
-  });
+  uv_poll_start(handle_, readiness, onPoll);
+}
+
+void FdWatch::onPoll(uv_poll_t* handle, int error, int) {
+  auto* watch = static_cast<FdWatch*>(handle->data);
+  if (watch == nullptr) {
+    return;
+  }
+  if (error != 0) {
+    // libuv stops watching a socket that has an error. There may be bytes before it, and whoever reads
+    // those waits to be told that there is more.
+    uv_poll_start(handle, watch->wanted_, onPoll);
+  }
+  const auto ready = watch->ready_; // the watch may go while this runs
+  (*ready)();
 }
 
 LoopTimer::LoopTimer(Loop& loop) : handle_(new uv_timer_t()) {

@@ -27,6 +27,8 @@ class FdWatch {
   void want(int readiness);
 
  private:
+  static void onPoll(uv_poll_t* handle, int error, int readiness);
+
   uv_poll_t* const handle_; // libuv needs it a while longer than this object lives
   const std::shared_ptr<const Ready> ready_;
   int wanted_ = 0;
