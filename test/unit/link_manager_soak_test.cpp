@@ -1,7 +1,6 @@
 // Many frames over links that break all the time. TORCHWIRE_TEST_SEED repeats the run of one seed.
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <memory>
 #include <random>
 #include <set>
@@ -10,6 +9,7 @@
 #include "backend/link_manager.h"
 #include "test/unit/faulty_link.h"
 #include "test/unit/memory_worker.h"
+#include "test/unit/seeds.h"
 
 using namespace torchwire;
 using Style = MemoryNetwork::Style;
@@ -17,17 +17,6 @@ using Style = MemoryNetwork::Style;
 namespace {
 
 constexpr WorkerId kWorkers = 3;
-
-std::vector<unsigned> seeds(unsigned count) {
-  if (const char* chosen = std::getenv("TORCHWIRE_TEST_SEED")) {
-    return {static_cast<unsigned>(std::strtoul(chosen, nullptr, 10))};
-  }
-  std::vector<unsigned> all;
-  for (unsigned seed = 1; seed <= count; ++seed) {
-    all.push_back(seed);
-  }
-  return all;
-}
 
 FaultPlan planOf(unsigned seed, WorkerId id) {
   FaultPlan plan;
