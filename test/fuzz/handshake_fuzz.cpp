@@ -1,0 +1,197 @@
+// The handshake, with somebody in between who may change, cut, invent and replay every message.
+
+#include <sodium.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "backend/transport/admission.h"
+#include "backend/transport/group_key.h"
+#include "test/fuzz/fuzz.h"
+
+namespace torchwire {
+namespace {
+
+constexpr int kMostConversations = 3;
+constexpr size_t kLongestMessage = 256;
+constexpr uint64_t kGroup = 7, kOtherGroup = 8;
+
+// ---- numbers that are the same in each run, so that a finding can be repeated ------------------------
+
+uint64_t drawn = 0;
+
+uint32_t draw() {
+  return static_cast<uint32_t>(++drawn * 2654435761U);
+}
+
+void drawInto(void* into, size_t size) {
+  for (size_t i = 0; i < size; ++i) {
+    static_cast<unsigned char*>(into)[i] = static_cast<unsigned char>(draw() >> 24);
+  }
+}
+
+randombytes_implementation counting{
+    [] { return "counting"; }, draw, nullptr, nullptr, drawInto, nullptr};
+
+// ---- who talks ---------------------------------------------------------------------------------------
+
+struct Party {
+  const GroupKey* key;
+  Medium medium;
+  uint8_t lane; // dialled, or listened on
+  bool operator==(const Party&) const = default;
+};
+
+Party chooseParty(Script& script) {
+  static const std::array<GroupKey, 3> keys = {
+      GroupKey(kGroup, "sixteen bytes at least"),
+      GroupKey(kGroup, "another secret of this length"),
+      GroupKey(kOtherGroup, "sixteen bytes at least"),
+  };
+  return {
+      &keys[script.ConsumeIntegralInRange<size_t>(0, keys.size() - 1)],
+      script.ConsumeBool() ? Medium::shm : Medium::tcp,
+      script.ConsumeIntegral<uint8_t>(),
+  };
+}
+
+/// Passes messages on, or not quite.
+class Intruder {
+ public:
+  explicit Intruder(Script& script) : script_(script) {}
+
+  HandshakeBytes deliver(const HandshakeBytes& sent) {
+    HandshakeBytes delivered = tamper(sent);
+    heard_.push_back(sent);
+    isHonest_ = isHonest_ && delivered == sent;
+    return delivered;
+  }
+  /// Whether all arrived as it was sent.
+  bool isHonest() const {
+    return isHonest_;
+  }
+  void beginAnew() {
+    isHonest_ = true;
+  }
+
+ private:
+  enum class Trick { none, change, cut, extend, replay, invent, kMaxValue = invent };
+
+  HandshakeBytes tamper(HandshakeBytes message) {
+    switch (script_.ConsumeEnum<Trick>()) {
+      case Trick::none:
+        break;
+      case Trick::change:
+        if (!message.empty()) {
+          const size_t at = script_.ConsumeIntegralInRange<size_t>(0, message.size() - 1);
+          message[at] ^= script_.ConsumeIntegral<unsigned char>();
+        }
+        break;
+      case Trick::cut:
+        message.resize(script_.ConsumeIntegralInRange<size_t>(0, message.size()));
+        break;
+      case Trick::extend:
+        message.resize(script_.ConsumeIntegralInRange<size_t>(message.size(), kLongestMessage));
+        break;
+      case Trick::replay:
+        return heard_.empty()
+            ? message
+            : heard_[script_.ConsumeIntegralInRange<size_t>(0, heard_.size() - 1)];
+      case Trick::invent:
+        return script_.ConsumeBytes<unsigned char>(
+            script_.ConsumeIntegralInRange<size_t>(0, kLongestMessage));
+    }
+    return message;
+  }
+
+  Script& script_;
+  std::vector<HandshakeBytes> heard_; // from both, also in earlier conversations
+  bool isHonest_ = true;
+};
+
+// ---- what they say -----------------------------------------------------------------------------------
+
+Answer expectedAnswer(const Party& dialling, const Party& accepting) {
+  if (dialling.medium != accepting.medium) {
+    return Answer::otherMedium;
+  }
+  if (dialling.key->groupId() != accepting.key->groupId()) {
+    return Answer::otherGroup;
+  }
+  return dialling.lane == accepting.lane ? Answer::welcome : Answer::noSuchLane;
+}
+
+bool revealsNothing(const HandshakeBytes& verdict) {
+  return std::all_of(
+      verdict.begin() + 1, verdict.end(), [](unsigned char byte) { return byte == 0; });
+}
+
+/// Both sides as the transports drive them: Door::Guest and Dialler.
+void talk(const Party& dialling, const Party& accepting, bool memoryIsGood, Intruder& between) {
+  Applicant applicant(*dialling.key, dialling.medium, dialling.lane);
+  Porter porter(*accepting.key, accepting.medium);
+
+  const Porter::Reply reply = porter.challenge(
+      between.deliver(applicant.greet()), [&](uint8_t lane) { return lane == accepting.lane; });
+  require(reply.send.size() == kChallengeSize, "a challenge has its size");
+  require(
+      !between.isHonest() || reply.answer == expectedAnswer(dialling, accepting),
+      "an unchanged greeting gets the right answer");
+
+  const Applicant::Step step = applicant.answerChallenge(between.deliver(reply.send));
+  require(step.send.empty() != step.refusal.empty(), "the dialling side goes on or says why not");
+  require(step.send.empty() || step.send.size() == kProofSize, "a proof has its size");
+
+  bool admitted = false;
+  HandshakeBytes verdict;
+  const HandshakeBytes proof = between.deliver(step.send);
+  if (reply.answer == Answer::welcome) {
+    admitted = porter.check(proof);
+    require(!admitted || between.isHonest(), "nobody is admitted with changed bytes");
+    require(!admitted || dialling == accepting, "nobody is admitted to another's place");
+    require(!admitted || porter.lane() == dialling.lane, "the lane is the one that was dialled");
+    const Answer judgement = admitted && !memoryIsGood ? Answer::badMemory : Answer::welcome;
+    verdict = porter.verdict(admitted ? judgement : Answer::wrongProof);
+    require(verdict.size() == kVerdictSize, "a verdict has its size");
+    admitted = admitted && memoryIsGood;
+    require(admitted || revealsNothing(verdict), "who is refused learns nothing");
+  }
+
+  const HandshakeBytes judged = between.deliver(verdict);
+  const bool trusts = !step.send.empty() && !applicant.judge(judged);
+  require(!trusts || (admitted && between.isHonest()), "only who admits this side is trusted");
+  require(
+      admitted == trusts || !between.isHonest() || dialling != accepting,
+      "without an intruder both come to the same end");
+  require(
+      trusts || !between.isHonest() || dialling != accepting || !memoryIsGood,
+      "without an intruder members of a group find each other");
+}
+
+void run(Script script) {
+  drawn = 0;
+  const Party first = chooseParty(script);
+  const Party second = script.ConsumeBool() ? first : chooseParty(script);
+  Intruder between(script);
+  for (int i = 0; i < kMostConversations && script.remaining_bytes() != 0; ++i) {
+    between.beginAnew();
+    const bool turned = script.ConsumeBool();
+    talk(turned ? second : first, turned ? first : second, script.ConsumeBool(), between);
+  }
+}
+
+} // namespace
+} // namespace torchwire
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  return randombytes_set_implementation(&torchwire::counting);
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  torchwire::run(torchwire::Script(data, size));
+  return 0;
+}

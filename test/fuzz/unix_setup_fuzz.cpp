@@ -1,0 +1,288 @@
+// The set-up of wire_shm over a Unix socket: bytes that come in any pieces, with descriptors of any kind, of
+// which only sealed memory of the right size may be mapped.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "backend/transport/handshake_socket.h"
+#include "backend/transport/memory_file.h"
+#include "test/fuzz/fuzz.h"
+
+namespace torchwire {
+namespace {
+
+constexpr int kMostSteps = 24;
+constexpr size_t kLongestMessage = 64;
+constexpr size_t kMostDescriptors = 8; // more than are received at once
+constexpr size_t kPage = 4096;
+constexpr size_t kMemorySize = 4 * kPage; // what is expected
+
+/// How many files this process has open.
+size_t openFiles() {
+  constexpr size_t kMost = 256; // none of those opened here gets a higher number
+  std::array<pollfd, kMost> files{};
+  for (size_t i = 0; i < kMost; ++i) {
+    files[i].fd = static_cast<int>(i);
+  }
+  poll(files.data(), files.size(), 0);
+  return static_cast<size_t>(std::count_if(files.begin(), files.end(), [](const pollfd& file) {
+    return (file.revents & POLLNVAL) == 0;
+  }));
+}
+
+// ---- what comes along --------------------------------------------------------------------------------
+
+/// A descriptor that a peer sends, and whether it is one that may be mapped.
+struct Gift {
+  Descriptor descriptor;
+  bool isRight = false;
+};
+
+/// Opens the same file again, with other rights.
+int reopen(int descriptor, int flags) {
+  return open(("/proc/self/fd/" + std::to_string(descriptor)).c_str(), flags | O_CLOEXEC);
+}
+
+Gift makeMemory(Script& script) {
+  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
+  constexpr int kForbidden = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
+  const std::array<int, 4> access = {O_RDWR, O_RDONLY, O_WRONLY, O_PATH};
+  const std::array<size_t, 6> sizes = {kMemorySize,    0, kPage, kMemorySize - 1, kMemorySize + 1,
+                                       2 * kMemorySize};
+
+  Gift gift{Descriptor(memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING))};
+  const size_t size = script.PickValueInArray(sizes);
+  require(
+      ftruncate(gift.descriptor.get(), static_cast<off_t>(size)) == 0, "a memory file has a size");
+  const int seals = script.ConsumeBool()
+      ? kNeeded
+      : script.ConsumeIntegralInRange<int>(
+            0, 31); // all that there are, F_SEAL_FUTURE_WRITE the last
+  fcntl(gift.descriptor.get(), F_ADD_SEALS, seals);
+  const int way = script.ConsumeBool() ? O_RDWR : script.PickValueInArray(access);
+  if (way != O_RDWR) {
+    gift.descriptor = Descriptor(reopen(gift.descriptor.get(), way));
+  }
+  gift.isRight = size == kMemorySize && (seals & kNeeded) == kNeeded && (seals & kForbidden) == 0 &&
+      way == O_RDWR;
+  return gift;
+}
+
+/// Huge pages, if this system has any: mapping them may fail later, so they are refused.
+int makeHugeMemory() {
+  const int file = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+  if (file >= 0) {
+    fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
+  }
+  return file;
+}
+
+int openPipe(Script& script) {
+  int ends[2] = {-1, -1};
+  require(pipe2(ends, O_CLOEXEC) == 0, "there are pipes");
+  const bool which = script.ConsumeBool();
+  close(ends[which ? 0 : 1]);
+  return ends[which ? 1 : 0];
+}
+
+Gift makeGift(Script& script) {
+  switch (script.ConsumeIntegralInRange(0, 8)) {
+    case 0:
+      return {Descriptor(openPipe(script))};
+    case 1:
+      return {Descriptor(open("/dev/null", O_RDWR | O_CLOEXEC))};
+    case 2:
+      return {Descriptor(open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC))};
+    case 3: // ordinary memory, but with a name: nobody can seal it
+      return {Descriptor(open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR))};
+    case 4:
+      return {Descriptor(makeHugeMemory())};
+    default:
+      return makeMemory(script);
+  }
+}
+
+// ---- the two ends of the socket ----------------------------------------------------------------------
+
+/// Sends what a peer might: any pieces, with any descriptors.
+class Peer {
+ public:
+  explicit Peer(int socket) : socket_(socket) {}
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+  ~Peer() {
+    hangUp();
+  }
+
+  void send(Script& script) {
+    const std::vector<unsigned char> bytes = script.ConsumeBytes<unsigned char>(
+        script.ConsumeIntegralInRange<size_t>(0, 2 * kLongestMessage));
+    std::vector<int> descriptors;
+    while (script.ConsumeBool() && descriptors.size() < kMostDescriptors) {
+      Gift gift = makeGift(script);
+      if (gift.descriptor.get() >= 0) { // else this system has none of that kind
+        descriptors.push_back(gift.descriptor.get());
+        gifts_.push_back(std::move(gift));
+      }
+    }
+    send(bytes, descriptors);
+  }
+
+  /// As a member of the group does it.
+  void sendHonestly(size_t size) {
+    Gift gift{Descriptor(dup(MemoryFile::create(kMemorySize).descriptor())), true};
+    const HandshakeBytes message(size, 'h');
+    if (!sendAll(socket_, message, gift.descriptor.get())) {
+      return;
+    }
+    sent_.insert(sent_.end(), message.begin(), message.end());
+    gifts_.push_back(std::move(gift));
+  }
+
+  void hangUp() {
+    if (socket_ >= 0) {
+      close(std::exchange(socket_, -1));
+    }
+  }
+
+  const std::vector<unsigned char>& sent() const {
+    return sent_;
+  }
+
+  /// The gift that arrived as this descriptor, or null.
+  const Gift* find(int descriptor) const {
+    const auto same = [&](const Gift& gift) {
+      struct stat theirs {
+      }, ours{};
+      fstat(gift.descriptor.get(), &theirs);
+      fstat(descriptor, &ours);
+      return theirs.st_dev == ours.st_dev && theirs.st_ino == ours.st_ino &&
+          fcntl(gift.descriptor.get(), F_GETFL) == fcntl(descriptor, F_GETFL);
+    };
+    const auto found = std::find_if(gifts_.begin(), gifts_.end(), same);
+    return found == gifts_.end() ? nullptr : &*found;
+  }
+
+ private:
+  void send(const std::vector<unsigned char>& bytes, const std::vector<int>& descriptors) {
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+    iovec part{
+        const_cast<unsigned char*>(bytes.data()), bytes.size()}; // NOLINT: iovec knows no const
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (!descriptors.empty()) {
+      message.msg_control = control.data();
+      message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
+      cmsghdr* header = CMSG_FIRSTHDR(&message);
+      header->cmsg_level = SOL_SOCKET;
+      header->cmsg_type = SCM_RIGHTS;
+      header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+      std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size() * sizeof(int));
+    }
+    const ssize_t sent = sendmsg(socket_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    sent_.insert(sent_.end(), bytes.begin(), bytes.begin() + std::max<ssize_t>(sent, 0));
+  }
+
+  int socket_;
+  std::vector<unsigned char> sent_;
+  std::vector<Gift> gifts_;
+};
+
+/// What was sent is what was received, and nothing beyond the message.
+void checkBytes(const HandshakeSocket& incoming, size_t received, const Peer& peer) {
+  require(received <= incoming.bytes().size(), "no more than the message is received");
+  require(incoming.isComplete() == (received == incoming.bytes().size()), "a message has an end");
+  require(received <= peer.sent().size(), "no more than was sent is received");
+  require(
+      std::equal(
+          peer.sent().begin(), peer.sent().begin() + static_cast<ptrdiff_t>(received),
+          incoming.bytes().begin()),
+      "bytes come as they were sent");
+}
+
+/// Maps what came along, if that can be done, and uses all of it.
+void adopt(int descriptor, const Peer& peer) {
+  const Gift* gift = descriptor < 0 ? nullptr : peer.find(descriptor);
+  require(descriptor < 0 || gift != nullptr, "what came along is what was sent");
+  const bool isRight = gift != nullptr && gift->isRight;
+  try {
+    MemoryFile memory = MemoryFile::adopt(descriptor, kMemorySize);
+    require(isRight, "only the right memory is adopted");
+    require(
+        ftruncate(gift->descriptor.get(), 0) != 0,
+        "the peer cannot change the size of what is mapped");
+    std::memset(memory.data(), 1, kMemorySize);
+    memory.closeDescriptor();
+    require(memory.data()[kMemorySize - 1] == 1, "the mapping stays without its descriptor");
+  } catch (const std::runtime_error&) {
+    require(!isRight, "the right memory is adopted");
+  }
+}
+
+void run(Script& script) {
+  int ends[2] = {-1, -1};
+  require(
+      socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0,
+      "there are sockets");
+  const Descriptor socket(ends[0]);
+  Peer peer(ends[1]);
+  Descriptor kept;
+  HandshakeSocket incoming(script.ConsumeIntegralInRange<size_t>(1, kLongestMessage));
+
+  size_t received = 0;
+  bool ended = false;
+  for (int i = 0; i < kMostSteps && !incoming.isComplete() && !ended; ++i) {
+    switch (script.ConsumeIntegralInRange(0, 7)) {
+      case 0:
+        peer.hangUp();
+        break;
+      case 1:
+        peer.sendHonestly(incoming.bytes().size());
+        break;
+      case 2:
+      case 3:
+      case 4:
+        peer.send(script);
+        break;
+      default: {
+        const Progress progress =
+            incoming.receive(socket.get(), script.ConsumeBool() ? &kept : nullptr);
+        received += progress.bytes;
+        ended = !progress.error.empty();
+        require(progress.bytes == 0 || !ended, "an end is told when nothing else is");
+        checkBytes(incoming, received, peer);
+      }
+    }
+  }
+  if (script.ConsumeBool() || incoming.isComplete()) { // else the guest was let go before that
+    adopt(kept.take(), peer);
+  }
+}
+
+} // namespace
+} // namespace torchwire
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace torchwire;
+  const size_t before = openFiles();
+  {
+    Script script(data, size);
+    run(script);
+  }
+  require(openFiles() == before, "all files are closed again");
+  return 0;
+}
