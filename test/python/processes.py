@@ -11,6 +11,7 @@ A process is forked from a fork server that has imported torch already, since im
 tests. What needs a fresh interpreter (what an import does, what the end of a process does) uses run_script.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import multiprocessing
@@ -134,7 +135,8 @@ class WorkerProcess:
     def kill(self):
         """Ends the process as a crash would: nothing of it runs any more."""
         if self.is_alive():
-            self.signal(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                self.signal(signal.SIGKILL)
         self.process.join(LIMIT)
 
     def close(self):
