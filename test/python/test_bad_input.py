@@ -84,7 +84,7 @@ WRONG_INIT = [
     ({"secret_file": "/no/such"}, "ValueError: secret_file '/no/such' cannot be read: No such file"),
     ({"device_maps": {"worker1": {0: 0}}}, "RuntimeError: worker 'worker0' was given device_maps"),
     ({"devices": [0]}, "RuntimeError: worker 'worker0' was given devices"),
-    ({"_transports": ["shm"]}, "RuntimeError: none of the transports .* name at least 'uv'"),
+    ({"_transports": ["shm"]}, "RuntimeError: none of the transports .* name at least 'wire_tcp'"),
     ({"_channels": ["cuda_ipc"]}, "RuntimeError: none of the channels .* name at least 'basic'"),
 ]
 
