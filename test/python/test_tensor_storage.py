@@ -170,10 +170,23 @@ def echo_at_once(count, size):
     return all(torch.equal(future.wait(), tensor) for future, tensor in zip(futures, tensors))
 
 
-@pytest.mark.parametrize("channels", [["cma"], ["mpt_uv", "basic"], ["basic"]], ids=lambda names: names[0])
-def test_64_mib_travel_through_each_channel(tmp_path, channels):
-    with running(2, tmp_path, _channels=channels) as group:
-        assert group[0].run(echo_large, 64 * MIB) == ("uv", channels[0])
+WAYS = [
+    ("wire_shm", ["cma"]),
+    ("wire_shm", ["basic"]),
+    ("wire_tcp", ["cma"]),
+    ("wire_tcp", ["mpt_wire_tcp", "basic"]),
+    ("wire_tcp", ["basic"]),
+    ("uv", ["cma"]),
+    ("uv", ["mpt_uv", "basic"]),
+    ("uv", ["basic"]),
+]
+every_way = pytest.mark.parametrize("transport, channels", WAYS, ids=[f"{t}-{c[0]}" for t, c in WAYS])
+
+
+@every_way
+def test_64_mib_travel_through_each_channel(tmp_path, transport, channels):
+    with running(2, tmp_path, _transports=[transport], _channels=channels) as group:
+        assert group[0].run(echo_large, 64 * MIB) == (transport, channels[0])
         assert group[0].run(echo_at_once, 16, MIB)
 
 
@@ -187,10 +200,10 @@ def test_both_directions_carry_large_tensors_at_once(pair):
     assert [one.result() for one in pending] == [True, True]
 
 
-@pytest.mark.parametrize("channels", [["cma"], ["mpt_uv", "basic"], ["basic"]], ids=lambda names: names[0])
-def test_the_first_calls_of_two_workers_to_each_other_carry_large_tensors(tmp_path, channels):
+@every_way
+def test_the_first_calls_of_two_workers_to_each_other_carry_large_tensors(tmp_path, transport, channels):
     # Both open a link at the same time, and one of the two has to give way.
-    with running(2, tmp_path, _channels=channels) as group:
+    with running(2, tmp_path, _transports=[transport], _channels=channels) as group:
         pending = [group[0].start(echo_at_once_to, "worker1"), group[1].start(echo_at_once_to, "worker0")]
         assert [one.result() for one in pending] == [True, True]
 
