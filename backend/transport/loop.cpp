@@ -132,6 +132,8 @@ bool Loop::runPosted() {
       task();
     } catch (const std::exception& e) { // nobody is there to catch it, and it must not end the process
       log(LogLevel::error, std::string("a task on a transport's loop threw: ") + e.what());
+    } catch (...) {
+      log(LogLevel::error, "a task on a transport's loop threw something unknown");
     }
     task = Task(); // what it holds goes now, not when the next tasks come
   }
