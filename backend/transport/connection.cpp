@@ -20,6 +20,9 @@ class TransportError final : public tp::BaseError {
 };
 
 Error parse(tp::AbstractNopHolder& object, const char* data, size_t length) {
+  if (length == 0) { // TensorPipe's reader does not look whether there is a first byte
+    return Error(ErrorCode::badFrame, "the peer sent nothing where an object was expected");
+  }
   tp::NopReader reader(reinterpret_cast<const uint8_t*>(data), length);
   const nop::Status<void> status = object.read(reader);
   return status.has_error()

@@ -23,6 +23,7 @@ Lobby::Lobby(
 
 void Lobby::open() {
   if (!closed_) {
+    opened_ = true;
     port_->setLane(lane_, [weak = weak_from_this()](std::unique_ptr<Stream> stream) {
       if (const auto self = weak.lock()) {
         self->enter(std::move(stream));
@@ -78,7 +79,9 @@ void Lobby::close() {
     return;
   }
   closed_ = true;
-  port_->setLane(lane_, nullptr);
+  if (opened_) { // else the lane is another's
+    port_->setLane(lane_, nullptr);
+  }
   for (const Newcomer& newcomer : newcomers_) {
     newcomer.conversation->close();
   }

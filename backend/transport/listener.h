@@ -43,7 +43,7 @@ class Lobby final : public std::enable_shared_from_this<Lobby> {
   const std::shared_ptr<Port> port_;
   const std::shared_ptr<Conversations> conversations_;
   const uint8_t lane_;
-  bool closed_ = false;
+  bool opened_ = false, closed_ = false;
   std::list<Newcomer> newcomers_; // without a first message
   std::deque<std::shared_ptr<Conversation>> ready_;
   std::deque<Accept> accepts_;

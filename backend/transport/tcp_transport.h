@@ -29,7 +29,7 @@ std::shared_ptr<Port> openTcpPort(std::shared_ptr<Loop> loop, const GroupKey& ke
 
 /// The transport on one lane of the port. Lane 0 is for pipes, the others are for channels that want
 /// connections of their own. At most one listener per lane; listen() takes any address, as the port is
-/// bound already. An address is "host:port/lane". Thread-safe.
+/// bound already. An address is "host:port", with "/lane" unless that is 0. Thread-safe.
 std::shared_ptr<tensorpipe::transport::Context> makeTcpTransport(
     std::shared_ptr<Port> port, uint8_t lane);
 
