@@ -5,9 +5,9 @@ contestants, so that whatever else the machine does meets all alike; whoever is 
 TensorPipe's shared memory polls on a core for as long as its context lives. Builds the program (pipe.cpp) first.
 
 A workload is echo_SIZE (a sample is one message there and back) or stream_SIZE (a sample is several messages one
-way, at least 32 MiB in all, up to an answer). "CPU" is what both processes used per sample. The last columns compare
-ours with the transport that it is to replace, by time: below 1 is faster. "of p50" is the ratio of the medians, "per
-round" the median of each round's ratio, which suffers less from noise.
+way, at least 32 MiB in all, up to an answer). "Best" is the median of the quietest round, "CPU" what both processes
+used per sample. The last columns compare ours with the transport that it is to replace: below 1 is faster. "Per
+round" is the median of each round's ratio.
 """
 
 from __future__ import annotations
@@ -132,21 +132,32 @@ def measure(pairs: list[Pair], workloads: dict[str, Workload], rounds: int) -> d
     return batches
 
 
+class Summary:
+    """What all batches of a contestant come to."""
+
+    def __init__(self, batches: list[Batch]) -> None:
+        samples = sorted(sample for batch in batches for sample in batch.samples)
+        self.medians = [batch.median() for batch in batches]
+        self.best = min(self.medians)
+        self.p50 = statistics.median(samples)
+        self.p99 = samples[len(samples) * 99 // 100]
+        self.cpu = statistics.median(batch.cpu for batch in batches)
+
+    def compare(self, rival: Summary) -> list[float]:
+        rounds = [mine / theirs for mine, theirs in zip(self.medians, rival.medians, strict=True)]
+        return [self.best / rival.best, self.p50 / rival.p50, statistics.median(rounds)]
+
+
 def print_table(name: str, workload: Workload, batches: dict[str, list[Batch]]) -> None:
-    print(f"\n{name:12} {'p50 us':>9} {'p99 us':>9} {'CPU us':>9} {'GB/s':>7}   by time of  of p50  per round")
-    medians = {}
-    for contestant, mine in batches.items():
-        samples = sorted(sample for batch in mine for sample in batch.samples)
-        median = medians[contestant] = statistics.median(samples)
-        cpu = statistics.median(batch.cpu for batch in mine)
-        figures = [f"{n / 1e3:9.1f}" for n in (median, samples[len(samples) * 99 // 100], cpu)]
-        line = f"  {contestant:10} {' '.join(figures)} {workload.bytes() / median:7.2f}"
+    print(f"\n{name:14}  best us    p50 us    p99 us    CPU us    GB/s   time by that of    best   p50  per round")
+    summaries = {contestant: Summary(mine) for contestant, mine in batches.items()}
+    for contestant, mine in summaries.items():
+        figures = "".join(f" {n / 1e3:9.1f}" for n in (mine.best, mine.p50, mine.p99, mine.cpu))
+        line = f"  {contestant:14}{figures} {workload.bytes() / mine.p50:7.2f}"
         transport, slash, channel = contestant.partition("/")
         rival = RIVALS.get(transport, "") + slash + channel
-        if rival in batches:
-            per_round = statistics.median(a.median() / b.median() for a, b in zip(mine, batches[rival], strict=True))
-            medians.setdefault(rival, statistics.median(s for b in batches[rival] for s in b.samples))
-            line += f"   {rival:10}  {median / medians[rival]:6.2f}  {per_round:9.2f}"
+        if rival in summaries:
+            line += "   {:15} {:6.2f}{:6.2f}{:11.2f}".format(rival, *mine.compare(summaries[rival]))
         print(line)
 
 
