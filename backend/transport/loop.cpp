@@ -1,6 +1,7 @@
 #include "backend/transport/loop.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -15,6 +16,9 @@ namespace {
 constexpr std::chrono::microseconds kLongestSpin{50};
 // A look at the sockets is a system call; a look at the rings is not.
 constexpr int kRingLooksPerSocketLook = 16;
+// Waiting for longer than this gives the core to whoever else wants it. That may be the peer, who cannot
+// answer otherwise: the scheduler likes to put two that talk on one core.
+constexpr std::chrono::nanoseconds kBeforeYield{500};
 
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -91,6 +95,7 @@ void Loop::remove(Poller& poller) {
 void Loop::run() {
   threadId_ = std::this_thread::get_id();
   int looks = 0;
+  SpinGate::Clock::time_point busy;
   while (!stopping_) {
     const bool ran = runPosted();
     const bool moved = pollAll();
@@ -106,7 +111,13 @@ void Loop::run() {
       if (socketsHot || ++looks % kRingLooksPerSocketLook == 0) {
         uv_run(&uv_, UV_RUN_NOWAIT);
       }
-      relax();
+      if (ran || moved || socketTraffic_) {
+        busy = now; // what came has posted something, often the answer: no pause before that is sent
+      } else if (now - busy < kBeforeYield) {
+        relax();
+      } else {
+        sched_yield();
+      }
     } else {
       sleep();
     }
