@@ -74,7 +74,9 @@ void Conversation::push(WriteOp op) {
 void Conversation::push(ReadOp op) {
   MutexLock lock(mutex_);
   reads_.push_back(std::move(op));
-  schedule();
+  if (!(loop_->isLoopThread() && advancing_)) { // advance() goes on until there is nothing left to read
+    schedule();
+  }
 }
 
 void Conversation::close() {
@@ -92,8 +94,7 @@ void Conversation::close() {
 }
 
 void Conversation::schedule() {
-  // advance() goes on until there is nothing left to do.
-  if (scheduled_ || (loop_->isLoopThread() && advancing_)) {
+  if (scheduled_) {
     return;
   }
   scheduled_ = true;
@@ -119,7 +120,8 @@ void Conversation::pumpWrites() {
       return;
     }
     advanceWrites(progress.bytes);
-    if (progress.bytes < wanted) {
+    noRoom_ = progress.bytes < wanted;
+    if (noRoom_) {
       return;
     }
   }
@@ -287,12 +289,14 @@ void Conversation::advance() {
   const auto self = shared_from_this();
   advancing_ = true;
   readThisTurn_ = 0;
+  {
+    // Once, before anything is called back: what callbacks write is scheduled instead, so that writes on
+    // several connections go out in the order in which they were asked for.
+    MutexLock lock(mutex_);
+    pumpWrites();
+  }
   bool more = true;
   for (int round = 0; more && round < kRounds && readThisTurn_ < kBytesPerTurn; ++round) {
-    {
-      MutexLock lock(mutex_);
-      pumpWrites();
-    }
     pumpReads();
     settle();
     more = callBack();
@@ -323,7 +327,7 @@ void Conversation::settle() {
     useless = std::move(stream_);
   }
   if (reading_ != nullptr) {
-    reading_->setInterest(!reads_.empty(), !writes_.empty());
+    reading_->setInterest(!reads_.empty(), noRoom_ && !writes_.empty());
   }
 }
 

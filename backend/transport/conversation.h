@@ -116,6 +116,7 @@ class Conversation final : public std::enable_shared_from_this<Conversation> {
   Error writeError_ GUARDED_BY(mutex_);
   Error readError_ GUARDED_BY(mutex_);
   bool scheduled_ GUARDED_BY(mutex_) = false;
+  bool noRoom_ GUARDED_BY(mutex_) = false; // the stream did not take all of the last write
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 
