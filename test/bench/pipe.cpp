@@ -38,7 +38,10 @@ PeerOptions parseOptions(const std::string& contestant, const std::vector<std::s
 void serve(const std::string& contestant, const std::vector<std::string>& arguments) {
   Endpoint endpoint(contestant);
   std::cout << endpoint.listen() << std::endl;
-  Callee(endpoint.accept(), parseOptions(contestant, arguments)).serve();
+  Callee callee(endpoint.accept(), parseOptions(contestant, arguments));
+  callee.serve();
+  callee.close();
+  endpoint.join();
 }
 
 void call(
@@ -54,6 +57,8 @@ void call(
     }
     std::cout << std::endl;
   }
+  caller.close();
+  endpoint.join();
 }
 
 void run(const std::vector<std::string>& arguments) {

@@ -106,7 +106,7 @@ Endpoint::Endpoint(const std::string& contestant)
 }
 
 Endpoint::~Endpoint() {
-  context_.join();
+  join();
 }
 
 std::string Endpoint::listen() {
@@ -129,6 +129,10 @@ std::shared_ptr<tp::Pipe> Endpoint::accept() {
 
 std::shared_ptr<tp::Pipe> Endpoint::dial(const std::string& url) {
   return context_.connect(url);
+}
+
+void Endpoint::join() {
+  context_.join();
 }
 
 } // namespace torchwire::bench

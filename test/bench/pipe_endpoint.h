@@ -20,6 +20,8 @@ class Endpoint {
   std::string listen();
   std::shared_ptr<tensorpipe::Pipe> accept();
   std::shared_ptr<tensorpipe::Pipe> dial(const std::string& url);
+  /// Closes all pipes; no callback comes after this.
+  void join();
 
  private:
   const std::string transport_;

@@ -44,15 +44,22 @@ tp::Message toMessage(const Packet& packet, bool asTensor) {
 Peer::Peer(std::shared_ptr<tp::Pipe> pipe, PeerOptions options)
     : options_(options), pipe_(std::move(pipe)) {}
 
-Peer::~Peer() {
+void Peer::close() {
+  closing_ = true;
   pipe_->close();
+}
+
+void Peer::fail(const tp::Error& error) {
+  if (!closing_) {
+    onEnd(error);
+  }
 }
 
 void Peer::send(Packet packet) {
   tp::Message message = toMessage(packet, options_.asTensors);
   pipe_->write(std::move(message), [this, kept = std::move(packet.data)](const tp::Error& error) {
     if (error) {
-      onEnd(error);
+      fail(error);
     }
   });
 }
@@ -60,7 +67,7 @@ void Peer::send(Packet packet) {
 void Peer::receive() {
   pipe_->readDescriptor([this](const tp::Error& error, tp::Descriptor descriptor) {
     if (error) {
-      onEnd(error);
+      fail(error);
       return;
     }
     Packet packet;
@@ -68,7 +75,7 @@ void Peer::receive() {
     pipe_->read(
         std::move(allocation), [this, packet = std::move(packet)](const tp::Error& readError) {
           if (readError) {
-            onEnd(readError);
+            fail(readError);
           } else {
             onPacket(packet);
           }

@@ -3,6 +3,7 @@
 
 #include <tensorpipe/tensorpipe.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -34,15 +35,18 @@ struct Packet {
   size_t size = 0;
 };
 
-/// Sends and receives packets on a pipe. One receive at a time; callbacks come on TensorPipe's threads.
+/// Sends and receives packets on a pipe. One receive at a time; callbacks come on TensorPipe's threads, and
+/// must have ended (Endpoint::join()) before this is destroyed.
 class Peer {
  public:
   Peer(std::shared_ptr<tensorpipe::Pipe> pipe, PeerOptions options);
-  virtual ~Peer();
+  virtual ~Peer() = default;
+  /// What is still under way fails from now on, which is no reason to call onEnd().
+  void close();
 
  protected:
   virtual void onPacket(Packet packet) = 0;
-  /// The pipe is broken or closed.
+  /// The pipe is broken, or the other side closed it.
   virtual void onEnd(const tensorpipe::Error& error) = 0;
 
   void send(Packet packet);
@@ -51,12 +55,14 @@ class Peer {
   const PeerOptions options_;
 
  private:
+  void fail(const tensorpipe::Error& error);
   std::shared_ptr<char[]> bufferOf(size_t size);
   tensorpipe::Allocation allocate(const tensorpipe::Descriptor& descriptor, Packet& packet);
 
   const std::shared_ptr<tensorpipe::Pipe> pipe_;
   std::shared_ptr<char[]> buffer_;
   size_t bufferSize_ = 0;
+  std::atomic<bool> closing_{false};
 };
 
 class Callee final : public Peer {
@@ -69,7 +75,7 @@ class Callee final : public Peer {
   void onPacket(Packet packet) override;
   void onEnd(const tensorpipe::Error& error) override;
 
-  std::binary_semaphore ended_{0};
+  std::counting_semaphore<> ended_{0}; // a read and a write may both fail
 };
 
 class Caller final : public Peer {
