@@ -76,7 +76,11 @@ Progress TcpStream::write(const iovec* parts, size_t count) {
   if (sent >= 0) {
     return {static_cast<size_t>(sent), {}};
   }
-  return {0, isTransient(errno) ? std::string() : sentenceFor(errno)};
+  if (isTransient(errno)) {
+    return {};
+  }
+  // The system tells an error once, and then only that the pipe is broken.
+  return {0, error_.empty() ? sentenceFor(errno) : error_};
 }
 
 Progress TcpStream::read(void* into, size_t length) {
