@@ -1,7 +1,13 @@
 """What happens when a worker dies, stops or leaves without a word."""
 
+import contextlib
+import ctypes
+import functools
 import os
+import re
 import signal
+import statistics
+import subprocess
 import threading
 import time
 
@@ -9,10 +15,17 @@ import pytest
 import torch
 import torch.distributed.rpc as rpc
 from group import Group, HostedStore, file_in, init
-from processes import WorkerError, run_script
+from processes import WorkerError, WorkerProcess, run_script, wait_until
+from repetition import Repetition, begin, count
 
 # A lost connection is noticed in milliseconds. The limit leaves room for a busy machine and is far from any time-out.
 QUICKLY = 3.0
+
+# The promise for workers on one host; kept by the median of several deaths, so that a busy machine may miss it once.
+AT_ONCE = 0.1
+
+# None: those that torchwire chooses.
+over_each_transport = pytest.mark.parametrize("transports", [None, ["wire_tcp"]], ids=["default", "wire_tcp"])
 
 # ---- what the workers run ----
 
@@ -49,6 +62,21 @@ def failure_of(function):
 
 
 _pending = []
+_failed_at = []
+
+
+def begin_call_with_a_clock(to):
+    """Makes a call that the callee does not answer, and notes when it fails."""
+    _failed_at.clear()
+    begin_calls(to, 1)
+    _pending[0].add_done_callback(lambda _: _failed_at.append(time.monotonic()))
+
+
+def failure_by_the_clock():
+    text, _ = failure_of(_pending[0].wait)
+    while not _failed_at:  # whoever waits may be told before the callback is
+        time.sleep(0.001)
+    return text, _failed_at[0]
 
 
 def begin_calls(to, count, function=wait_for_event, arguments=()):
@@ -97,6 +125,63 @@ def test_calls_to_a_worker_that_dies_fail_at_once_and_name_it(trio):
     for text, when in trio[0].run(failures_of_pending):
         assert "lost the connection to worker 'worker1' (rank 1) at" in text
         assert when - died < QUICKLY
+
+
+@over_each_transport
+def test_a_pending_call_fails_within_100_ms_of_the_death_of_its_callee(tmp_path, transports):
+    with Group(6) as group:
+        group.init(file_in(tmp_path), _transports=transports)
+        caller, *victims = group
+        delays = []
+        for victim in victims:
+            caller.run(begin_call_with_a_clock, victim.name)
+            died = time.monotonic()
+            victim.kill()
+            text, when = caller.run(failure_by_the_clock)
+            assert f"lost the connection to worker '{victim.name}'" in text
+            delays.append(when - died)
+        print("failed after", ", ".join(f"{1000 * delay:.1f} ms" for delay in delays))
+        assert statistics.median(delays) < AT_ONCE and max(delays) < QUICKLY
+        caller.run(rpc.shutdown, graceful=False)
+
+
+class Chatter(Repetition):
+    """Keeps calls of all sizes under way, until one fails."""
+
+    def __init__(self, to):
+        super().__init__()
+        self._to = to
+
+    def step(self):
+        futures = [rpc.rpc_async(self._to, echo, (torch.ones(size),)) for size in (1, 1000, 300_000) * 4]
+        torch.futures.wait_all(futures)
+
+
+def failure_of_chatter():
+    return failure_of(wait_for_failure)
+
+
+def wait_for_failure():
+    while True:
+        count()
+        time.sleep(0.001)
+
+
+@over_each_transport
+def test_the_death_of_a_worker_is_noticed_while_both_sides_talk(tmp_path, transports):
+    # What it sent before its end, and what it did not read any more, must not hide that end.
+    with Group(6) as group:
+        group.init(file_in(tmp_path), _transports=transports)
+        caller, *victims = group
+        for victim in victims:
+            victim.run(begin, Chatter, caller.name)
+            caller.run(begin, Chatter, victim.name)
+            wait_until(lambda: min(caller.run(count), victim.run(count)) >= 3)
+            died = kill(victim)
+            text, when = caller.run(failure_of_chatter)
+            assert f"worker '{victim.name}'" in text
+            assert when - died < QUICKLY
+        caller.run(rpc.shutdown, graceful=False)
 
 
 def test_later_calls_to_a_dead_worker_fail_and_name_it(trio):
@@ -168,6 +253,67 @@ def test_fetching_from_a_dead_owner_fails_and_names_it(trio):
     died = kill(trio[1])
     text, when = trio[0].run(fetch_rref)
     assert "worker 'worker1' (rank 1)" in text and when - died < QUICKLY
+
+
+# ---- what a crash leaves behind ----
+
+_CLONE_NEWNS = 0x00020000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter_mounts_of_its_own():
+    """Gives this process shared memory files that no other process sees."""
+    check_call(_libc.unshare(_CLONE_NEWNS))
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], check=True)
+
+
+def enter_mounts_of(pid):
+    with open(f"/proc/{pid}/ns/mnt") as namespace:
+        check_call(_libc.setns(namespace.fileno(), _CLONE_NEWNS))
+
+
+def check_call(status):
+    if status != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def traces_of(pids):
+    """Names that lead to one of the processes, in places that all share."""
+    with open("/proc/net/unix") as table:
+        names = [line.split()[-1] for line in table] + os.listdir("/tmp")
+    return [name for name in names for pid in pids if re.search(rf"\b{pid}\b", name)]
+
+
+def call_with_tensors(to):
+    for size in (1, 1_000_000):
+        rpc.rpc_sync(to, echo, (torch.ones(size),))
+
+
+def may_mount():
+    return subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not may_mount(), reason="needs the right to mount")
+@over_each_transport
+def test_nothing_is_left_behind_by_workers_that_are_killed(tmp_path, transports):
+    store = HostedStore()
+    environment = {**store.environment, "TMPDIR": str(tmp_path)}
+    with contextlib.closing(WorkerProcess("observer", prepare=enter_mounts_of_its_own)) as observer:
+        assert observer.run(os.listdir, "/dev/shm") == []
+        with Group(3, environment, prepare=[functools.partial(enter_mounts_of, observer.pid)] * 3) as group:
+            group.init(store.init_method, _transports=transports)
+            for worker in group:
+                for other in group:
+                    worker.run(call_with_tensors, other.name)
+            pids = [worker.pid for worker in group]
+            assert bool(traces_of(pids)) == (transports is None)  # the Unix sockets
+            for worker in group:
+                worker.run(begin, Chatter, "worker0")
+            for worker in group:
+                worker.kill()
+        assert traces_of(pids) == []
+        assert observer.run(os.listdir, "/dev/shm") == os.listdir(tmp_path) == []
 
 
 # ---- shutdown ----
