@@ -1,5 +1,9 @@
 """Groups across a network: between two namespaces that stand for two hosts."""
 
+import functools
+import threading
+import time
+
 import pytest
 import torch
 import torch.distributed.rpc as rpc
@@ -7,6 +11,7 @@ import torchwire
 from group import Group, init
 from network import Hosts, why_impossible
 from processes import WorkerError, wait_until
+from repetition import Repetition, begin, count, stop
 
 PORT = 29500  # of the store; nothing else lives in these namespaces
 V4_STORE = f"tcp://{Hosts.ADDRESSES[0][0]}:{PORT}"
@@ -154,6 +159,26 @@ def test_a_port_can_be_chosen(across):
         group.shut_down()
 
 
+def test_only_workers_in_one_network_namespace_share_memory(hosts):
+    near, far = hosts.entrances()
+    with Group(4, prepare=[near, near, far, far]) as group:
+        group.init(V4_STORE)
+        for worker in group:
+            for other in group:
+                assert worker.run(rpc.rpc_sync, other.name, echo, (1,)) == 1
+        assert group.all(transports_of_peers) == [
+            {"worker1": "wire_shm", "worker2": "wire_tcp", "worker3": "wire_tcp"},
+            {"worker0": "wire_shm", "worker2": "wire_tcp", "worker3": "wire_tcp"},
+            {"worker0": "wire_tcp", "worker1": "wire_tcp", "worker3": "wire_shm"},
+            {"worker0": "wire_tcp", "worker1": "wire_tcp", "worker2": "wire_shm"},
+        ]
+        group.shut_down()
+
+
+def transports_of_peers():
+    return {peer["name"]: peer["transport"] for peer in torchwire.peers()}
+
+
 def own_details():
     return rpc.api._get_current_rpc_agent().get_debug_info()["agent.address"]
 
@@ -184,3 +209,121 @@ def test_calls_time_out_while_the_cable_is_out_and_work_when_it_is_back(across, 
         wait_until(lambda: group[0].run(call_within, 5, "worker1") == "fine")
         check_calls(group)
         group.shut_down()
+
+
+# ---- a cable that is cut ----
+
+INTERVAL = 2.0  # seconds between the beats
+LATEST = 2 * INTERVAL + 0.5  # a busy machine may start a process late
+
+_event = threading.Event()
+_pending = None
+_failed_at = []
+
+
+def wait_for_event():
+    _event.wait()
+
+
+def begin_call(to):
+    """Makes a call that the callee does not answer before set_event, and notes when it fails."""
+    global _pending
+    _failed_at.clear()
+    _pending = rpc.rpc_async(to, wait_for_event)
+    _pending.add_done_callback(lambda _: _failed_at.append(time.monotonic()))
+
+
+def set_event():
+    _event.set()
+
+
+def result_of_call():
+    return _pending.wait()
+
+
+def failure_of_call():
+    try:
+        _pending.wait()
+    except RuntimeError as error:
+        while not _failed_at:  # whoever waits may be told before the callback is
+            time.sleep(0.001)
+        return str(error), _failed_at[0]
+    raise AssertionError("it did not fail")
+
+
+class LargeCalls(Repetition):
+    """One after another, so that at any time something is on its way."""
+
+    def __init__(self, to):
+        super().__init__()
+        self._to = to
+        self._tensor = torch.ones(5_000_000)
+
+    def step(self):
+        assert torch.equal(rpc.rpc_sync(self._to, echo, (self._tensor,)), self._tensor)
+
+
+def failure_of_large_calls():
+    while True:
+        try:
+            count()
+        except RuntimeError as error:
+            return str(error), time.monotonic()
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def cable(hosts):
+    """The cable that is not the store's: cable("down") and cable("up")."""
+    yield functools.partial(hosts.plug, 1)
+    hosts.plug(1, "up")
+
+
+@pytest.fixture
+def linked(across):
+    """A group whose calls take that cable, with short beats. It is not shut down."""
+    with across(TP_SOCKET_IFNAME="net1") as group:
+        # Namespaces of one machine could exchange large tensors past the cable.
+        group.init(V4_STORE, keepalive_interval=INTERVAL, _channels=["mpt_wire_tcp"])
+        check_calls(group)
+        yield group
+
+
+def check_failures(failures, cut):
+    """One for each worker."""
+    for (text, when), name in zip(failures, ["worker1", "worker0"], strict=True):
+        print(f"{when - cut:.2f} s after the cut: {text.splitlines()[0]}")
+        assert f"lost the connection to worker '{name}'" in text
+        assert when - cut < LATEST
+
+
+def test_a_pending_call_fails_within_two_beats_of_the_cut(linked, cable):
+    linked[0].run(begin_call, "worker1")
+    linked[1].run(begin_call, "worker0")
+    cut = time.monotonic()
+    cable("down")
+    check_failures(linked.all(failure_of_call), cut)
+
+
+def test_calls_that_are_being_sent_fail_within_two_beats_of_the_cut(linked, cable):
+    linked[0].run(begin, LargeCalls, "worker1")
+    linked[1].run(begin, LargeCalls, "worker0")
+    wait_until(lambda: min(linked.all(count)) >= 2)
+    cut = time.monotonic()
+    cable("down")
+    check_failures(linked.all(failure_of_large_calls), cut)
+
+
+def test_nothing_fails_when_the_cable_is_soon_back(linked, cable):
+    linked[0].run(begin_call, "worker1")
+    linked[1].run(begin, LargeCalls, "worker0")
+    wait_until(lambda: linked[1].run(count) >= 2)
+    cable("down")
+    time.sleep(INTERVAL / 2)  # that is how long it is out
+    cable("up")
+    before = linked[1].run(count)
+    wait_until(lambda: linked[1].run(count) >= before + 3)
+    linked[1].run(set_event)
+    linked[0].run(result_of_call)
+    linked[1].run(stop)
+    linked.shut_down()
