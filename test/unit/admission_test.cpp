@@ -159,7 +159,7 @@ TEST_CASE("every answer has a sentence of its own", "[admission]") {
   CHECK_THAT(describe(Answer::otherVersion), Catch::Contains("install the same torchwire"));
   CHECK_THAT(
       describe(Answer::otherGroup), Catch::Contains("check the address of the rendezvous store"));
-  CHECK_THAT(describe(Answer::noSuchLane), Catch::Contains("same _channels"));
+  CHECK_THAT(describe(Answer::noSuchLane), Catch::Contains("has other _channels"));
   CHECK_THAT(describe(Answer::wrongProof), Catch::Contains("TORCHWIRE_SECRET_FILE"));
   std::sort(sentences.begin(), sentences.end());
   CHECK(std::unique(sentences.begin(), sentences.end()) == sentences.end());
