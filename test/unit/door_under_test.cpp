@@ -1,0 +1,179 @@
+#include "test/unit/door_under_test.h"
+
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <stdexcept>
+#include <utility>
+
+namespace torchwire {
+
+Descriptor bindSomewhere(Medium medium) {
+  static std::atomic<int> count{0};
+  const SocketAddress address = medium == Medium::tcp
+      ? SocketAddress::tcp("127.0.0.1:0")
+      : SocketAddress::abstractUnix(
+            "torchwire-test-" + std::to_string(getpid()) + "-" + std::to_string(count++));
+  Descriptor bound(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (bound.get() < 0 || bind(bound.get(), address.get(), address.size()) != 0) {
+    throw std::runtime_error("cannot bind a socket");
+  }
+  return bound;
+}
+
+Descriptor listenSomewhere(Medium medium, int backlog) {
+  Descriptor listening = bindSomewhere(medium);
+  if (listen(listening.get(), backlog) != 0) {
+    throw std::runtime_error("cannot listen");
+  }
+  return listening;
+}
+
+// ---- Visitor --------------------------------------------------------------------------------------
+
+Visitor::Visitor(const SocketAddress& address)
+    : Visitor(Descriptor(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0))) {
+  if (connect(socket_.get(), address.get(), address.size()) != 0) {
+    throw std::runtime_error("nobody is at the door");
+  }
+}
+
+Visitor::Visitor(Descriptor connected) : socket_(std::move(connected)) {
+  const timeval patience{10, 0};
+  setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+}
+
+void Visitor::send(ForeignBytes bytes, int descriptor) {
+  sendAll(socket_.get(), bytes, descriptor); // the other side may have gone
+}
+
+HandshakeBytes Visitor::receive(size_t count) {
+  HandshakeBytes bytes(count);
+  size_t received = 0;
+  while (received < count) {
+    const ssize_t got = receiveSome(bytes.data() + received, count - received);
+    if (got <= 0) {
+      break;
+    }
+    received += static_cast<size_t>(got);
+  }
+  bytes.resize(received);
+  return bytes;
+}
+
+bool Visitor::isLetGo() {
+  unsigned char lost[256];
+  ssize_t got = 0;
+  while ((got = receiveSome(lost, sizeof lost)) > 0) {
+  }
+  return got == 0 || errno == ECONNRESET;
+}
+
+ssize_t Visitor::receiveSome(unsigned char* into, size_t length) {
+  ssize_t got = 0;
+  do {
+    got = recv(socket_.get(), into, length, 0);
+  } while (got < 0 && errno == EINTR); // with a patience, the system does not go on by itself
+  return got;
+}
+
+void Visitor::reset() {
+  const linger atOnce{1, 0};
+  setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &atOnce, sizeof atOnce);
+  leave();
+}
+
+// ---- DoorUnderTest --------------------------------------------------------------------------------
+
+DoorUnderTest::DoorUnderTest(Medium theMedium, DoorLimits limits, Descriptor listening)
+    : medium(theMedium),
+      loop(Loop::start("door")),
+      address(SocketAddress::ofSocket(listening.get())) {
+  Door::Events events;
+  events.hasLane = [](uint8_t lane) { return lane == kDoorLane; };
+  events.admitted = [this](Door::Admitted guest) {
+    {
+      MutexLock lock(mutex_);
+      admitted_.push_back(std::move(guest));
+    }
+    bell.ring();
+  };
+  onLoop(*loop, [&] {
+    door_ = std::make_unique<Door>(
+        *loop, listening.take(), key, medium, memorySize(), std::move(events), limits);
+  });
+}
+
+DoorUnderTest::~DoorUnderTest() {
+  close();
+  MutexLock lock(mutex_);
+  for (const Door::Admitted& guest : admitted_) {
+    ::close(guest.socket);
+  }
+}
+
+void DoorUnderTest::close() {
+  onLoop(*loop, [this] { door_.reset(); });
+}
+
+size_t DoorUnderTest::admitted() const {
+  MutexLock lock(mutex_);
+  return admitted_.size();
+}
+
+Door::Admitted DoorUnderTest::take() {
+  if (!bell.waitUntil([this] { return admitted() > 0; })) {
+    throw std::runtime_error("nobody was admitted");
+  }
+  MutexLock lock(mutex_);
+  Door::Admitted first = std::move(admitted_.front());
+  std::vector<Door::Admitted> others; // a memory file can be moved, but not assigned
+  for (size_t i = 1; i < admitted_.size(); ++i) {
+    others.push_back(std::move(admitted_[i]));
+  }
+  admitted_.swap(others);
+  return first;
+}
+
+Answer DoorUnderTest::enter(Visitor& visitor, int memory) {
+  Applicant applicant(key, medium, kDoorLane);
+  visitor.send(applicant.greet());
+  const HandshakeBytes challenge = visitor.receive(kChallengeSize);
+  const Applicant::Step step = applicant.answerChallenge(challenge);
+  if (!step.refusal.empty()) {
+    return answerIn(challenge);
+  }
+  visitor.send(step.send, memory);
+  const HandshakeBytes verdict = visitor.receive(kVerdictSize);
+  return applicant.judge(verdict) && answerIn(verdict) == Answer::welcome ? Answer::wrongProof
+                                                                          : answerIn(verdict);
+}
+
+bool DoorUnderTest::letsHonestGuestIn() {
+  Visitor honest(address);
+  std::optional<MemoryFile> memory;
+  if (memorySize() != 0) {
+    memory.emplace(MemoryFile::create(memorySize()));
+  }
+  if (enter(honest, memory ? memory->descriptor() : -1) != Answer::welcome) {
+    return false;
+  }
+  ::close(take().socket);
+  return true;
+}
+
+Answer answerIn(const HandshakeBytes& message) {
+  switch (message.size()) {
+    case kChallengeSize:
+      return static_cast<Answer>(message[6]);
+    case kVerdictSize:
+      return static_cast<Answer>(message[0]);
+    default:
+      return Answer::notUnderstood; // it closed early
+  }
+}
+
+} // namespace torchwire
