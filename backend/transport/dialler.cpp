@@ -141,7 +141,6 @@ void Dialler::onVerdict() {
   if (memory_) {
     memory_->closeDescriptor();
   }
-  watch_.reset();
   finish(Error(), {socket_.take(), std::move(memory_)});
 }
 
@@ -182,6 +181,8 @@ void Dialler::giveUp(ErrorCode code, const std::string& reason) {
 }
 
 void Dialler::finish(const Error& error, Reached reached) {
+  watch_.reset();
+  socket_ = Descriptor();
   deadline_.stop();
   retry_.stop();
   const Done done = std::move(done_);
