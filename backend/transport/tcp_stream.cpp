@@ -19,7 +19,12 @@ bool isTransient(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
+constexpr int kEnded = -1; // beside the numbers in errno
+
 std::string sentenceFor(int error) {
+  if (error == kEnded) {
+    return "the peer closed the connection (its process may have ended)";
+  }
   if (error == ETIMEDOUT) {
     return "the peer has not answered for twice the keep-alive interval";
   }
@@ -54,7 +59,7 @@ void TcpStream::setInterest(bool reading, bool writing) {
 void TcpStream::watch() {
   const bool room = reading_ || stagedBytes() < kStaging;
   watch_->want(
-      (room && error_.empty() ? FdWatch::readable : 0) | (writing_ ? FdWatch::writable : 0));
+      (room && error_ == 0 ? FdWatch::readable : 0) | (writing_ ? FdWatch::writable : 0));
 }
 
 void TcpStream::onReady() {
@@ -80,12 +85,14 @@ Progress TcpStream::write(const iovec* parts, size_t count) {
     return {};
   }
   // The system tells an error once, and then only that the pipe is broken.
-  return {0, error_.empty() ? sentenceFor(errno) : error_};
+  const int told = errno;
+  const int before = error_;
+  return {0, sentenceFor(before == 0 ? told : before)};
 }
 
 Progress TcpStream::read(void* into, size_t length) {
   size_t given = 0;
-  if (stagedBytes() == 0 && !drained_ && error_.empty()) {
+  if (stagedBytes() == 0 && !drained_ && error_ == 0) {
     fill(into, length >= kDirect ? length : 0, given);
   }
   if (given == 0 && stagedBytes() != 0) {
@@ -93,7 +100,7 @@ Progress TcpStream::read(void* into, size_t length) {
     std::memcpy(into, staging_.get() + taken_, given);
     taken_ += given;
   }
-  return {given, given == 0 ? error_ : std::string()};
+  return {given, given == 0 && error_ != 0 ? sentenceFor(error_) : std::string()};
 }
 
 /// Receives: first into `into`, as far as there is a length, then into the staging area.
@@ -122,9 +129,9 @@ bool TcpStream::fill(void* into, size_t length, size_t& given) {
   }
   drained_ = true;
   if (got == 0) {
-    error_ = "the peer closed the connection (its process may have ended)";
+    error_ = kEnded;
   } else if (!isTransient(errno)) {
-    error_ = sentenceFor(errno);
+    error_ = errno;
   }
   return false;
 }

@@ -1,6 +1,7 @@
 // A TCP socket as a stream.
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include "backend/transport/loop.h"
@@ -39,7 +40,7 @@ class TcpStream final : public Stream {
   std::unique_ptr<char[]> staging_;
   size_t staged_ = 0, taken_ = 0;
   bool drained_ = false; // the socket has no more until the next event
-  std::string error_;
+  std::atomic<int> error_{0}; // why there will be no more: as in errno, or that the peer has closed
 };
 
 } // namespace torchwire
