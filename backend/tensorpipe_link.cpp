@@ -255,8 +255,9 @@ void TensorPipeContext::acceptNext(const std::shared_ptr<tp::Listener>& listener
 // One connection that ends before its first message, be it of a peer that was killed or of a stranger,
 // closes a TensorPipe listener for good. A new one takes its place at the same address.
 void TensorPipeContext::listenAgain(int attempt) {
-  // A port of wire_tcp stays bound. Else the old listener may take a moment to close.
-  const auto reason = site_.tcpPort ? std::nullopt : whyCannotBind(bound_);
+  // Our own transports stay bound. Else the old listener may take a moment to close.
+  const bool staysBound = bootstrap_ == "wire_tcp" || bootstrap_ == "wire_shm";
+  const auto reason = staysBound ? std::nullopt : whyCannotBind(bound_);
   if (reason && attempt < kListenAgainAttempts) {
     timer_.after(kListenAgainDelay, [this, attempt] { listenAgain(attempt + 1); });
     return;

@@ -234,6 +234,14 @@ std::vector<MadeTransport> makeTransports(
       site.transports.push_back(entry->name);
     }
   }
+  if (bootstrap != nullptr && bootstrap->reach == TransportEntry::Reach::network &&
+      std::none_of(made.begin(), made.end(), [](const MadeTransport& transport) {
+        return transport.entry->reach == TransportEntry::Reach::network;
+      })) {
+    throw std::runtime_error(
+        "the transport '" + bootstrap->name + "', by which workers on other hosts are reached, does not "
+        "work here (see the log); for a group on one host name _transports=['wire_shm']");
+  }
   const bool dialled = std::any_of(made.begin(), made.end(), [](const MadeTransport& transport) {
     return transport.entry->reach != TransportEntry::Reach::host;
   });

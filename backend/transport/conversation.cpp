@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "backend/transport/guarded.h"
+
 namespace torchwire {
 namespace {
 
@@ -338,12 +340,12 @@ bool Conversation::callBack() {
   {
     MutexLock lock(mutex_);
     done.swap(done_);
-    if (done.empty() && closed_) {
+    if (done.empty() && closed_ && !stream_ && reads_.empty() && writes_.empty()) {
       ended.swap(ended_);
     }
   }
   for (Task& callback : done) {
-    callback();
+    guarded("a callback of a connection", callback);
     callback = Task(); // what it holds goes before the next is called
   }
   if (ended) {

@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -43,13 +44,11 @@ Dialler::Dialler(
     Loop& loop,
     const GroupKey& key,
     const Target& target,
-    std::optional<MemoryFile> memory,
     Done done,
     DialLimits limits)
     : loop_(loop),
       key_(key),
       target_(target),
-      memory_(std::move(memory)),
       done_(std::move(done)),
       limits_(limits),
       retry_(loop),
@@ -62,6 +61,15 @@ void Dialler::start() {
 
 void Dialler::attempt() {
   stage_ = Stage::connecting;
+  try {
+    memory_.reset();
+    if (target_.memorySize != 0) {
+      memory_.emplace(MemoryFile::create(target_.memorySize));
+    }
+  } catch (const std::exception& e) { // no files left, most likely
+    tryAgain(e.what(), false);
+    return;
+  }
   socket_ = Descriptor(::socket(
       target_.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   int error = 0;
@@ -105,10 +113,10 @@ void Dialler::onConnected() {
   int error = 0;
   socklen_t size = sizeof error;
   getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error == 0 && isConnectedToItself()) {
-    error = ECONNREFUSED;
-  }
-  if (error == 0) {
+  const char* objection = error == 0 ? objectionToPeer() : nullptr;
+  if (objection != nullptr) {
+    giveUp(ErrorCode::unreachable, objection);
+  } else if (error == 0) {
     applicant_.emplace(key_, target_.medium, target_.lane);
     send(applicant_->greet(), kChallengeSize, Stage::awaitingChallenge);
   } else if (isTransient(error) || meansNobodyThere(error)) {
@@ -118,10 +126,17 @@ void Dialler::onConnected() {
   }
 }
 
-/// TCP allows that, if the port dialled is free and chosen for this side too.
-bool Dialler::isConnectedToItself() const {
-  return target_.medium == Medium::tcp &&
-      SocketAddress::ofSocket(socket_.get()).describe() == target_.address.describe();
+/// Why nothing must be said to whoever has answered, or null.
+const char* Dialler::objectionToPeer() const {
+  if (target_.medium == Medium::tcp) {
+    // TCP allows that, if the port dialled is free and chosen for this side too.
+    const bool self = SocketAddress::ofSocket(socket_.get()).describe() == target_.address.describe();
+    return self ? "nobody listens there" : nullptr;
+  }
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  return peer.uid == geteuid() ? nullptr : "another user listens there";
 }
 
 void Dialler::onChallenge() {

@@ -31,6 +31,7 @@ class Dialler {
     SocketAddress address;
     Medium medium;
     uint8_t lane;
+    size_t memorySize; // of the memory file that is sent along with the proof; 0: none
   };
   struct Reached {
     int socket; // non-blocking, to be closed by whoever takes it
@@ -39,12 +40,10 @@ class Dialler {
   /// One of the two. May destroy the dialler.
   using Done = std::function<void(const Error&, Reached)>;
 
-  /// `memory` is sent along with the proof and handed over with the socket.
   Dialler(
       Loop& loop,
       const GroupKey& key,
       const Target& target,
-      std::optional<MemoryFile> memory,
       Done done,
       DialLimits limits = DialLimits());
   Dialler(const Dialler&) = delete;
@@ -62,7 +61,7 @@ class Dialler {
   void onChallenge();
   void onVerdict();
   void send(const HandshakeBytes& message, size_t expected, Stage next, int descriptor = -1);
-  bool isConnectedToItself() const;
+  const char* objectionToPeer() const;
   void tryAgain(const std::string& reason, bool nobodyListens);
   void giveUp(ErrorCode code, const std::string& reason);
   void finish(const Error& error, Reached reached);
@@ -70,13 +69,13 @@ class Dialler {
   Loop& loop_;
   const GroupKey& key_;
   const Target target_;
-  std::optional<MemoryFile> memory_;
   Done done_;
   const DialLimits limits_;
   const Clock::time_point begin_ = Clock::now();
 
   Stage stage_ = Stage::connecting;
   std::optional<Applicant> applicant_;
+  std::optional<MemoryFile> memory_; // a new one for each attempt: an earlier one may be mapped elsewhere
   HandshakeSocket incoming_{0};
   Descriptor socket_;
   std::unique_ptr<FdWatch> watch_; // after socket_: it goes first

@@ -100,6 +100,10 @@ class Door::Guest {
     std::optional<MemoryFile> memory;
     std::string reason = describe(answer);
     if (answer == Answer::welcome && door_.memorySize_ != 0) {
+      if (memory_.get() < 0) { // the system drops it when this process has no files left: he may try again
+        door_.letGo(*this, "no shared memory came with the proof");
+        return;
+      }
       try {
         memory.emplace(MemoryFile::adopt(memory_.take(), door_.memorySize_));
         memory->closeDescriptor();

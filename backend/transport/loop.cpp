@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/log.h"
+#include "backend/transport/guarded.h"
 
 namespace torchwire {
 namespace {
@@ -32,7 +33,9 @@ void relax() {
 
 Loop::Loop() : ringGate_(kLongestSpin), socketGate_(kLongestSpin) {
   // The headers are not the ones that libtorch_cpu's libuv was built with.
-  if (uv_loop_size() != sizeof(uv_loop_t) || uv_handle_size(UV_POLL) != sizeof(uv_poll_t)) {
+  if (uv_loop_size() != sizeof(uv_loop_t) || uv_handle_size(UV_POLL) != sizeof(uv_poll_t) ||
+      uv_handle_size(UV_ASYNC) != sizeof(uv_async_t) ||
+      uv_handle_size(UV_TIMER) != sizeof(uv_timer_t)) {
     throw std::runtime_error("the libuv inside this torch is not the one that torchwire was built for");
   }
   int failed = uv_loop_init(&uv_);
@@ -139,13 +142,7 @@ bool Loop::runPosted() {
     running_.swap(posted_);
   }
   for (Task& task : running_) {
-    try {
-      task();
-    } catch (const std::exception& e) { // nobody is there to catch it, and it must not end the process
-      log(LogLevel::error, std::string("a task on a transport's loop threw: ") + e.what());
-    } catch (...) {
-      log(LogLevel::error, "a task on a transport's loop threw something unknown");
-    }
+    guarded("a task on a transport's loop", task);
     task = Task(); // what it holds goes now, not when the next tasks come
   }
   running_.clear();
@@ -156,7 +153,7 @@ bool Loop::pollAll() {
   bool moved = false;
   for (size_t i = 0; i < pollers_.size(); ++i) { // by index: polling may add pollers
     if (pollers_[i] != nullptr) {
-      moved = pollers_[i]->poll() || moved;
+      guarded("a look at a ring", [&] { moved = pollers_[i]->poll() || moved; });
     }
   }
   return moved;

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "backend/transport/guarded.h"
+
 namespace torchwire {
 namespace {
 
@@ -53,7 +55,7 @@ void FdWatch::onPoll(uv_poll_t* handle, int error, int) {
     uv_poll_start(handle, watch->wanted_, onPoll);
   }
   const auto ready = watch->ready_; // the watch may go while this runs
-  (*ready)();
+  guarded("a socket's callback", *ready);
 }
 
 LoopTimer::LoopTimer(Loop& loop) : handle_(new uv_timer_t()) {
@@ -73,7 +75,7 @@ void LoopTimer::start(std::chrono::milliseconds after, std::function<void()> due
       [](uv_timer_t* handle) {
         if (auto* timer = static_cast<LoopTimer*>(handle->data)) {
           const std::function<void()> due = std::exchange(timer->due_, nullptr);
-          due();
+          guarded("a timer's callback", due);
         }
       },
       static_cast<uint64_t>(after.count()),

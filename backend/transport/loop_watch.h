@@ -14,7 +14,7 @@ namespace torchwire {
 /// Calls back while a descriptor is ready. Does not own it: close it after the watch is gone.
 class FdWatch {
  public:
-  enum Readiness { readable = UV_READABLE, writable = UV_WRITABLE, hungUp = UV_DISCONNECT };
+  enum Readiness { readable = UV_READABLE, writable = UV_WRITABLE };
   using Ready = std::function<void()>;
 
   /// Throws std::runtime_error when the descriptor cannot be watched.

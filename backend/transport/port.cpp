@@ -47,8 +47,8 @@ std::shared_ptr<Port> Port::open(
     std::string address) {
   std::shared_ptr<Port> port(
       new Port(std::move(loop), key, std::move(kind), std::move(address)), [](Port* last) {
-        // What it holds is the loop's.
-        const std::shared_ptr<Loop> loop = last->loop_;
+        // What it holds is the loop's; but the loop's last pointer must not go on its own thread.
+        const std::shared_ptr<Loop> loop = std::move(last->loop_);
         loop->post([last] { delete last; }); // NOLINT(cppcoreguidelines-owning-memory)
       });
   port->loop_->post([port, listeningSocket] { port->openDoor(listeningSocket); });
@@ -88,14 +88,10 @@ void Port::admit(Door::Admitted admitted) {
 }
 
 void Port::dial(const std::string& address, Dialled dialled) {
-  std::optional<MemoryFile> memory;
   std::optional<Dialler::Target> target;
   try {
     const LaneAddress parts = splitLane(address);
-    target = {kind_->parse(parts.address), kind_->medium(), parts.lane};
-    if (kind_->memorySize() != 0) {
-      memory.emplace(MemoryFile::create(kind_->memorySize()));
-    }
+    target = {kind_->parse(parts.address), kind_->medium(), parts.lane, kind_->memorySize()};
   } catch (const std::exception& e) {
     dialled(Error(ErrorCode::unreachable, e.what()), nullptr);
     return;
@@ -105,7 +101,6 @@ void Port::dial(const std::string& address, Dialled dialled) {
       *loop_,
       key_,
       *target,
-      std::move(memory),
       [this, number, dialled = std::move(dialled)](const Error& error, Dialler::Reached reached) {
         onDialled(number, error, std::move(reached), dialled);
       });

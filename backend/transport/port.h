@@ -77,7 +77,7 @@ class Port : public std::enable_shared_from_this<Port> {
   void admit(Door::Admitted admitted);
   void onDialled(uint64_t number, const Error& error, Dialler::Reached reached, const Dialled& dialled);
 
-  const std::shared_ptr<Loop> loop_;
+  std::shared_ptr<Loop> loop_; // changes at the end only
   const GroupKey key_;
   const std::unique_ptr<PortKind> kind_;
   const std::string address_;

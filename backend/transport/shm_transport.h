@@ -15,7 +15,7 @@ namespace torchwire {
 /// stays, as the bell that wakes a sleeper and as the sign of life.
 ///
 /// listen() takes any address: the name is drawn, see Listener::addr(). At most one listener.
-/// Not viable where memory files or abstract sockets are not to be had. Thread-safe.
+/// Throws std::runtime_error where memory files or abstract sockets are not to be had. Thread-safe.
 std::shared_ptr<tensorpipe::transport::Context> makeShmTransport(
     std::shared_ptr<Loop> loop, const GroupKey& key);
 

@@ -26,7 +26,7 @@ std::string sentenceFor(int error) {
     return "the peer closed the connection (its process may have ended)";
   }
   if (error == ETIMEDOUT) {
-    return "the peer has not answered for twice the keep-alive interval";
+    return "the peer has not answered for long (see keepalive_interval)";
   }
   return std::strerror(error);
 }
@@ -108,8 +108,9 @@ bool TcpStream::fill(void* into, size_t length, size_t& given) {
   if (!staging_) {
     staging_ = std::make_unique_for_overwrite<char[]>(kStaging);
   }
-  if (taken_ == staged_) {
-    taken_ = staged_ = 0;
+  if (taken_ != 0) { // room at the end, for watch() counts on it
+    std::memmove(staging_.get(), staging_.get() + taken_, stagedBytes());
+    staged_ -= std::exchange(taken_, 0);
   }
   iovec parts[2] = {{into, length}, {staging_.get() + staged_, kStaging - staged_}};
   msghdr message{};

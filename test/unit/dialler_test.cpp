@@ -32,13 +32,10 @@ class Dial {
       Medium medium, SocketAddress address, const GroupKey& key, DialLimits limits = kPatient,
       uint8_t lane = kDoorLane)
       : key_(key), note_(ledger_.note("the dial to " + address.describe())) {
-    std::optional<MemoryFile> memory;
-    if (medium == Medium::shm) {
-      memory.emplace(MemoryFile::create(kDoorMemory));
-    }
+    const size_t memorySize = medium == Medium::shm ? kDoorMemory : 0;
     onLoop(*loop_, [&] {
       dialler_ = std::make_unique<Dialler>(
-          *loop_, key_, Dialler::Target{address, medium, lane}, std::move(memory),
+          *loop_, key_, Dialler::Target{address, medium, lane, memorySize},
           [this](const Error& error, Dialler::Reached reached) { done(error, std::move(reached)); },
           limits);
       dialler_->start();
@@ -370,7 +367,7 @@ TEST_CASE("a dialler that is kept after its end does nothing more", "[dialler]")
   std::unique_ptr<Dialler> dialler;
   onLoop(*loop, [&] {
     dialler = std::make_unique<Dialler>(
-        *loop, kKey, Dialler::Target{fake.address(), Medium::tcp, kDoorLane}, std::nullopt,
+        *loop, kKey, Dialler::Target{fake.address(), Medium::tcp, kDoorLane, 0},
         [&](const Error& error, Dialler::Reached) { note.add(error); },
         refused ? kPatient : kImpatient);
     dialler->start();
