@@ -40,17 +40,18 @@ void Conversation::write(std::vector<char> message, Written written) {
 }
 
 void Conversation::readInto(void* into, size_t length, Read read) {
-  push(ReadOp{into, length, false, std::move(read)});
+  push(ReadOp{into, length, false, false, std::move(read)});
 }
 
 void Conversation::readMessage(Read read) {
-  push(ReadOp{nullptr, kLongestAllocation, true, std::move(read)});
+  push(ReadOp{nullptr, kLongestAllocation, true, false, std::move(read)});
 }
 
 void Conversation::expectFirstMessage(Written there) {
   push(ReadOp{
       nullptr,
       kLongestFirstMessage,
+      true,
       true,
       [this, there = std::move(there)](const Error& error, const char* data, size_t length) {
         if (!error) {
@@ -171,7 +172,11 @@ void Conversation::pumpReads() {
     } else if (reading_ == nullptr || !readHeader(*op) || !readBody(*op)) {
       return;
     } else {
+      const bool readAhead = op->readAhead;
       finishRead(op->allocate ? allocated_.data() : static_cast<const char*>(op->into));
+      if (readAhead) {
+        return; // its callback keeps the message for the next read
+      }
     }
   }
 }
@@ -284,7 +289,9 @@ void Conversation::start(std::unique_ptr<Stream> stream) {
 
 void Conversation::fail(const Error& error) {
   breakReads(error);
-  advance();
+  if (!advancing_) { // else a callback says so, and the others that are due come first
+    advance();
+  }
 }
 
 void Conversation::advance() {

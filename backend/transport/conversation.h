@@ -71,6 +71,7 @@ class Conversation final : public std::enable_shared_from_this<Conversation> {
     void* into;
     size_t length; // the message is to be exactly that long; when allocating: at most
     bool allocate;
+    bool readAhead; // see expectFirstMessage
     Read read;
   };
 
