@@ -1,6 +1,7 @@
 """Groups across a network: between two namespaces that stand for two hosts."""
 
 import functools
+import signal
 import threading
 import time
 
@@ -326,4 +327,36 @@ def test_nothing_fails_when_the_cable_is_soon_back(linked, cable):
     linked[1].run(set_event)
     linked[0].run(result_of_call)
     linked[1].run(stop)
+    linked.shut_down()
+
+
+SIZE = 50_000_000  # elements of a tensor that takes a while to cross
+
+
+def begin_large_call(to):
+    global _pending
+    _pending = rpc.rpc_async(to, total_of, (torch.ones(SIZE),))
+
+
+def total_of(tensor):
+    return tensor.sum().item()
+
+
+def bytes_received(worker):
+    with open(f"/proc/{worker.pid}/net/dev") as file:
+        return next(int(line.split()[1]) for line in file if line.strip().startswith("net1:"))
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(reason="TCP_USER_TIMEOUT counts although the peer answers that it has no room")
+def test_a_worker_that_stands_still_is_not_taken_for_gone(linked):
+    before = bytes_received(linked[1])
+    linked[0].run(begin_large_call, "worker1")
+    wait_until(lambda: bytes_received(linked[1]) > before + SIZE // 10)
+    linked[1].signal(signal.SIGSTOP)
+    try:
+        time.sleep(LATEST + 1)  # that is how long it stands
+    finally:
+        linked[1].signal(signal.SIGCONT)
+    assert linked[0].run(result_of_call) == SIZE
     linked.shut_down()
