@@ -61,6 +61,12 @@ struct Wire {
   size_t room = 0;
   std::string writeError;
   std::function<void()> ready; // null: not started, or gone
+  bool isRead = false, isWritten = false; // somebody waits for it
+
+  bool isReady() const {
+    return (isRead && (taken < incoming.size() || !readError.empty())) ||
+        (isWritten && (room != 0 || !writeError.empty()));
+  }
 };
 
 class ScriptedStream final : public Stream {
@@ -72,7 +78,10 @@ class ScriptedStream final : public Stream {
   void start(std::function<void()> ready) override {
     wire_.ready = std::move(ready);
   }
-  void setInterest(bool, bool) override {}
+  void setInterest(bool reading, bool writing) override {
+    wire_.isRead = reading;
+    wire_.isWritten = writing;
+  }
 
   Progress write(const iovec* parts, size_t count) override {
     if (!wire_.writeError.empty()) {
@@ -171,19 +180,14 @@ class Game {
     });
   }
 
-  void rest(void (Game::*then)()) {
-    poke();
-    loop_->post([this, then, turns = kRest]() mutable {
-      turns_ = turns;
-      turn(then);
-    });
-  }
-  void turn(void (Game::*then)()) {
-    if (turns_-- == 0) {
+  /// Lets the loop come to rest.
+  void rest(void (Game::*then)(), int turns = kRest) {
+    if (turns == 0) {
       (this->*then)();
-    } else {
-      loop_->post([this, then] { turn(then); });
+      return;
     }
+    callIfReady();
+    loop_->post([this, then, turns] { rest(then, turns - 1); });
   }
 
   void finish() {
@@ -211,11 +215,11 @@ class Game {
         return;
       case 5:
         wire_.room += script_.ConsumeIntegralInRange<size_t>(0, kLongest);
-        return poke();
+        return callIfReady();
       case 6:
         return breakStream();
       case 7:
-        return poke();
+        return call(); // once too often does no harm
       case 8:
         failed_ = true;
         return conversation_->fail(Error(ErrorCode::timeout, "failed"));
@@ -240,9 +244,14 @@ class Game {
     }
   }
 
-  void poke() {
+  void call() {
     if (const auto ready = wire_.ready) { // a copy: it may be destroyed meanwhile
       ready();
+    }
+  }
+  void callIfReady() {
+    if (wire_.isReady()) {
+      call();
     }
   }
 
@@ -250,7 +259,7 @@ class Game {
     const auto length = script_.ConsumeIntegralInRange<uint64_t>(0, kLongest);
     bring(&length, sizeof length);
     bringBody(length);
-    poke();
+    callIfReady();
   }
 
   /// A length that need not be true, and other bytes.
@@ -261,7 +270,7 @@ class Game {
     }
     bring(&length, script_.ConsumeIntegralInRange<size_t>(0, sizeof length));
     bringBody(script_.ConsumeIntegralInRange<size_t>(0, kLongest));
-    poke();
+    callIfReady();
   }
 
   void bringBody(size_t length) {
@@ -279,7 +288,7 @@ class Game {
 
   void breakStream() {
     (script_.ConsumeBool() ? wire_.readError : wire_.writeError) = "broken";
-    poke();
+    callIfReady();
   }
 
   // ---- what is asked of the conversation --------------------------------------------------------------
@@ -439,7 +448,7 @@ class Game {
   std::vector<char> toSend_; // all of it, as it should be on the wire
   size_t understood_ = 0; // of what came in
   unsigned pattern_ = 0;
-  int steps_ = 0, turns_ = 0;
+  int steps_ = 0;
   bool started_ = false, awaitsFirst_ = false, asking_ = false;
   bool closed_ = false, failed_ = false, ended_ = false;
 };

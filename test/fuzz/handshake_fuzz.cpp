@@ -142,9 +142,12 @@ void talk(const Party& dialling, const Party& accepting, bool memoryIsGood, Intr
       !between.isHonest() || reply.answer == expectedAnswer(dialling, accepting),
       "an unchanged greeting gets the right answer");
 
-  const Applicant::Step step = applicant.answerChallenge(between.deliver(reply.send));
+  const HandshakeBytes challenge = between.deliver(reply.send);
+  const Applicant::Step step = applicant.answerChallenge(challenge);
   require(step.send.empty() != step.refusal.empty(), "the dialling side goes on or says why not");
-  require(step.send.empty() || step.send.size() == kProofSize, "a proof has its size");
+  require(
+      step.send.empty() || (step.send.size() == kProofSize && challenge.size() == kChallengeSize),
+      "a challenge and the proof have their sizes");
 
   bool admitted = false;
   HandshakeBytes verdict;

@@ -12,9 +12,10 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <optional>
+#include <deque>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/transport/handshake_socket.h"
@@ -130,26 +131,26 @@ class Peer {
   void send(Script& script) {
     const std::vector<unsigned char> bytes = script.ConsumeBytes<unsigned char>(
         script.ConsumeIntegralInRange<size_t>(0, 2 * kLongestMessage));
-    std::vector<int> descriptors;
-    while (script.ConsumeBool() && descriptors.size() < kMostDescriptors) {
+    std::vector<Gift> gifts;
+    while (script.ConsumeBool() && gifts.size() < kMostDescriptors) {
       Gift gift = makeGift(script);
       if (gift.descriptor.get() >= 0) { // else this system has none of that kind
-        descriptors.push_back(gift.descriptor.get());
-        gifts_.push_back(std::move(gift));
+        gifts.push_back(std::move(gift));
       }
     }
-    send(bytes, descriptors);
+    if (send(bytes, gifts)) {
+      noteSent(bytes, std::move(gifts));
+    }
   }
 
   /// As a member of the group does it.
   void sendHonestly(size_t size) {
-    Gift gift{Descriptor(dup(MemoryFile::create(kMemorySize).descriptor())), true};
+    std::vector<Gift> gifts;
+    gifts.push_back({Descriptor(dup(MemoryFile::create(kMemorySize).descriptor())), true});
     const HandshakeBytes message(size, 'h');
-    if (!sendAll(socket_, message, gift.descriptor.get())) {
-      return;
+    if (sendAll(socket_, message, gifts.front().descriptor.get())) {
+      noteSent(message, std::move(gifts));
     }
-    sent_.insert(sent_.end(), message.begin(), message.end());
-    gifts_.push_back(std::move(gift));
   }
 
   void hangUp() {
@@ -162,22 +163,32 @@ class Peer {
     return sent_;
   }
 
-  /// The gift that arrived as this descriptor, or null.
-  const Gift* find(int descriptor) const {
-    const auto same = [&](const Gift& gift) {
-      struct stat theirs {
-      }, ours{};
-      fstat(gift.descriptor.get(), &theirs);
-      fstat(descriptor, &ours);
-      return theirs.st_dev == ours.st_dev && theirs.st_ino == ours.st_ino &&
-          fcntl(gift.descriptor.get(), F_GETFL) == fcntl(descriptor, F_GETFL);
-    };
-    const auto found = std::find_if(gifts_.begin(), gifts_.end(), same);
-    return found == gifts_.end() ? nullptr : &*found;
+  /// The first gift that came with the bytes from `begin` to `end`, or null.
+  const Gift* firstGift(size_t begin, size_t end) const {
+    for (const Parcel& parcel : parcels_) {
+      if (parcel.at >= begin && parcel.at < end && !parcel.gifts.empty()) {
+        return &parcel.gifts.front();
+      }
+    }
+    return nullptr;
   }
 
  private:
-  void send(const std::vector<unsigned char>& bytes, const std::vector<int>& descriptors) {
+  struct Parcel {
+    size_t at; // of its first byte
+    std::vector<Gift> gifts;
+  };
+
+  void noteSent(const std::vector<unsigned char>& bytes, std::vector<Gift> gifts) {
+    parcels_.push_back({sent_.size(), std::move(gifts)});
+    sent_.insert(sent_.end(), bytes.begin(), bytes.end());
+  }
+
+  bool send(const std::vector<unsigned char>& bytes, const std::vector<Gift>& gifts) {
+    std::vector<int> descriptors;
+    for (const Gift& gift : gifts) {
+      descriptors.push_back(gift.descriptor.get());
+    }
     alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
     iovec part{
         const_cast<unsigned char*>(bytes.data()), bytes.size()}; // NOLINT: iovec knows no const
@@ -194,12 +205,13 @@ class Peer {
       std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size() * sizeof(int));
     }
     const ssize_t sent = sendmsg(socket_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    sent_.insert(sent_.end(), bytes.begin(), bytes.begin() + std::max<ssize_t>(sent, 0));
+    require(sent <= 0 || static_cast<size_t>(sent) == bytes.size(), "there is room in the socket");
+    return sent > 0;
   }
 
   int socket_;
   std::vector<unsigned char> sent_;
-  std::vector<Gift> gifts_;
+  std::deque<Parcel> parcels_;
 };
 
 /// What was sent is what was received, and nothing beyond the message.
@@ -214,10 +226,17 @@ void checkBytes(const HandshakeSocket& incoming, size_t received, const Peer& pe
       "bytes come as they were sent");
 }
 
+bool isSame(int one, int other) {
+  struct stat first {};
+  struct stat second {};
+  fstat(one, &first);
+  fstat(other, &second);
+  return first.st_dev == second.st_dev && first.st_ino == second.st_ino &&
+      fcntl(one, F_GETFL) == fcntl(other, F_GETFL);
+}
+
 /// Maps what came along, if that can be done, and uses all of it.
-void adopt(int descriptor, const Peer& peer) {
-  const Gift* gift = descriptor < 0 ? nullptr : peer.find(descriptor);
-  require(descriptor < 0 || gift != nullptr, "what came along is what was sent");
+void adopt(int descriptor, const Gift* gift) {
   const bool isRight = gift != nullptr && gift->isRight;
   try {
     MemoryFile memory = MemoryFile::adopt(descriptor, kMemorySize);
@@ -233,43 +252,73 @@ void adopt(int descriptor, const Peer& peer) {
   }
 }
 
-void run(Script& script) {
+/// The accepting side of a set-up.
+class Guest {
+ public:
+  Guest(int socket, size_t messageSize) : socket_(socket), incoming_(messageSize) {}
+
+  bool isWaiting() const {
+    return !ended_ && !incoming_.isComplete();
+  }
+  size_t messageSize() const {
+    return incoming_.bytes().size();
+  }
+
+  void receive(const Peer& peer, bool withDescriptor) {
+    const size_t before = received_;
+    const Progress progress = incoming_.receive(socket_.get(), withDescriptor ? &kept_ : nullptr);
+    received_ += progress.bytes;
+    ended_ = !progress.error.empty();
+    require(progress.bytes == 0 || !ended_, "an end is told when nothing else is");
+    checkBytes(incoming_, received_, peer);
+    if (withDescriptor && gift_ == nullptr) {
+      gift_ = peer.firstGift(before, received_);
+    }
+    require((kept_.get() >= 0) == (gift_ != nullptr), "a descriptor is kept where one is wanted");
+    require(
+        gift_ == nullptr || isSame(kept_.get(), gift_->descriptor.get()),
+        "of several descriptors the first is kept");
+  }
+
+  void finish() {
+    adopt(kept_.take(), gift_);
+  }
+
+ private:
+  const Descriptor socket_;
+  HandshakeSocket incoming_;
+  Descriptor kept_;
+  const Gift* gift_ = nullptr; // what that is
+  size_t received_ = 0;
+  bool ended_ = false;
+};
+
+void run(Script script) {
   int ends[2] = {-1, -1};
   require(
       socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0,
       "there are sockets");
-  const Descriptor socket(ends[0]);
   Peer peer(ends[1]);
-  Descriptor kept;
-  HandshakeSocket incoming(script.ConsumeIntegralInRange<size_t>(1, kLongestMessage));
-
-  size_t received = 0;
-  bool ended = false;
-  for (int i = 0; i < kMostSteps && !incoming.isComplete() && !ended; ++i) {
+  Guest guest(ends[0], script.ConsumeIntegralInRange<size_t>(1, kLongestMessage));
+  for (int i = 0; i < kMostSteps && guest.isWaiting(); ++i) {
     switch (script.ConsumeIntegralInRange(0, 7)) {
       case 0:
         peer.hangUp();
         break;
       case 1:
-        peer.sendHonestly(incoming.bytes().size());
+        peer.sendHonestly(guest.messageSize());
         break;
       case 2:
       case 3:
       case 4:
         peer.send(script);
         break;
-      default: {
-        const Progress progress =
-            incoming.receive(socket.get(), script.ConsumeBool() ? &kept : nullptr);
-        received += progress.bytes;
-        ended = !progress.error.empty();
-        require(progress.bytes == 0 || !ended, "an end is told when nothing else is");
-        checkBytes(incoming, received, peer);
-      }
+      default:
+        guest.receive(peer, script.ConsumeBool());
     }
   }
-  if (script.ConsumeBool() || incoming.isComplete()) { // else the guest was let go before that
-    adopt(kept.take(), peer);
+  if (!guest.isWaiting() || script.ConsumeBool()) { // else the guest is let go before that
+    guest.finish();
   }
 }
 
@@ -279,10 +328,7 @@ void run(Script& script) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace torchwire;
   const size_t before = openFiles();
-  {
-    Script script(data, size);
-    run(script);
-  }
+  run(Script(data, size));
   require(openFiles() == before, "all files are closed again");
   return 0;
 }
