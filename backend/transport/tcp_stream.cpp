@@ -33,7 +33,12 @@ std::string sentenceFor(int error) {
 
 } // namespace
 
-TcpStream::TcpStream(Loop& loop, int socket) : loop_(loop), socket_(socket) {}
+TcpStream::TcpStream(Loop& loop, int socket, std::chrono::milliseconds keepAlive)
+    : loop_(loop), socket_(socket) {
+  if (keepAlive.count() != 0) {
+    acks_.emplace(loop, socket, keepAlive, [this] { onSilence(); });
+  }
+}
 
 TcpStream::~TcpStream() {
   watch_.reset();
@@ -47,6 +52,9 @@ void TcpStream::start(std::function<void()> ready) {
 }
 
 void TcpStream::setInterest(bool reading, bool writing) {
+  if (acks_ && wrote_.exchange(false)) {
+    acks_->expect();
+  }
   if (reading != reading_ || writing != writing_) {
     reading_ = reading;
     writing_ = writing;
@@ -73,7 +81,17 @@ void TcpStream::onReady() {
   ready_(); // last: it may destroy this
 }
 
+void TcpStream::onSilence() {
+  error_ = ETIMEDOUT;
+  watch();
+  ready_(); // last: it may destroy this
+}
+
 Progress TcpStream::write(const iovec* parts, size_t count) {
+  if (const int before = error_; before != 0) {
+    return {0, sentenceFor(before)};
+  }
+  wrote_ = true;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts); // NOLINT: msghdr knows no const
   message.msg_iovlen = count;
@@ -84,10 +102,7 @@ Progress TcpStream::write(const iovec* parts, size_t count) {
   if (isTransient(errno)) {
     return {};
   }
-  // The system tells an error once, and then only that the pipe is broken.
-  const int told = errno;
-  const int before = error_;
-  return {0, sentenceFor(before == 0 ? told : before)};
+  return {0, sentenceFor(errno)};
 }
 
 Progress TcpStream::read(void* into, size_t length) {

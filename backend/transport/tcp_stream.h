@@ -2,8 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <optional>
 
+#include "backend/transport/ack_watch.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/loop_watch.h"
 #include "backend/transport/stream.h"
@@ -13,7 +16,8 @@ namespace torchwire {
 /// Takes a connected, non-blocking socket. See Stream for what may be called where.
 class TcpStream final : public Stream {
  public:
-  TcpStream(Loop& loop, int socket);
+  /// `keepAlive`: a peer that does not answer for one and a half times as long ends the stream; 0: never.
+  TcpStream(Loop& loop, int socket, std::chrono::milliseconds keepAlive);
   ~TcpStream() override;
 
   void start(std::function<void()> ready) override;
@@ -23,6 +27,7 @@ class TcpStream final : public Stream {
 
  private:
   void onReady();
+  void onSilence();
   void watch();
   bool fill(void* into, size_t length, size_t& given);
   size_t stagedBytes() const {
@@ -32,6 +37,8 @@ class TcpStream final : public Stream {
   Loop& loop_;
   const int socket_;
   std::unique_ptr<FdWatch> watch_;
+  std::optional<AckWatch> acks_;
+  std::atomic<bool> wrote_{false}; // since acks_ was told
   std::function<void()> ready_;
   bool reading_ = false, writing_ = false;
 

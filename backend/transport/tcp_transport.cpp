@@ -28,21 +28,19 @@ void setOption(int socket, int level, int option, int value) {
   setsockopt(socket, level, option, &value, sizeof value);
 }
 
-/// The system's TCP sends the beats: they cost this process nothing, and a process that is busy or stopped
-/// still answers. The last beat that may be missed comes after one and a half intervals, so that with the
-/// timers' whole seconds a dead peer shows within two.
+/// The system's TCP sends the beats while nothing is under way: they cost this process nothing, and one that
+/// is busy or stopped still answers. The last one is missed in time for a dead peer to show within two
+/// intervals, whole seconds and all. While something is under way see AckWatch.
 void keepAlive(int socket, milliseconds interval) {
-  if (interval.count() == 0) {
-    return;
-  }
   const auto wholeSeconds = [](milliseconds time) {
     return std::max(1, static_cast<int>(std::chrono::floor<seconds>(time).count()));
   };
+  const int first = wholeSeconds(interval / 2);
+  const int pause = wholeSeconds(interval / 4);
   setOption(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  setOption(socket, IPPROTO_TCP, TCP_KEEPIDLE, wholeSeconds(interval / 2));
-  setOption(socket, IPPROTO_TCP, TCP_KEEPINTVL, wholeSeconds(interval / 4));
-  // Also for bytes that were sent and not acknowledged, when no beats are sent.
-  setOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>((interval * 3 / 2).count()));
+  setOption(socket, IPPROTO_TCP, TCP_KEEPIDLE, first);
+  setOption(socket, IPPROTO_TCP, TCP_KEEPINTVL, pause);
+  setOption(socket, IPPROTO_TCP, TCP_KEEPCNT, (wholeSeconds(interval * 7 / 4) - first) / pause);
 }
 
 class TcpPort final : public PortKind {
@@ -64,8 +62,10 @@ class TcpPort final : public PortKind {
   std::unique_ptr<Stream> makeStream(
       Loop& loop, int socket, std::optional<MemoryFile>, bool) const override {
     setOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-    keepAlive(socket, keepAlive_);
-    return std::make_unique<TcpStream>(loop, socket);
+    if (keepAlive_.count() != 0) {
+      keepAlive(socket, keepAlive_);
+    }
+    return std::make_unique<TcpStream>(loop, socket, keepAlive_);
   }
 
  private:

@@ -74,7 +74,7 @@ def running_across_hosts(size, folder, **options):
 
 def running_across_machines(size, folder):
     """As running_across_hosts; but no worker can read another's memory."""
-    return running_across_hosts(size, folder, _channels=["mpt_wire_tcp"])
+    return running_across_hosts(size, folder, _channels=["basic"])
 
 
 needs_networks = pytest.mark.skipif(why_impossible() is not None, reason=f"two networks: {why_impossible()}")
@@ -85,10 +85,7 @@ needs_networks = pytest.mark.skipif(why_impossible() is not None, reason=f"two n
     [
         running_on_one_host,
         pytest.param(running_across_hosts, marks=needs_networks),
-        pytest.param(
-            running_across_machines,
-            marks=[needs_networks, pytest.mark.xfail(strict=True, reason="two lanes make five files for a peer")],
-        ),
+        pytest.param(running_across_machines, marks=needs_networks),
     ],
 )
 def test_a_worker_listens_on_one_port_and_one_socket_and_opens_few_files_for_each_peer(tmp_path, arranged):

@@ -348,7 +348,6 @@ def bytes_received(worker):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="TCP_USER_TIMEOUT counts although the peer answers that it has no room")
 def test_a_worker_that_stands_still_is_not_taken_for_gone(linked):
     before = bytes_received(linked[1])
     linked[0].run(begin_large_call, "worker1")

@@ -1,0 +1,50 @@
+#include "backend/transport/ack_watch.h"
+
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace torchwire {
+
+using std::chrono::milliseconds;
+
+AckWatch::AckWatch(Loop& loop, int socket, milliseconds interval, std::function<void()> silent)
+    : socket_(socket), interval_(interval), silent_(std::move(silent)), timer_(loop) {}
+
+void AckWatch::expect() {
+  if (!expecting_) {
+    expecting_ = true;
+    since_ = Clock::now();
+    timer_.start(interval_ / 4, [this] { look(); });
+  }
+}
+
+void AckWatch::look() {
+  int underWay = 0; // bytes that are not acknowledged
+  ioctl(socket_, SIOCOUTQ, &underWay);
+  if (underWay == 0) {
+    expecting_ = false;
+  } else if (silence() >= interval_ * 3 / 2) {
+    const auto silent = silent_;
+    silent();
+  } else {
+    timer_.start(interval_ / 4, [this] { look(); });
+  }
+}
+
+milliseconds AckWatch::silence() const {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  getsockopt(socket_, IPPROTO_TCP, TCP_INFO, &info, &size);
+  // Before something was sent there was nothing to acknowledge.
+  return std::min(
+      milliseconds(info.tcpi_last_ack_recv),
+      std::chrono::duration_cast<milliseconds>(Clock::now() - since_));
+}
+
+} // namespace torchwire
