@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,6 +19,8 @@
 using namespace torchwire;
 
 namespace {
+
+constexpr std::chrono::milliseconds kNoKeepAlive{0};
 
 const std::string kEnded = "the peer closed the connection (its process may have ended)";
 
@@ -106,7 +109,7 @@ TEST_CASE("a TCP stream is read to its end, however the peer went", "[stream_end
     part();
   }
   Reader reader(
-      loop, [&] { return std::make_unique<TcpStream>(*loop, connection.accepted.take()); });
+      loop, [&] { return std::make_unique<TcpStream>(*loop, connection.accepted.take(), kNoKeepAlive); });
   if (!beforeTheStart) {
     part();
   }
@@ -184,7 +187,8 @@ TEST_CASE("streams leave no files behind", "[stream_end]") {
   for (int i = 0; i < 10; ++i) {
     Connection tcp(Medium::tcp), local(Medium::shm);
     onLoop(*loop, [&] {
-      TcpStream started(*loop, tcp.dialled.take()), never(*loop, tcp.accepted.take());
+      TcpStream started(*loop, tcp.dialled.take(), kNoKeepAlive);
+      TcpStream never(*loop, tcp.accepted.take(), kNoKeepAlive);
       started.start([] {});
       const auto memory = [] { return MemoryFile::create(ShmStream::memorySize()); };
       ShmStream first(*loop, local.dialled.take(), memory(), true);
