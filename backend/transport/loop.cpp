@@ -14,7 +14,7 @@ namespace torchwire {
 namespace {
 
 // Longer than a wake-up costs (some 40 us), shorter than anybody minds a busy core.
-constexpr std::chrono::microseconds kLongestSpin{50};
+constexpr std::chrono::microseconds kLongestSpin{100};
 // A look at the sockets is a system call; a look at the rings is not.
 constexpr int kRingLooksPerSocketLook = 16;
 // Waiting for longer than this gives the core to whoever else wants it. That may be the peer, who cannot
