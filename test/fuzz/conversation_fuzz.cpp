@@ -221,8 +221,7 @@ class Game {
       case 7:
         return call(); // once too often does no harm
       case 8:
-        failed_ = true;
-        return conversation_->fail(Error(ErrorCode::timeout, "failed"));
+        return fail();
       default:
         return onThisThreadOrBeside([this] { ask(); });
     }
@@ -291,6 +290,11 @@ class Game {
     callIfReady();
   }
 
+  void fail() {
+    failed_ = true;
+    conversation_->fail(Error(ErrorCode::timeout, "failed"));
+  }
+
   // ---- what is asked of the conversation --------------------------------------------------------------
 
   void ask() {
@@ -355,9 +359,6 @@ class Game {
   }
 
   void readInto() {
-    if (awaitsFirst_) {
-      return; // nobody knows the conversation before that
-    }
     const size_t length = script_.ConsumeIntegralInRange<size_t>(0, kLongest);
     auto memory = std::make_shared<std::vector<char>>(length);
     pendingReads_.push_back(length);
@@ -374,9 +375,6 @@ class Game {
   }
 
   void readMessage() {
-    if (awaitsFirst_) {
-      return;
-    }
     pendingReads_.push_back(SIZE_MAX);
     conversation_->readMessage(
         [this, note = reads_.enter()](const Error& error, const char* data, size_t length) {
@@ -391,9 +389,17 @@ class Game {
   void onCallback() {
     require(loop_->isLoopThread(), "callbacks come on the loop");
     require(!asking_, "callbacks do not come inside a call");
-    if (steps_ < kMostSteps && script_.remaining_bytes() != 0 && script_.ConsumeBool()) {
-      ++steps_;
-      ask();
+    if (steps_++ >= kMostSteps || script_.remaining_bytes() == 0) {
+      return;
+    }
+    switch (script_.ConsumeIntegralInRange(0, 4)) {
+      case 0:
+        return fail();
+      case 1:
+      case 2:
+        return ask();
+      default:
+        return;
     }
   }
 
@@ -431,7 +437,8 @@ class Game {
         !writes_.hasFailed() && wire_.readError.empty() && wire_.writeError.empty();
     if (isFine) {
       require(writes_.isSettled() && wire_.outgoing == toSend_, "what was written is sent");
-      require(pendingReads_.empty() || awaitsFirst_ || !nextIsComplete(), "what has come is read");
+      require(
+          (pendingReads_.empty() && !awaitsFirst_) || !nextIsComplete(), "what has come is read");
     }
     require(
         !closed_ || (reads_.isSettled() && writes_.isSettled()),
