@@ -170,6 +170,9 @@ TEST_CASE("a door may be closed by the guest that it lets in", "[door]") {
 }
 
 TEST_CASE("guests wait outside while there are no files left", "[door]") {
+#ifdef __SANITIZE_ADDRESS__
+  WARN("the sanitizers need files themselves, and report what is right without them");
+#else
   DoorUnderTest door(Medium::shm);
   const auto memory = memoryFor(door);
   Descriptor dialling(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -191,4 +194,5 @@ TEST_CASE("guests wait outside while there are no files left", "[door]") {
   REQUIRE(failed == 0);
   Visitor late(std::move(dialling));
   CHECK(door.enter(late, descriptorOf(memory)) == Answer::welcome);
+#endif
 }
