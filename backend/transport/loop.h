@@ -39,7 +39,8 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  /// Runs the task soon, on the loop's thread and never inside this call.
+  /// Runs the task soon, on the loop's thread and never inside this call. Whoever calls keeps the loop
+  /// until this returns: a task that holds a pointer may be over by then.
   void post(Task task) EXCLUDES(mutex_);
   bool isLoopThread() const {
     return std::this_thread::get_id() == threadId_.load(std::memory_order_relaxed);
