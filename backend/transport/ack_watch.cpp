@@ -6,7 +6,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace torchwire {
@@ -19,7 +18,6 @@ AckWatch::AckWatch(Loop& loop, int socket, milliseconds interval, std::function<
 void AckWatch::expect() {
   if (!expecting_) {
     expecting_ = true;
-    since_ = Clock::now();
     timer_.start(interval_ / 4, [this] { look(); });
   }
 }
@@ -41,10 +39,7 @@ milliseconds AckWatch::silence() const {
   tcp_info info{};
   socklen_t size = sizeof info;
   getsockopt(socket_, IPPROTO_TCP, TCP_INFO, &info, &size);
-  // Before something was sent there was nothing to acknowledge.
-  return std::min(
-      milliseconds(info.tcpi_last_ack_recv),
-      std::chrono::duration_cast<milliseconds>(Clock::now() - since_));
+  return milliseconds(info.tcpi_last_ack_recv);
 }
 
 } // namespace torchwire

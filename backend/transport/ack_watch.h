@@ -11,7 +11,8 @@ namespace torchwire {
 /// The system's keep-alive beats rest while bytes are under way, and its own patience with those is a
 /// quarter of an hour. TCP_USER_TIMEOUT would shorten that, but also ends a connection whose peer answers,
 /// again and again, that it has no room. This looks at the acknowledgements instead, as long as there are
-/// any to come. Loop-bound.
+/// any to come. Before, the beats were answered, so that silence is never older than they are apart.
+/// Loop-bound.
 class AckWatch {
  public:
   /// `silent` is called once, when nothing has been heard for one and a half intervals though something was
@@ -22,8 +23,6 @@ class AckWatch {
   void expect();
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   void look();
   std::chrono::milliseconds silence() const;
 
@@ -31,7 +30,6 @@ class AckWatch {
   const std::chrono::milliseconds interval_;
   const std::function<void()> silent_;
   bool expecting_ = false;
-  Clock::time_point since_;
   LoopTimer timer_;
 };
 
