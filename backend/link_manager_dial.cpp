@@ -47,11 +47,17 @@ void LinkManager::startDial(WorkerId to) {
     dialFailed(dial, Error(ErrorCode::refused, std::string("its address cannot be dialled: ") + e.what()));
     return;
   }
+  bool gaveWay = true;
   {
     MutexLock lock(mutex_);
     if (Peer* peer = current(dial, State::dialling)) {
       peer->link = dial.link;
+      gaveWay = false;
     }
+  }
+  if (gaveWay) { // to the peer's own dial, just now: a hello would make it give way to this one
+    closeRefused(dial.link, Error(ErrorCode::duplicateLink, "the peer's own dial was quicker"));
+    return;
   }
   auto self = shared_from_this();
   dial.link->send(hello.encode(FrameKind::hello), [](const Error&) {
