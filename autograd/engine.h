@@ -1,0 +1,32 @@
+// torchwire's own distributed backward: the engine of one worker. See docs/backward.md.
+#pragma once
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+
+namespace torchwire {
+
+/// Drives the backward passes in which this worker takes part. Thread-safe.
+class Engine {
+ public:
+  using Done = std::function<void(std::exception_ptr)>; // null: the pass has succeeded
+
+  virtual ~Engine() = default;
+
+  /// Starts a pass from `roots` (scalars that require grad) with this worker as its root, and calls `done`
+  /// once it is over on all workers, perhaps before it returns. Does not throw.
+  virtual void start(
+      int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph, Done done) = 0;
+
+  /// The same, and waits. Throws std::runtime_error (or what the pass failed with).
+  /// Call it without the GIL.
+  void backward(int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph);
+
+  /// Forgets what it knows of a context that has been released here.
+  virtual void contextReleased(int64_t contextId) = 0;
+};
+
+} // namespace torchwire

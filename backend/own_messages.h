@@ -1,0 +1,43 @@
+// The message types that PyTorch does not have: requests between the engines and the RRef modules of two
+// workers. They travel like every other message (codec.h) and are served by the dispatcher.
+//
+// | request        | sender -> receiver               | answered by    | what for                                |
+// | -------------- | -------------------------------- | -------------- | --------------------------------------- |
+// | gradients      | recv function -> send function   | gradientsDone  | gradients of one backward pass          |
+// | discover       | who reached a recv function ->   | discovered     | which send functions a pass reaches     |
+// |                | the worker of its send function  |                |                                         |
+// | resume         | root -> all that were discovered | resumed        | the exact set is known: go on           |
+// | endPass        | root -> all that may take part   | passEnded      | the pass has failed: drop it            |
+// | creationSite   | creator of an RRef -> its owner  | RREF_ACK       | where the program created it            |
+// | holdersRequest | owner -> any worker              | holdersReply   | which of these forks live there?        |
+#pragma once
+
+#include <torch/csrc/distributed/rpc/message.h>
+
+namespace torchwire::own_messages {
+
+using torch::distributed::rpc::MessageType;
+
+namespace detail {
+// PyTorch's own numbers are below 0x40 and may grow to 0x7f before they meet these.
+constexpr MessageType request(int number) {
+  return static_cast<MessageType>(number | torch::distributed::rpc::MessageTypeFlags::REQUEST_TYPE);
+}
+constexpr MessageType response(int number) {
+  return static_cast<MessageType>(number | torch::distributed::rpc::MessageTypeFlags::RESPONSE_TYPE);
+}
+} // namespace detail
+
+constexpr MessageType kGradients = detail::request(0x80);
+constexpr MessageType kGradientsDone = detail::response(0x81);
+constexpr MessageType kDiscover = detail::request(0x82);
+constexpr MessageType kDiscovered = detail::response(0x83);
+constexpr MessageType kResume = detail::request(0x84);
+constexpr MessageType kResumed = detail::response(0x85);
+constexpr MessageType kEndPass = detail::request(0x86);
+constexpr MessageType kPassEnded = detail::response(0x87);
+constexpr MessageType kCreationSite = detail::request(0x90);
+constexpr MessageType kHoldersRequest = detail::request(0x92);
+constexpr MessageType kHoldersReply = detail::response(0x93);
+
+} // namespace torchwire::own_messages
