@@ -1,0 +1,310 @@
+#include "autograd/pass_table.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "autograd/gathering.h"
+
+namespace torchwire {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A pass has failed and its root waits to say so: no reason to wait long for a worker that does not answer.
+constexpr milliseconds kEndPassLimit{3000};
+
+std::runtime_error noContext(const PassNetwork& network, int64_t context) {
+  return std::runtime_error(
+      "Could not find autograd context with id: " + std::to_string(context) + " on " +
+      network.describe(network.self()) + ": it was released, or never reached this worker");
+}
+
+} // namespace
+
+// ---- contexts and their passes ------------------------------------------------------------------
+
+PassTable::ContextPtr PassTable::find(int64_t context) {
+  MutexLock lock(mutex_);
+  const auto found = contexts_.find(context);
+  return found == contexts_.end() ? nullptr : found->second;
+}
+
+PassTable::ContextPtr PassTable::findOrAdd(int64_t context) {
+  if (!graphs_.has(context)) {
+    throw noContext(network_, context); // or its entry would stay for ever
+  }
+  MutexLock lock(mutex_);
+  auto& entry = contexts_[context];
+  if (!entry) {
+    entry = std::make_shared<Context>();
+  }
+  return entry;
+}
+
+bool PassTable::hasEnded(const Context& context, const PassId& id) {
+  const auto last = context.ended.find(id.root);
+  return last != context.ended.end() && id.number <= last->second;
+}
+
+std::shared_ptr<Pass> PassTable::running(int64_t context) {
+  const ContextPtr entry = find(context);
+  if (!entry) {
+    return nullptr;
+  }
+  MutexLock lock(entry->mutex);
+  return entry->running;
+}
+
+std::shared_ptr<Pass> PassTable::makePass(
+    const PassId& id, const PassTerms& terms, std::unique_ptr<LocalGraph> graph, const ContextPtr& context) {
+  return std::make_shared<Pass>(id, terms, std::move(graph), network_, [context = std::weak_ptr(context), id] {
+    over(context.lock(), id);
+  });
+}
+
+void PassTable::over(const ContextPtr& context, const PassId& id) {
+  if (!context) {
+    return;
+  }
+  std::shared_ptr<Pass> pass; // destroyed unlocked
+  std::shared_ptr<Discovery> discovery;
+  MutexLock lock(context->mutex);
+  if (context->running && context->running->id() == id) {
+    pass = std::move(context->running);
+  }
+  auto& last = context->ended[id.root];
+  last = std::max(last, id.number);
+  if (context->discovery && context->discovery->pass() == id) {
+    discovery = std::move(context->discovery);
+  }
+}
+
+PassTable::Root PassTable::openRoot(int64_t context, const PassTerms& terms, const OpenRoot& open) {
+  const ContextPtr entry = findOrAdd(context);
+  MutexLock lock(entry->mutex);
+  if (entry->running) {
+    throw std::runtime_error(
+        "a backward pass runs already in autograd context " + std::to_string(context) + " on " +
+        network_.describe(network_.self()) + ", started by " + network_.describe(entry->running->id().root) +
+        ": wait for it, or use a context of its own for each");
+  }
+  const PassId id{context, network_.self(), ++started_};
+  std::unique_ptr<RootGraph> graph = open(id);
+  RootGraph* const view = graph.get();
+  entry->running = makePass(id, terms, std::move(graph), entry);
+  return {entry->running, view};
+}
+
+// The pass of a request, which may be the first that this worker hears of it.
+std::shared_ptr<Pass> PassTable::joined(const GradientsHead& head) {
+  const ContextPtr entry = findOrAdd(head.pass.context);
+  std::shared_ptr<Pass> stale;
+  std::shared_ptr<Pass> pass;
+  {
+    MutexLock lock(entry->mutex);
+    if (hasEnded(*entry, head.pass)) {
+      throw std::runtime_error("the backward pass is over on " + network_.describe(network_.self()));
+    }
+    if (entry->running && entry->running->id() == head.pass) {
+      return entry->running;
+    }
+    if (entry->running && entry->running->id().root != head.pass.root) {
+      throw std::runtime_error(
+          "another backward pass runs already in autograd context " + std::to_string(head.pass.context) + " on " +
+          network_.describe(network_.self()) + ", started by " + network_.describe(entry->running->id().root));
+    }
+    stale = std::move(entry->running); // of the same root, which has given it up
+  }
+  if (stale) {
+    stale->abort(Error(ErrorCode::passFailed, "the root has started another backward pass"));
+  }
+  MutexLock lock(entry->mutex);
+  if (!entry->running) { // another thread may have been as fast
+    entry->running = makePass(head.pass, head.terms, graphs_.open(head.pass, head.terms), entry);
+    if (entry->discovery && entry->discovery->pass() == head.pass) {
+      entry->running->expectOnly(entry->discovery->reached());
+    }
+  }
+  return entry->running;
+}
+
+void PassTable::forget(int64_t context, const std::string& why) {
+  ContextPtr entry;
+  {
+    MutexLock lock(mutex_);
+    const auto found = contexts_.find(context);
+    if (found == contexts_.end()) {
+      return;
+    }
+    entry = std::move(found->second);
+    contexts_.erase(found);
+  }
+  std::shared_ptr<Pass> pass;
+  {
+    MutexLock lock(entry->mutex);
+    pass = entry->running;
+  }
+  if (pass) {
+    pass->abort(Error(ErrorCode::passFailed, why));
+  }
+}
+
+// ---- requests -----------------------------------------------------------------------------------
+
+void PassTable::gradients(
+    const GradientsHead& head, const LocalGraph::Attach& attach, const Pass::Reply& reply) {
+  std::shared_ptr<Pass> pass;
+  try {
+    pass = joined(head);
+  } catch (const std::exception& e) {
+    reply(Error(ErrorCode::passFailed, e.what()), {});
+    return;
+  }
+  pass->gradients(head.send, attach, reply);
+}
+
+void PassTable::resume(const PassId& id, const Pass::Reply& reply) {
+  const ContextPtr entry = find(id.context);
+  std::shared_ptr<Pass> pass;
+  std::set<int64_t> reached;
+  if (entry) {
+    MutexLock lock(entry->mutex);
+    if (entry->running && entry->running->id() == id) {
+      pass = entry->running;
+    }
+    if (entry->discovery && entry->discovery->pass() == id) {
+      reached = entry->discovery->reached();
+      if (hasEnded(*entry, id)) {
+        entry->discovery = nullptr; // nobody comes back for it
+      }
+    }
+  }
+  if (pass) {
+    pass->resume(reached, reply);
+  } else {
+    reply({}, {}); // it has got all that it waited for, or has yet to be woken
+  }
+}
+
+// ---- the search for the exact set ---------------------------------------------------------------
+
+std::set<int64_t> PassTable::reached(const PassId& id) {
+  const ContextPtr entry = find(id.context);
+  if (!entry) {
+    return {};
+  }
+  MutexLock lock(entry->mutex);
+  return entry->discovery && entry->discovery->pass() == id ? entry->discovery->reached()
+                                                            : std::set<int64_t>();
+}
+
+std::shared_ptr<Discovery> PassTable::discoveryOf(const PassId& id) {
+  const ContextPtr entry = findOrAdd(id.context);
+  MutexLock lock(entry->mutex);
+  if (!entry->discovery || entry->discovery->pass() != id) {
+    entry->discovery = std::make_shared<Discovery>(id, graphs_.walk(id.context));
+  }
+  return entry->discovery;
+}
+
+void PassTable::discover(const DiscoverRequest& request, const DiscoveryReply& reply) {
+  Discovery::Next next;
+  try {
+    next = discoveryOf(request.pass)->reach(request.sends);
+  } catch (const std::exception& e) {
+    reply(Error(ErrorCode::passFailed, e.what()), {});
+    return;
+  }
+  askOn(request.pass, next, reply);
+}
+
+void PassTable::discoverFrom(const Root& root, const DiscoveryReply& reply) {
+  Discovery::Next next;
+  try {
+    next = discoveryOf(root.pass->id())->reachFrom(*root.graph);
+  } catch (const std::exception& e) {
+    reply(Error(ErrorCode::passFailed, e.what()), {});
+    return;
+  }
+  askOn(root.pass->id(), next, reply);
+}
+
+void PassTable::askOn(const PassId& id, const Discovery::Next& next, const DiscoveryReply& reply) {
+  using Workers = std::set<WorkerId>;
+  const auto answers = std::make_shared<Gathering<Workers>>([reply](const Error& error, const Workers& workers) {
+    reply(error, Discovered{{workers.begin(), workers.end()}});
+  });
+  for (const auto& [worker, sends] : next) {
+    answers->expect();
+    network_.request(
+        worker,
+        PassRequest::discover,
+        encode(DiscoverRequest{id, sends}),
+        milliseconds(0),
+        [answers](const Error& failure, const std::vector<char>& body) {
+          Discovered found;
+          const Error error = failure ? failure : read(body, decodeDiscovered, found);
+          answers->arrived(error, [&](Workers& all) { all.insert(found.workers.begin(), found.workers.end()); });
+        });
+  }
+  answers->arrived({}, [&](Workers& all) { all.insert(network_.self()); });
+}
+
+// ---- ending a pass that has failed --------------------------------------------------------------
+
+void PassTable::endPass(const PassId& id, const EndReply& reply) {
+  std::shared_ptr<Pass> pass;
+  try {
+    const ContextPtr entry = findOrAdd(id.context);
+    MutexLock lock(entry->mutex);
+    if (entry->running && entry->running->id() == id) {
+      pass = entry->running;
+    }
+    auto& told = entry->toldToEnd[id.root];
+    if (told >= id.number) {
+      lock.unlock();
+      reply({});
+      return;
+    }
+    told = id.number;
+    auto& last = entry->ended[id.root]; // also where nothing has come of it yet: gradients may be on their way
+    last = std::max(last, id.number);
+  } catch (const std::exception&) { // the context has been released here
+    reply({});
+    return;
+  }
+  PassEnded here;
+  if (pass) {
+    here.waiting = pass->abort(
+        Error(ErrorCode::passFailed, "the backward pass was ended by its root, " + network_.describe(id.root)));
+  }
+  tellOn(id, std::move(here), reply);
+}
+
+void PassTable::tellOn(const PassId& id, PassEnded here, const EndReply& reply) {
+  const auto answers = std::make_shared<Gathering<PassEnded>>(
+      [reply](const Error&, PassEnded ended) { reply(std::move(ended)); });
+  for (const WorkerId worker : graphs_.knownWorkers(id.context)) {
+    if (worker == network_.self()) {
+      continue;
+    }
+    answers->expect();
+    network_.request(
+        worker, PassRequest::endPass, encode(id), kEndPassLimit,
+        [answers](const Error& error, const std::vector<char>& body) {
+          PassEnded ended;
+          if (!error) {
+            read(body, decodePassEnded, ended);
+          } // otherwise it is gone, and its part of the pass with it
+          answers->arrived({}, [&](PassEnded& all) {
+            all.waiting.insert(all.waiting.end(), ended.waiting.begin(), ended.waiting.end());
+          });
+        });
+  }
+  answers->arrived({}, [&](PassEnded& all) {
+    all.waiting.insert(all.waiting.begin(), here.waiting.begin(), here.waiting.end());
+  });
+}
+
+} // namespace torchwire
