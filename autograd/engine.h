@@ -27,6 +27,9 @@ class Engine {
 
   /// Forgets what it knows of a context that has been released here.
   virtual void contextReleased(int64_t contextId) = 0;
+
+  /// How many passes have had their root here.
+  virtual size_t passesStarted() const = 0;
 };
 
 } // namespace torchwire

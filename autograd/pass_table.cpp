@@ -150,6 +150,19 @@ void PassTable::forget(int64_t context, const std::string& why) {
   }
 }
 
+void PassTable::forgetAll(const std::string& why) {
+  std::vector<int64_t> contexts;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [context, entry] : contexts_) {
+      contexts.push_back(context);
+    }
+  }
+  for (const int64_t context : contexts) {
+    forget(context, why);
+  }
+}
+
 // ---- requests -----------------------------------------------------------------------------------
 
 void PassTable::gradients(

@@ -56,6 +56,8 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
   /// The context is gone from this worker: ends its pass.
   void forget(int64_t context, const std::string& why) EXCLUDES(mutex_);
 
+  void forgetAll(const std::string& why) EXCLUDES(mutex_);
+
   size_t passesStarted() const {
     return started_.load();
   }

@@ -1,0 +1,307 @@
+#include "autograd/graph_task.h"
+
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/distributed/autograd/functions/sendrpc_backward.h>
+
+#include <exception>
+#include <stdexcept>
+#include <utility>
+
+#include "autograd/private_members.h"
+
+namespace torchwire {
+namespace {
+
+namespace dist_autograd = torch::distributed::autograd;
+using dist_autograd::DistEngine;
+using dist_autograd::RecvRpcBackward;
+using torch::autograd::InputBuffer;
+using torch::autograd::Node;
+using torch::autograd::NodeTask;
+
+thread_local const PassId* currentPass = nullptr;
+
+// The autograd function that this thread is in, for the message if it fails. libtorch does not pass it on, but
+// announces every function to RecordFunction's callbacks.
+thread_local std::string currentFunction;
+
+std::unique_ptr<at::ObserverContext> enterFunction(const at::RecordFunction& function) {
+  currentFunction = function.name();
+  return nullptr;
+}
+
+void leaveFunction(const at::RecordFunction&, at::ObserverContext*) {
+  if (std::uncaught_exceptions() == 0) { // otherwise it is the one that failed
+    currentFunction.clear();
+  }
+}
+
+/// While it lives, what takes a copy of this thread's state (as a GraphTask does when it is made) takes the two
+/// callbacks above with it.
+class FunctionObserver {
+ public:
+  FunctionObserver()
+      : handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(&enterFunction, &leaveFunction)
+                .scopes({at::RecordScope::BACKWARD_FUNCTION}))) {}
+  ~FunctionObserver() {
+    at::removeCallback(handle_);
+  }
+  FunctionObserver(const FunctionObserver&) = delete;
+  FunctionObserver& operator=(const FunctionObserver&) = delete;
+
+ private:
+  const at::CallbackHandle handle_;
+};
+
+/// The set of contexts in which a pass runs, shared with libtorch's engine.
+class RunningContexts {
+ public:
+  static void add(int64_t context) {
+    auto& engine = DistEngine::getInstance();
+    const std::lock_guard<std::mutex> lock(engine.*pointerTo(private_members::InitializedContextIdsLock()));
+    if (!(engine.*pointerTo(private_members::InitializedContextIds())).insert(context).second) {
+      throw std::runtime_error(
+          "a backward pass that is not torchwire's runs in autograd context " + std::to_string(context));
+    }
+  }
+  static void remove(int64_t context) {
+    auto& engine = DistEngine::getInstance();
+    const std::lock_guard<std::mutex> lock(engine.*pointerTo(private_members::InitializedContextIdsLock()));
+    (engine.*pointerTo(private_members::InitializedContextIds())).erase(context);
+  }
+};
+
+} // namespace
+
+RootEdges rootEdgesOf(const torch::autograd::variable_list& roots) {
+  TORCH_CHECK(!roots.empty(), "No tensors provided for gradient computation.");
+  RootEdges result;
+  for (const auto& root : roots) {
+    TORCH_CHECK(root.requires_grad(), "requires_grad not set on root");
+    TORCH_CHECK(
+        root.numel() == 1, root.name(), " is not a scalar, all roots need to be scalar");
+    TORCH_CHECK(root.grad_fn(), root.name(), " does not have a valid gradient function.");
+    result.edges.push_back(torch::autograd::impl::gradient_edge(root));
+    result.gradients.push_back(at::ones_like(root, LEGACY_CONTIGUOUS_MEMORY_FORMAT));
+  }
+  torch::autograd::validate_outputs(
+      result.edges, result.gradients, [](const std::string& text) { return text; });
+  return result;
+}
+
+// ---- making and ending --------------------------------------------------------------------------
+
+GraphTask::GraphTask(
+    ContextPtr context,
+    const PassId& pass,
+    bool retainGraph,
+    RootEdges roots,
+    const torch::distributed::rpc::WorkerInfo& self)
+    : context_(std::move(context)),
+      pass_(pass),
+      self_(self),
+      rootNode_(std::make_shared<torch::autograd::GraphRoot>(roots.edges, roots.gradients)) {
+  RunningContexts::add(pass_.context);
+  try {
+    makeTask(retainGraph, roots);
+  } catch (...) {
+    close();
+    throw;
+  }
+  waiting_ = sends_.size();
+}
+
+GraphTask::~GraphTask() {
+  close();
+}
+
+void GraphTask::makeTask(bool retainGraph, const RootEdges& roots) {
+  auto& engine = DistEngine::getInstance();
+  const FunctionObserver observer;
+  do { // until both have seen the same send functions: calls of the context may still be going on
+    (context_.get()->*pointerTo(private_members::ResetGraphTask()))();
+    sends_ = context_->sendFunctions();
+    torch::autograd::edge_list leaves;
+    (engine.*pointerTo(private_members::ComputeDependencies()))(
+        context_, roots.edges, roots.gradients, rootNode_, leaves, retainGraph);
+    task_ = (context_.get()->*pointerTo(private_members::RetrieveGraphTask()))();
+  } while (task_->outstanding_tasks_.load() != sends_.size());
+}
+
+void GraphTask::close() {
+  if (closed_.exchange(true)) {
+    return;
+  }
+  (context_.get()->*pointerTo(private_members::ResetGraphTask()))();
+  (context_.get()->*pointerTo(private_members::ClearOutstandingRpcs()))();
+  RunningContexts::remove(pass_.context);
+}
+
+// ---- evaluation ---------------------------------------------------------------------------------
+
+std::vector<int64_t> GraphTask::sends() const {
+  std::vector<int64_t> ids;
+  for (const auto& [id, function] : sends_) {
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+void GraphTask::evaluateRoots() {
+  run(NodeTask(task_, rootNode_, InputBuffer(0)), /*count=*/true);
+}
+
+void GraphTask::evaluate(int64_t send, const Attach& attach) {
+  --waiting_;
+  attach();
+  // libtorch has counted the send functions when it made the task.
+  run(NodeTask(task_, sends_.at(send), InputBuffer(0)), /*count=*/false);
+}
+
+void GraphTask::run(NodeTask task, bool count) {
+  const PassId* const outer = std::exchange(currentPass, &pass_);
+  currentFunction.clear();
+  try {
+    (DistEngine::getInstance().*pointerTo(private_members::EvaluateUntilQueueEmpty()))(
+        std::move(task), count);
+    noteError();
+  } catch (const std::exception& e) {
+    stop();
+    MutexLock lock(mutex_);
+    error_ = describeError(e.what());
+  }
+  currentPass = outer;
+}
+
+const PassId* GraphTask::current() {
+  return currentPass;
+}
+
+bool GraphTask::busy() const {
+  return !task_->has_error_.load() && task_->outstanding_tasks_.load() > waiting_.load();
+}
+
+void GraphTask::stop() {
+  task_->has_error_ = true;
+}
+
+// ---- send functions without gradients -----------------------------------------------------------
+
+void GraphTask::drop(const std::vector<int64_t>& sends) {
+  std::vector<Node*> dead;
+  for (const int64_t send : sends) {
+    dead.push_back(sends_.at(send).get());
+  }
+  auto ready = removeDead(std::move(dead));
+  waiting_ -= sends.size();
+  // One of those that libtorch has counted stays for the empty task at the end, which notices if that was all.
+  task_->outstanding_tasks_ -= sends.size() - 1;
+  for (NodeTask& task : ready) {
+    run(std::move(task), /*count=*/true);
+  }
+  run(NodeTask(task_, nullptr, InputBuffer(0)), /*count=*/false);
+}
+
+// Takes the edges of functions that get no gradients out of the counts of what their children wait for. A child that
+// waits for nothing else is ready if it has got a gradient, and dead as well if not.
+std::vector<NodeTask> GraphTask::removeDead(std::vector<Node*> dead) {
+  std::vector<NodeTask> ready;
+  const std::lock_guard<std::mutex> lock(task_->mutex_);
+  while (!dead.empty()) {
+    Node* const node = dead.back();
+    dead.pop_back();
+    for (const auto& edge : node->next_edges()) {
+      const auto count = task_->dependencies_.find(edge.function.get());
+      if (count == task_->dependencies_.end() || --count->second > 0) {
+        continue;
+      }
+      task_->dependencies_.erase(count);
+      const auto buffered = task_->not_ready_.find(edge.function.get());
+      if (buffered == task_->not_ready_.end()) {
+        dead.push_back(edge.function.get());
+      } else {
+        ready.emplace_back(task_, edge.function, std::move(buffered->second));
+        task_->not_ready_.erase(buffered);
+      }
+    }
+  }
+  return ready;
+}
+
+// ---- errors -------------------------------------------------------------------------------------
+
+void GraphTask::noteError() {
+  if (!task_->future_result_->hasError()) {
+    return;
+  }
+  MutexLock lock(mutex_);
+  if (!error_) {
+    error_ = describeError(task_->future_result_->tryRetrieveErrorMessage());
+  }
+}
+
+// Begins as PyTorch's message does, on which programs may match.
+std::string GraphTask::describeError(const std::string& text) const {
+  std::string described = "Error on Node " + std::to_string(self_.id_) + ": " + text;
+  if (described.back() != '\n') {
+    described += '\n';
+  }
+  return described + "(raised in the backward pass on worker '" + self_.name_ + "', in " +
+      (currentFunction.empty() ? "a hook" : "autograd function " + currentFunction) + ")";
+}
+
+std::optional<std::string> GraphTask::error() const {
+  MutexLock lock(mutex_);
+  return error_;
+}
+
+std::string GraphTask::functionBehind(int64_t send) const {
+  const auto found = sends_.find(send);
+  if (found == sends_.end()) {
+    return "";
+  }
+  std::string names;
+  for (const auto& edge : found->second->next_edges()) {
+    if (edge.function) {
+      names += (names.empty() ? "" : ", ") + edge.function->name();
+    }
+  }
+  return names;
+}
+
+// ---- walking ------------------------------------------------------------------------------------
+
+std::vector<RemoteSend> GraphTask::walkRoots(GraphWalk& walk) {
+  return static_cast<TorchGraphWalk&>(walk).fromNodes({rootNode_.get()});
+}
+
+std::vector<RemoteSend> TorchGraphWalk::from(const std::vector<int64_t>& sends) {
+  std::vector<Node*> nodes;
+  for (const int64_t send : sends) {
+    nodes.push_back(context_->retrieveSendFunction(send).get()); // the context keeps it
+  }
+  return fromNodes(std::move(nodes));
+}
+
+std::vector<RemoteSend> TorchGraphWalk::fromNodes(std::vector<Node*> nodes) {
+  std::vector<RemoteSend> found;
+  while (!nodes.empty()) {
+    Node* const node = nodes.back();
+    nodes.pop_back();
+    if (const auto* recv = dynamic_cast<RecvRpcBackward*>(node)) {
+      found.push_back(
+          {recv->*pointerTo(private_members::RecvFromWorker()),
+           (recv->*pointerTo(private_members::RecvMetadata())).autogradMessageId});
+    }
+    for (const auto& edge : node->next_edges()) {
+      if (edge.function && seen_.insert(edge.function.get()).second) {
+        nodes.push_back(edge.function.get());
+      }
+    }
+  }
+  return found;
+}
+
+} // namespace torchwire

@@ -1,0 +1,278 @@
+#include "autograd/torch_engine.h"
+
+#include <torch/csrc/distributed/autograd/context/container.h>
+#include <torch/csrc/distributed/autograd/functions/sendrpc_backward.h>
+#include <torch/csrc/distributed/autograd/rpc_messages/propagate_gradients_req.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "autograd/root_pass.h"
+#include "backend/own_messages.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+using std::chrono::milliseconds;
+using torch::distributed::autograd::DistAutogradContainer;
+using torch::distributed::autograd::PropagateGradientsReq;
+
+c10::intrusive_ptr<rpc::JitFuture> openFuture() {
+  return c10::make_intrusive<rpc::JitFuture>(at::AnyClassType::get());
+}
+
+void complete(rpc::JitFuture& future, std::vector<char> body, rpc::MessageType type) {
+  auto message = c10::make_intrusive<rpc::Message>(std::move(body), std::vector<at::Tensor>(), type);
+  future.markCompleted(
+      at::IValue(std::move(message)), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
+}
+
+void fail(rpc::JitFuture& future, const Error& error) {
+  future.setError(std::make_exception_ptr(std::runtime_error(error.message())));
+}
+
+/// A reply that completes the future with what it gets, as a message of type `type`.
+template <typename Result>
+std::function<void(const Error&, const Result&)> replyTo(
+    const c10::intrusive_ptr<rpc::JitFuture>& future, rpc::MessageType type) {
+  return [future, type](const Error& error, const Result& result) {
+    if (error) {
+      fail(*future, error);
+    } else {
+      complete(*future, encode(result), type);
+    }
+  };
+}
+
+rpc::MessageType typeOf(PassRequest kind) {
+  switch (kind) {
+    case PassRequest::discover:
+      return own_messages::kDiscover;
+    case PassRequest::resume:
+      return own_messages::kResume;
+    case PassRequest::endPass:
+      break;
+  }
+  return own_messages::kEndPass;
+}
+
+// Errors of calls travel as text, which has all that there is to say.
+Error errorOf(const rpc::JitFuture& future) {
+  return future.hasError() ? Error(ErrorCode::passFailed, future.tryRetrieveErrorMessage()) : Error();
+}
+
+const std::vector<char>& bodyOf(const rpc::JitFuture& future) {
+  return std::as_const(*future.constValue().toCustomClass<rpc::Message>()).payload();
+}
+
+} // namespace
+
+TorchEngine::TorchEngine(rpc::RpcAgent& agent, WorkerPool& pool, Timer& timer, bool smart)
+    : agent_(agent),
+      pool_(pool),
+      timer_(timer),
+      smart_(smart),
+      passes_(std::make_shared<PassTable>(
+          static_cast<GraphSource&>(*this), static_cast<PassNetwork&>(*this))) {}
+
+// ---- passes that start here ---------------------------------------------------------------------
+
+void TorchEngine::start(
+    int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph, Done done) {
+  std::shared_ptr<RootPass> pass;
+  try {
+    const auto context = DistAutogradContainer::getInstance().retrieveContext(contextId);
+    const auto root = passes_->openRoot(contextId, {smart_, retainGraph}, [&](const PassId& id) {
+      return std::make_unique<GraphTask>(
+          context, id, retainGraph, rootEdgesOf(roots), agent_.getWorkerInfo());
+    });
+    pass = std::make_shared<RootPass>(
+        passes_, static_cast<PassNetwork&>(*this), root, agent_.getRpcTimeout(), [done](const Error& error) {
+          done(error ? std::make_exception_ptr(std::runtime_error(error.message())) : nullptr);
+        });
+  } catch (...) {
+    done(std::current_exception());
+    return;
+  }
+  pass->start();
+}
+
+void TorchEngine::contextReleased(int64_t contextId) {
+  passes_->forget(
+      contextId,
+      "autograd context " + std::to_string(contextId) + " was released on " + describe(self()) +
+          " while a backward pass ran in it");
+}
+
+size_t TorchEngine::passesStarted() const {
+  return passes_->passesStarted();
+}
+
+void TorchEngine::shutDown() {
+  passes_->forgetAll(describe(self()) + " shut its RPC agent down during the backward pass");
+}
+
+// ---- requests of recv functions -----------------------------------------------------------------
+
+TorchEngine::GradientsRequest TorchEngine::gradientsRequest(MessagePtr message) {
+  const auto gradients = PropagateGradientsReq::fromMessage(*message);
+  const auto& metadata = gradients->getAutogradMetadata();
+  const auto pass = passes_->running(metadata.autogradContextId);
+  const PassId* const current = GraphTask::current(); // null on the threads of devices
+  if (!pass || (current != nullptr && *current != pass->id())) {
+    throw std::runtime_error(
+        "no backward pass of torchwire's runs in autograd context " +
+        std::to_string(metadata.autogradContextId) + " on " + describe(self()) +
+        ": it has ended, or was not started by torch.distributed.autograd.backward");
+  }
+  const GradientsHead head{pass->id(), pass->terms(), metadata.autogradMessageId};
+  return {
+      c10::make_intrusive<Message>(
+          encode(head), std::vector<at::Tensor>(gradients->getGrads()), own_messages::kGradients),
+      pass};
+}
+
+void TorchEngine::track(const std::shared_ptr<Pass>& pass, const FuturePtr& future) {
+  pass->sent();
+  future->addCallback(
+      [pass](JitFuture& answer) {
+        Report report;
+        Error error = errorOf(answer);
+        if (!error) {
+          error = read(bodyOf(answer), decodeReport, report);
+        }
+        pass->answered(error, report);
+      },
+      /*uses_future=*/true);
+}
+
+// ---- requests of other engines ------------------------------------------------------------------
+
+TorchEngine::FuturePtr TorchEngine::serve(const Message& request) {
+  switch (request.type()) {
+    case own_messages::kGradients:
+      return serveGradients(request);
+    case own_messages::kDiscover:
+      return serveDiscover(request);
+    case own_messages::kResume:
+      return serveResume(request);
+    case own_messages::kEndPass:
+      return serveEndPass(request);
+    default:
+      throw std::runtime_error("not a request to the engine: " + std::to_string(request.type()));
+  }
+}
+
+TorchEngine::FuturePtr TorchEngine::serveGradients(const Message& request) {
+  const GradientsHead head = decodeGradientsHead(request.payload());
+  auto future = openFuture();
+  const auto attach = [&head, &request] {
+    DistAutogradContainer::getInstance()
+        .retrieveContext(head.pass.context)
+        ->retrieveSendFunction(head.send)
+        ->setGrads(request.tensors());
+  };
+  passes_->gradients(head, attach, replyTo<Report>(future, own_messages::kGradientsDone));
+  return future;
+}
+
+TorchEngine::FuturePtr TorchEngine::serveDiscover(const Message& request) {
+  auto future = openFuture();
+  passes_->discover(
+      decodeDiscoverRequest(request.payload()), replyTo<Discovered>(future, own_messages::kDiscovered));
+  return future;
+}
+
+TorchEngine::FuturePtr TorchEngine::serveResume(const Message& request) {
+  auto future = openFuture();
+  passes_->resume(decodePassId(request.payload()), replyTo<Report>(future, own_messages::kResumed));
+  return future;
+}
+
+TorchEngine::FuturePtr TorchEngine::serveEndPass(const Message& request) {
+  auto future = openFuture();
+  passes_->endPass(decodePassId(request.payload()), [future](const PassEnded& ended) {
+    complete(*future, encode(ended), own_messages::kPassEnded);
+  });
+  return future;
+}
+
+// ---- libtorch's graphs --------------------------------------------------------------------------
+
+bool TorchEngine::has(int64_t context) {
+  try {
+    DistAutogradContainer::getInstance().isValidContext(context);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+std::unique_ptr<LocalGraph> TorchEngine::open(const PassId& pass, const PassTerms& terms) {
+  return std::make_unique<GraphTask>(
+      DistAutogradContainer::getInstance().retrieveContext(pass.context),
+      pass,
+      terms.retainGraph,
+      RootEdges(),
+      agent_.getWorkerInfo());
+}
+
+std::unique_ptr<GraphWalk> TorchEngine::walk(int64_t context) {
+  return std::make_unique<TorchGraphWalk>(DistAutogradContainer::getInstance().retrieveContext(context));
+}
+
+std::vector<WorkerId> TorchEngine::knownWorkers(int64_t context) {
+  if (!has(context)) {
+    return {};
+  }
+  const auto known = DistAutogradContainer::getInstance().retrieveContext(context)->getKnownWorkerIds();
+  return {known.begin(), known.end()};
+}
+
+// ---- the agent as a network ---------------------------------------------------------------------
+
+WorkerId TorchEngine::self() const {
+  return agent_.getWorkerInfo().id_;
+}
+
+std::string TorchEngine::describe(WorkerId worker) const {
+  try {
+    return "worker '" + agent_.getWorkerInfo(static_cast<rpc::worker_id_t>(worker)).name_ + "'";
+  } catch (const std::exception&) { // it has left the group
+    return "the worker with rank " + std::to_string(worker);
+  }
+}
+
+void TorchEngine::request(
+    WorkerId to, PassRequest kind, std::vector<char> body, milliseconds limit, Answer answer) {
+  FuturePtr future;
+  try {
+    const float seconds = limit == milliseconds(0) ? rpc::kUnsetRpcTimeout : static_cast<float>(limit.count()) / 1000;
+    future = agent_.send(
+        agent_.getWorkerInfo(static_cast<rpc::worker_id_t>(to)),
+        c10::make_intrusive<Message>(std::move(body), std::vector<at::Tensor>(), typeOf(kind)),
+        seconds);
+  } catch (const std::exception& e) {
+    answer(Error(ErrorCode::passFailed, e.what()), {});
+    return;
+  }
+  future->addCallback(
+      [answer = std::move(answer)](JitFuture& done) {
+        const Error error = errorOf(done);
+        answer(error, error ? std::vector<char>() : bodyOf(done));
+      },
+      /*uses_future=*/true);
+}
+
+void TorchEngine::later(milliseconds delay, Task task) {
+  timer_.after(delay, std::move(task));
+}
+
+void TorchEngine::soon(Task task) {
+  if (!pool_.run(std::move(task))) {
+    task(); // the agent shuts down: the pass has been ended, and only has to find that out
+  }
+}
+
+} // namespace torchwire
