@@ -14,6 +14,7 @@ from typing import Any
 from torchwire.suggestion import did_you_mean
 
 SHORTEST_SECRET = 16  # bytes, as GroupKey::kShortestSecret
+BACKWARD_MODES = ("smart", "fast")
 HOW_TO_MAKE_A_SECRET = 'python -c "import secrets; print(secrets.token_hex(32))"'
 
 _HIGHEST_PORT = 65535
@@ -45,6 +46,16 @@ def keepalive(argument: str, value: Any) -> float:
             f"kernel's TCP keep-alive counts in whole ones, or 0 to switch it off; got {value} seconds"
         )
     return seconds
+
+
+def backward_mode(argument: str, value: Any) -> str:
+    """The name of the algorithm of backward passes."""
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be the name of an algorithm, got {_described(value)}")
+    if value not in BACKWARD_MODES:
+        known = " or ".join(map(repr, BACKWARD_MODES))
+        raise ValueError(f"{argument}: unknown name {value!r}{did_you_mean(value, BACKWARD_MODES)}; choose {known}")
+    return value
 
 
 def secret(argument: str, value: Any) -> bytes | None:

@@ -93,6 +93,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         one and the others find it in the store. docs/security.md says what each protects from.
     keepalive_interval: seconds after which a silent TCP connection is probed; a peer that does not answer for twice
         as long is taken for gone. Default 10, at least 2; 0 means never.
+    backward_mode: how a distributed backward pass that begins here finds out what it reaches. "smart", the default,
+        looks first, so that results which the roots do not use cost nothing; "fast" takes for granted that the roots
+        use the results of all calls in the context, and fails at the time-out when they do not.
     _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them and
         says which are used by default).
 
@@ -110,6 +113,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     secret = _CheckedAlternative(option_checks.secret, other="secret_file")
     secret_file = _CheckedAlternative(option_checks.path, other="secret")
     keepalive_interval = _Checked(option_checks.keepalive)
+    backward_mode = _Checked(option_checks.backward_mode)
     _transports = _Checked(_transport_names)
     _channels = _Checked(_channel_names)
 
@@ -126,6 +130,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         secret: str | bytes | None = None,
         secret_file: str | os.PathLike[str] | None = None,
         keepalive_interval: float = 10.0,
+        backward_mode: str = "smart",
         _transports: list[str] | None = None,
         _channels: list[str] | None = None,
         **unknown: NoReturn,
@@ -142,6 +147,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self.secret = secret
         self.secret_file = secret_file
         self.keepalive_interval = keepalive_interval
+        self.backward_mode = backward_mode
         self._transports = _transports
         self._channels = _channels
 
@@ -221,6 +227,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "advertise_address": options.advertise_address or "",
         "secret": group_secret.of(options.secret, options.secret_file) or b"",
         "keepalive_interval": options.keepalive_interval,
+        "backward_mode": options.backward_mode,
         "transports": options._transports,
         "channels": options._channels,
         "device_maps": options.device_maps,

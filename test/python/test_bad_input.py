@@ -45,6 +45,9 @@ WRONG_OPTIONS = [
     ({"keepalive_interval": 1}, ValueError, "keepalive_interval must be between 2 and 32767 seconds.* got 1 seconds"),
     ({"keepalive_interval": -1}, ValueError, "keepalive_interval must be finite and not negative.*0 switches it off"),
     ({"keepalive_interval": None}, TypeError, "keepalive_interval must be a number of seconds, got None"),
+    ({"backward_mode": "smrt"}, ValueError, r"backward_mode: unknown name 'smrt' \(did you mean 'smart'\?\); choose"),
+    ({"backward_mode": "FAST"}, ValueError, "backward_mode: unknown name 'FAST'; choose 'smart' or 'fast'"),
+    ({"backward_mode": True}, TypeError, r"backward_mode must be the name of an algorithm, got True \(bool\)"),
     (
         {"device_maps": {"w": {0: 1, 1: 1}}},
         ValueError,
