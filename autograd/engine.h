@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
+#include <string>
 
 namespace torchwire {
 
@@ -28,8 +30,12 @@ class Engine {
   /// Forgets what it knows of a context that has been released here.
   virtual void contextReleased(int64_t contextId) = 0;
 
-  /// How many passes have had their root here.
-  virtual size_t passesStarted() const = 0;
+  /// How many passes have been started here, with this worker as their root. For debug information, and for
+  /// tests that want to know which engine drove a pass.
+  virtual uint64_t passesStarted() const = 0;
+
+  /// The pass of this context that runs here just now, in a few words for people; none: nullopt.
+  virtual std::optional<std::string> describePass(int64_t contextId) = 0;
 };
 
 } // namespace torchwire

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "autograd/libtorch_engine.h"
 #include "backend/codec.h"
 #include "backend/dispatcher.h"
 #include "backend/log.h"
@@ -91,7 +92,8 @@ Agent::Agent(
       requests_(options_.numWorkerThreads, "torchwire_work"),
       completions_(options_.numWorkerThreads, "torchwire_done"),
       calls_(std::make_shared<CallTable>(timer_)),
-      directory_(workerInfo_) {
+      directory_(workerInfo_),
+      engine_(std::make_unique<LibtorchEngine>()) {
   cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
 }
 
@@ -100,6 +102,10 @@ Agent::~Agent() {
     shutdown();
   }
   shutdownImpl();
+}
+
+std::shared_ptr<Agent> Agent::current() {
+  return isCurrentRpcAgentSet() ? std::dynamic_pointer_cast<Agent>(getCurrentRpcAgent()) : nullptr;
 }
 
 // ---- starting -----------------------------------------------------------------------------------
@@ -418,6 +424,8 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
   auto info = getMetrics();
   info["agent.backend"] = "TORCHWIRE";
   info["agent.protocol_version"] = std::to_string(kProtocolVersion);
+  info["agent.backward_mode"] = options_.backwardMode == BackwardMode::smart ? "smart" : "fast";
+  info["agent.backward_passes"] = std::to_string(engine_->passesStarted());
   info["agent.address"] = address_;
   info["agent.address_chosen_by"] = chosen_.reason;
   for (const PeerStatus& peer : peers()) {

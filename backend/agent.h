@@ -13,6 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "autograd/backward_mode.h"
+#include "autograd/engine.h"
 #include "backend/address.h"
 #include "backend/call_table.h"
 #include "backend/link_manager.h"
@@ -35,6 +37,7 @@ struct AgentOptions {
   std::optional<std::vector<std::string>> channels;
   std::string secret; // the group's, see GroupKey; empty: the workers have none of their own
   std::chrono::milliseconds keepAlive{10000}; // 0: none
+  BackwardMode backwardMode = BackwardMode::smart;
   size_t deviceMaps = 0; // how many entries the options have: refused, see cuda/devices.h
   size_t devices = 0;
 };
@@ -56,6 +59,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
       std::optional<int> worldSize,
       AgentOptions options);
   ~Agent() override;
+
+  /// This process's agent, if it is one of torchwire's, else null.
+  static std::shared_ptr<Agent> current();
 
   c10::intrusive_ptr<JitFuture> send(
       const WorkerInfo& to,
@@ -82,6 +88,11 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   std::unordered_map<std::string, std::string> getMetrics() override;
   std::unordered_map<std::string, std::string> getDebugInfo() override;
   std::vector<PeerStatus> peers() const;
+
+  /// Drives the backward passes in which this worker takes part.
+  Engine& engine() {
+    return *engine_;
+  }
 
   bool isStaticGroup() const {
     return worldSize_ != 0;
@@ -130,6 +141,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   std::shared_ptr<LinkManager> links_;
   std::shared_ptr<Server> server_;
   std::unique_ptr<Membership> membership_;
+  const std::unique_ptr<Engine> engine_;
   std::atomic<bool> closed_{false};
   int rounds_ = 0; // of waits for all workers; counts alike on all of them
 };

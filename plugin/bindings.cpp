@@ -8,6 +8,7 @@
 
 #include "backend/agent.h"
 #include "backend/transport_table.h"
+#include "plugin/autograd_bindings.h"
 
 namespace py = pybind11;
 
@@ -29,6 +30,8 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.secret = dict["secret"].cast<std::string>(); // of bytes, as they are
   options.keepAlive = std::chrono::milliseconds(
       static_cast<int64_t>(dict["keepalive_interval"].cast<double>() * 1000));
+  options.backwardMode =
+      dict["backward_mode"].cast<std::string>() == "fast" ? BackwardMode::fast : BackwardMode::smart;
   options.deviceMaps = py::len(dict["device_maps"]);
   options.devices = py::len(dict["devices"]);
   return options;
@@ -72,7 +75,6 @@ void destroy(Agent* agent) {
 }
 
 using AgentHolder = std::shared_ptr<Agent>;
-using AgentClass = py::class_<Agent, rpc::RpcAgent, AgentHolder>;
 
 /// Keeps the GIL: it reads Python's options.
 AgentHolder makeAgent(
@@ -179,6 +181,7 @@ void bindAgent(py::module_& module) {
   bindEnd(agent);
   bindWorkers(agent);
   bindState(agent);
+  bindAutograd(module, agent);
 }
 
 } // namespace

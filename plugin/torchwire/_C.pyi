@@ -2,14 +2,17 @@
 
 from typing import Any
 
+from torch import Tensor
 from torch.distributed import Store
-from torch.distributed.rpc import RpcAgent, TensorPipeRpcBackendOptions, WorkerInfo
+from torch.distributed.rpc import PyRRef, RpcAgent, TensorPipeRpcBackendOptions, WorkerInfo
 
 TRANSPORTS: dict[str, str]
 CHANNELS: dict[str, str]
 
 def stock_transports(options: TensorPipeRpcBackendOptions) -> list[str] | None: ...
 def stock_channels(options: TensorPipeRpcBackendOptions) -> list[str] | None: ...
+
+def replace_script_operator() -> None: ...
 
 class TorchwireAgent(RpcAgent):
     def __init__(self, store: Store, name: str, rank: int, world_size: int | None, options: dict[str, Any]) -> None: ...
@@ -25,3 +28,7 @@ class TorchwireAgent(RpcAgent):
     def get_debug_info(self) -> dict[str, str]: ...
     def get_metrics(self) -> dict[str, str]: ...
     def peers(self) -> list[dict[str, Any]]: ...
+    def backward(self, contextId: int, roots: list[Tensor], retain_graph: bool = False) -> None: ...  # noqa: N803
+    def backward_from_rref(
+        self, rref: PyRRef, dist_autograd_ctx_id: int = -1, retain_graph: bool = False
+    ) -> None: ...

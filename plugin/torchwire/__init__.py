@@ -25,7 +25,7 @@ compatibility.require_matching_torch()
 compatibility.require_rpc()
 compatibility.require_extension()
 
-from torchwire import registration
+from torchwire import distributed_autograd, registration
 from torchwire._build import VERSION as __version__
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import peers
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 registration.register()
+distributed_autograd.install()
 
 # Last, because it needs everything above: see _torchwire_is_being_imported() there.
 import _torchwire_autoload

@@ -1,0 +1,51 @@
+// Backward passes, for Python. Bindings only convert; each says how it treats the GIL.
+#include "plugin/autograd_bindings.h"
+
+#include <torch/csrc/distributed/rpc/py_rref.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <pybind11/stl.h>
+
+#include "autograd/script_operator.h"
+#include "rref/backward.h"
+
+namespace py = pybind11;
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+
+c10::intrusive_ptr<rpc::RRef> rrefOf(const rpc::PyRRef& rref) {
+  return c10::static_intrusive_pointer_cast<rpc::RRef>(rref.toIValue().toRRef());
+}
+
+} // namespace
+
+void bindAutograd(py::module_& module, AgentClass& agent) {
+  // As PyTorch's own ways in name their arguments. All release the GIL: a pass runs Python hooks on other threads.
+  agent
+      .def(
+          "backward",
+          [](Agent& self, int64_t contextId, const torch::autograd::variable_list& roots, bool retain) {
+            self.engine().backward(contextId, roots, retain);
+          },
+          py::arg("contextId"),
+          py::arg("roots"),
+          py::arg("retain_graph") = false,
+          ReleaseGil())
+      .def(
+          "backward_from_rref",
+          [](Agent& self, const rpc::PyRRef& rref, int64_t contextId, bool retain) {
+            rref::backward(self.engine(), self, rrefOf(rref), contextId, retain);
+          },
+          py::arg("rref"),
+          py::arg("dist_autograd_ctx_id") = rref::kNoContext,
+          py::arg("retain_graph") = false,
+          ReleaseGil());
+  // Keeps the GIL: nothing is run.
+  module.def("replace_script_operator", &replaceScriptOperator);
+}
+
+} // namespace torchwire

@@ -1,0 +1,86 @@
+"""The ways from Python into PyTorch's distributed autograd that a TORCHWIRE group takes to torchwire's own engine.
+
+Functions of torch.distributed.autograd are replaced once, when torchwire is imported, and for good: a module that imports
+them by name keeps what it got, so they must be the right ones before the first group starts and after the last one ends.
+Each asks at every call who the current agent is, and any other backend's calls go where they always went.
+
+TorchScript knows functions by identity: a script that calls one of them compiles to an operator. So the operator behind
+torch.distributed.autograd.backward is replaced too, and the new function made known as another name for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed.autograd as dist_autograd
+from torch._C import _distributed_autograd
+from torch._C._distributed_rpc import PyRRef
+from torch.jit import _builtins
+
+from torchwire import _C
+from torchwire.current_agent import current_agent
+
+_NO_CONTEXT = -1
+_BACKWARD_OPERATOR = "aten::dist_backward"
+
+_installed = False
+
+
+def install() -> None:
+    """Replaces the functions. May be called again; not thread-safe."""
+    global _installed
+    if _installed:
+        return
+    _replace_backward()
+    _replace_rref_backward()
+    _installed = True
+
+
+def _replace_backward() -> None:
+    original = dist_autograd.backward
+
+    @functools.wraps(original)
+    def backward(contextId: int, roots: list[Any], retain_graph: bool = False) -> None:  # noqa: N803 - PyTorch's name
+        agent = current_agent()
+        if agent is None:
+            original(contextId, roots, retain_graph)
+        else:
+            agent.backward(contextId, roots, retain_graph)
+
+    _C.replace_script_operator()
+    for function in (original, backward):
+        _name_in_scripts(function, _BACKWARD_OPERATOR)
+    _put_in_place(backward)
+
+
+def _replace_rref_backward() -> None:
+    original = PyRRef.backward
+
+    @functools.wraps(original)
+    def backward(self: PyRRef, dist_autograd_ctx_id: int = _NO_CONTEXT, retain_graph: bool = False) -> None:
+        agent = current_agent()
+        if agent is None:
+            original(self, dist_autograd_ctx_id, retain_graph)
+        else:
+            agent.backward_from_rref(self, dist_autograd_ctx_id, retain_graph)
+
+    # torch.distributed.rpc.RRef looks its methods up in this class at each call.
+    PyRRef.backward = backward
+
+
+def _put_in_place(function: Callable[..., Any]) -> None:
+    # Its own name in the module that users know, so that it can be pickled and sent to another worker, which then
+    # finds its own.
+    function.__module__ = dist_autograd.__name__
+    function.__qualname__ = function.__name__
+    setattr(dist_autograd, function.__name__, function)
+    setattr(_distributed_autograd, function.__name__, function)
+
+
+def _name_in_scripts(function: Callable[..., Any], operator: str) -> None:
+    # PyTorch makes the table from this list when it compiles the first script, from the functions that are there by then.
+    _builtins._builtin_ops.append((function, operator))
+    if _builtins._builtin_table is not None:
+        _builtins._register_builtin(function, operator)

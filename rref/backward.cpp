@@ -1,0 +1,80 @@
+#include "rref/backward.h"
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/distributed/autograd/rpc_messages/rref_backward_req.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <exception>
+#include <future>
+#include <memory>
+#include <utility>
+
+namespace torchwire::rref {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+
+/// The tensor in a value that has come from Python or from TorchScript.
+at::Tensor tensorIn(const c10::IValue& value) {
+  if (value.isTensor()) {
+    return value.toTensor();
+  }
+  at::Tensor tensor;
+  if (value.isPyObject()) {
+    const pybind11::gil_scoped_acquire gil;
+    PyObject* const object = value.toPyObject(); // borrowed
+    if (THPVariable_Check(object)) {
+      tensor = THPVariable_Unpack(object);
+    }
+  }
+  TORCH_CHECK(tensor.defined(), "RRef should contain a tensor for .backward()");
+  return tensor;
+}
+
+void askOwner(rpc::RpcAgent& agent, const rpc::RRef& rref, int64_t contextId, bool retainGraph) {
+  TORCH_CHECK(
+      contextId != kNoContext, "User RRefs require 'dist_autograd_ctx_id' to be specified");
+  torch::distributed::autograd::RRefBackwardReq request(rref.rrefId(), contextId, retainGraph);
+  agent.send(agent.getWorkerInfo(rref.owner()), std::move(request).toMessage())->waitAndThrow();
+}
+
+} // namespace
+
+void backward(
+    Engine& engine,
+    rpc::RpcAgent& agent,
+    const c10::intrusive_ptr<rpc::RRef>& rref,
+    int64_t contextId,
+    bool retainGraph) {
+  if (!rref->isOwner()) {
+    askOwner(agent, *rref, contextId, retainGraph);
+    return;
+  }
+  const auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref);
+  // Shared, because setting it goes on for a moment after the waiting thread has woken.
+  const auto over = std::make_shared<std::promise<void>>();
+  startOnOwner(
+      engine, owner->getValue(), contextId, retainGraph, [over](const std::exception_ptr& error) {
+        error ? over->set_exception(error) : over->set_value();
+      });
+  over->get_future().get();
+}
+
+void startOnOwner(
+    Engine& engine, const c10::IValue& value, int64_t contextId, bool retainGraph, Engine::Done done) {
+  std::exception_ptr error;
+  try {
+    const torch::autograd::variable_list roots{tensorIn(value)};
+    if (contextId != kNoContext) {
+      engine.start(contextId, roots, retainGraph, std::move(done));
+      return;
+    }
+    torch::autograd::backward(roots);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  done(error);
+}
+
+} // namespace torchwire::rref
