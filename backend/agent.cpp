@@ -11,7 +11,6 @@
 
 #include "autograd/libtorch_engine.h"
 #include "backend/codec.h"
-#include "backend/dispatcher.h"
 #include "backend/log.h"
 #include "backend/peer_watch.h"
 #include "backend/random.h"
@@ -90,7 +89,9 @@ Agent::Agent(
       options_(std::move(options)),
       self_(id),
       requests_(options_.numWorkerThreads, "torchwire_work"),
+      control_(options_.numWorkerThreads, "torchwire_ctrl"),
       completions_(options_.numWorkerThreads, "torchwire_done"),
+      dispatcher_(static_cast<Dispatcher&>(*cb_)),
       calls_(std::make_shared<CallTable>(timer_)),
       directory_(workerInfo_),
       engine_(std::make_unique<LibtorchEngine>()) {
@@ -157,8 +158,9 @@ void Agent::openLinks(const GroupKey& key) {
   links_ = std::make_shared<LinkManager>(
       *context_, timer_, std::move(events), LinkManager::Limits());
   server_ = std::make_shared<Server>(
-      *cb_,
+      dispatcher_,
       requests_,
+      control_,
       [links = links_, calls = calls_, self = self_](WorkerId caller, OutgoingFrame frame) {
         if (caller == self) {
           IncomingFrame response = loopBack(std::move(frame));
@@ -389,6 +391,7 @@ void Agent::shutdownImpl() {
   }
   calls_->failAll(error);
   requests_.join();
+  control_.join();
   completions_.join();
 }
 

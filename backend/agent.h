@@ -17,6 +17,7 @@
 #include "autograd/engine.h"
 #include "backend/address.h"
 #include "backend/call_table.h"
+#include "backend/dispatcher.h"
 #include "backend/link_manager.h"
 #include "backend/membership.h"
 #include "backend/metrics.h"
@@ -133,7 +134,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
 
   Timer timer_;
   WorkerPool requests_;
+  WorkerPool control_; // apart from requests_: what a handler waits for must not wait behind handlers
   WorkerPool completions_; // apart from requests_: a handler that waits for a call must not starve it
+  Dispatcher& dispatcher_; // the base class owns it
   ActiveCalls activeCalls_;
   std::shared_ptr<CallTable> calls_;
   WorkerDirectory directory_;

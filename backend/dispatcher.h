@@ -3,11 +3,68 @@
 
 #include <torch/csrc/distributed/rpc/request_callback_impl.h>
 
+#include <functional>
+#include <unordered_map>
+
+#include "backend/roster.h"
+
 namespace torchwire {
 
-/// Runs Python functions, TorchScript functions and builtin operators as PyTorch does. RRef and autograd
-/// messages are handed to libtorch's own handlers for now.
-/// Thread-safe.
-class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {};
+/// Whether a request only keeps the books of RRefs and autograd. Such a request must not wait for a thread
+/// behind functions of the user's that block until it has been served.
+bool isControl(uint32_t messageType);
+
+/// Serves each request by the handler that is registered for its type, as libtorch's RequestCallbackImpl
+/// does by a switch. Calls of functions, profiled or not, are its own; the other types are registered by the
+/// modules that handle them. A request that wraps another comes back here with what it wraps.
+/// Thread-safe, except that all handlers are registered before the first request.
+class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
+ public:
+  using Message = torch::distributed::rpc::Message;
+  using MessageType = torch::distributed::rpc::MessageType;
+  using JitFuture = torch::distributed::rpc::JitFuture;
+  using RpcCommandBase = torch::distributed::rpc::RpcCommandBase;
+  using ScriptCall = torch::distributed::rpc::ScriptCall;
+
+  /// Serves a request that libtorch can read, and returns the future of the response message. The command
+  /// lives until the handler returns.
+  using Handler = std::function<c10::intrusive_ptr<JitFuture>(WorkerId caller, RpcCommandBase& command)>;
+  /// Serves a request that only torchwire can read (own_messages.h).
+  using OwnHandler = std::function<c10::intrusive_ptr<JitFuture>(WorkerId caller, Message& request)>;
+
+  Dispatcher();
+
+  /// Replaces the handler of a type, if there is one.
+  void handle(MessageType type, Handler handler);
+  void handleOwn(MessageType type, OwnHandler handler);
+
+  /// Serves a request that `caller` has sent, once the RRefs in its arguments are known to their owners.
+  /// The future holds a response message, or why there is none. Does not throw.
+  c10::intrusive_ptr<JitFuture> process(WorkerId caller, Message& request) const;
+
+  /// Serves a command that came inside another, on this thread and at once. Throws what its handler throws.
+  c10::intrusive_ptr<JitFuture> run(
+      WorkerId caller, RpcCommandBase& command, MessageType type) const;
+
+  /// The future of what a builtin operator or a TorchScript function returns.
+  c10::intrusive_ptr<JitFuture> runScript(ScriptCall& call) const;
+
+  /// As process(), from a caller that is not known. The agent does not use it.
+  c10::intrusive_ptr<JitFuture> processMessage(
+      Message& request, std::vector<c10::Stream> streams) const override;
+
+ private:
+  c10::intrusive_ptr<JitFuture> deserializeAndRun(WorkerId caller, Message& request) const;
+  c10::intrusive_ptr<JitFuture> runProfiledByServer(
+      WorkerId caller, RpcCommandBase& command, MessageType type) const;
+  c10::intrusive_ptr<JitFuture> runCatching(
+      WorkerId caller, RpcCommandBase& command, MessageType type) const;
+  c10::intrusive_ptr<JitFuture> failure(const std::exception& error, MessageType type) const;
+  void handleFunctions();
+  void handleAutogradByLibtorch();
+
+  std::unordered_map<uint32_t, Handler> handlers_;
+  std::unordered_map<uint32_t, OwnHandler> ownHandlers_;
+};
 
 } // namespace torchwire

@@ -14,6 +14,8 @@
 
 #include <torch/csrc/distributed/rpc/message.h>
 
+#include <cstdint>
+
 namespace torchwire::own_messages {
 
 using torch::distributed::rpc::MessageType;
@@ -27,6 +29,12 @@ constexpr MessageType response(int number) {
   return static_cast<MessageType>(number | torch::distributed::rpc::MessageTypeFlags::RESPONSE_TYPE);
 }
 } // namespace detail
+
+/// Whether a message's type is that of a request of this file.
+constexpr bool isOwnRequest(uint32_t messageType) {
+  return (messageType & torch::distributed::rpc::MessageTypeFlags::REQUEST_TYPE) != 0 &&
+      (messageType & 0xffU) >= 0x80;
+}
 
 constexpr MessageType kGradients = detail::request(0x80);
 constexpr MessageType kGradientsDone = detail::response(0x81);

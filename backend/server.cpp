@@ -33,13 +33,18 @@ OutgoingFrame encodeResult(rpc::JitFuture& result) {
 
 } // namespace
 
-Server::Server(const rpc::RequestCallback& callback, WorkerPool& pool, Respond respond)
-    : callback_(callback), pool_(pool), respond_(std::move(respond)) {}
+Server::Server(
+    const Dispatcher& dispatcher, WorkerPool& requests, WorkerPool& control, Respond respond)
+    : dispatcher_(dispatcher),
+      requests_(requests),
+      control_(control),
+      respond_(std::move(respond)) {}
 
 bool Server::serve(WorkerId caller, IncomingFrame frame) {
   ++metrics_.active;
+  WorkerPool& pool = isControl(headerOf(frame).messageType) ? control_ : requests_;
   const bool accepted =
-      pool_.run([self = shared_from_this(), caller, frame = std::move(frame)]() mutable {
+      pool.run([self = shared_from_this(), caller, frame = std::move(frame)]() mutable {
         self->run(caller, std::move(frame));
       });
   metrics_.active -= accepted ? 0 : 1;
@@ -51,7 +56,7 @@ void Server::run(WorkerId caller, IncomingFrame frame) {
   // its own off) must not be seen by the next one, which likely gets the same thread.
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
   const uint64_t callId = headerOf(frame).callId;
-  auto result = process(std::move(frame));
+  auto result = process(caller, std::move(frame));
   ++metrics_.activeAsync;
   result->addCallback([self = shared_from_this(), caller, callId](JitFuture& done) {
     --self->metrics_.activeAsync;
@@ -60,10 +65,10 @@ void Server::run(WorkerId caller, IncomingFrame frame) {
   });
 }
 
-c10::intrusive_ptr<rpc::JitFuture> Server::process(IncomingFrame frame) {
+c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, IncomingFrame frame) {
   try {
     auto request = decodeMessage(std::move(frame));
-    return callback_(*request, {});
+    return dispatcher_.process(caller, *request);
   } catch (const std::exception&) {
     auto failed = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
     failed->setError(std::current_exception());

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <torch/csrc/distributed/rpc/message.h>
-#include <torch/csrc/distributed/rpc/request_callback.h>
 
 #include <functional>
 #include <memory>
 
+#include "backend/dispatcher.h"
 #include "backend/frame.h"
 #include "backend/metrics.h"
 #include "backend/roster.h"
@@ -14,16 +14,16 @@
 
 namespace torchwire {
 
-/// Hands each request to the request callback on a pool thread and answers once the callback's future
-/// is complete. Held by shared_ptr: a future may complete long after the agent is gone. Thread-safe.
+/// Hands each request to the dispatcher on a pool thread and answers once the dispatcher's future is
+/// complete. Requests that only keep books (isControl) have threads of their own, so that functions of the
+/// user's that block on them cannot hold them up. Held by shared_ptr: a future may complete long after the agent is gone. Thread-safe.
 class Server : public std::enable_shared_from_this<Server> {
  public:
   /// Sends a response frame to the caller, or drops it when the caller is gone.
   using Respond = std::function<void(WorkerId caller, OutgoingFrame)>;
 
-  /// `callback` and `pool` are used by serve() and by tasks of the pool only.
-  Server(
-      const torch::distributed::rpc::RequestCallback& callback, WorkerPool& pool, Respond respond);
+  /// `dispatcher` and the pools are used by serve() and by tasks of the pools only.
+  Server(const Dispatcher& dispatcher, WorkerPool& requests, WorkerPool& control, Respond respond);
 
   /// Runs the request in `frame` soon.
   /// False when the pool has ended: the request is dropped.
@@ -38,11 +38,12 @@ class Server : public std::enable_shared_from_this<Server> {
   using JitFuture = torch::distributed::rpc::JitFuture;
 
   void run(WorkerId caller, IncomingFrame frame);
-  c10::intrusive_ptr<JitFuture> process(IncomingFrame frame);
+  c10::intrusive_ptr<JitFuture> process(WorkerId caller, IncomingFrame frame);
   void answer(WorkerId caller, uint64_t callId, JitFuture& result);
 
-  const torch::distributed::rpc::RequestCallback& callback_;
-  WorkerPool& pool_;
+  const Dispatcher& dispatcher_;
+  WorkerPool& requests_;
+  WorkerPool& control_;
   const Respond respond_;
   ServerMetrics metrics_;
 };

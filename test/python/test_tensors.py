@@ -29,22 +29,13 @@ def fetch(to, name):
     return digest(make(name)), digest(rpc.rpc_sync(to, make, (name,)))
 
 
-# libtorch asks every result for its storage, which these layouts do not have, before torchwire sees it.
-ONLY_AS_ARGUMENTS = [name for name in tensor_cases.SPARSE if not name.startswith("coo")]
-
-
-def may_return(name):
-    limit = pytest.mark.xfail(reason="libtorch asks a result for its storage", strict=True)
-    return pytest.param(name, marks=limit) if name in ONLY_AS_ARGUMENTS else name
-
-
 @pytest.mark.parametrize("to", ["worker1", "worker0"])
 class TestATensorArrivesAsItWas:
     @pytest.mark.parametrize("name", tensor_cases.CASES)
     def test_as_an_argument(self, pair, to, name):
         assert arrived(*pair[0].run(send, to, name))
 
-    @pytest.mark.parametrize("name", [may_return(name) for name in tensor_cases.CASES])
+    @pytest.mark.parametrize("name", tensor_cases.CASES)
     def test_as_a_result(self, pair, to, name):
         assert arrived(*pair[0].run(fetch, to, name))
 

@@ -1,0 +1,226 @@
+#include "backend/dispatcher.h"
+
+#include <torch/csrc/distributed/autograd/rpc_messages/cleanup_autograd_context_req.h>
+#include <torch/csrc/distributed/rpc/profiler/server_process_global_profiler.h>
+#include <torch/csrc/distributed/rpc/python_resp.h>
+#include <torch/csrc/distributed/rpc/rref_context.h>
+#include <torch/csrc/distributed/rpc/script_resp.h>
+#include <torch/csrc/distributed/rpc/unpickled_python_call.h>
+#include <torch/csrc/distributed/rpc/utils.h>
+
+#include <memory>
+#include <utility>
+
+#include "autograd/forward_call.h"
+#include "backend/own_messages.h"
+#include "backend/profiled_call.h"
+#include "backend/python_value.h"
+#include "backend/response.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+namespace processglobal = rpc::profiler::processglobal;
+using rpc::JitFuture;
+using rpc::Message;
+using rpc::MessageType;
+using rpc::RpcCommandBase;
+
+constexpr WorkerId kUnknownCaller = static_cast<WorkerId>(-1);
+
+/// While it lives, RRefs that are unpickled on this thread are noted down if their owners do not know them
+/// yet. A function may run only when they do, or it could drop an RRef before its owner heard of it.
+class PendingRRefs {
+ public:
+  PendingRRefs() {
+    context_.recordThreadLocalPendingRRefs();
+  }
+  ~PendingRRefs() {
+    context_.clearRecordedPendingRRefsOnError(); // does nothing after confirmed()
+  }
+  PendingRRefs(const PendingRRefs&) = delete;
+  PendingRRefs& operator=(const PendingRRefs&) = delete;
+
+  c10::intrusive_ptr<JitFuture> confirmed() {
+    return context_.waitForThreadLocalPendingRRefs();
+  }
+
+ private:
+  rpc::RRefContext& context_ = rpc::RRefContext::getInstance();
+};
+
+} // namespace
+
+bool isControl(uint32_t messageType) {
+  switch (static_cast<int>(messageType)) {
+    case MessageType::SCRIPT_RREF_FETCH_CALL:
+    case MessageType::PYTHON_RREF_FETCH_CALL: // waits for the value as a future, without a thread
+    case MessageType::RREF_USER_DELETE:
+    case MessageType::RREF_FORK_REQUEST:
+    case MessageType::RREF_CHILD_ACCEPT:
+    case MessageType::BACKWARD_AUTOGRAD_REQ:
+    case MessageType::CLEANUP_AUTOGRAD_CONTEXT_REQ:
+      return true;
+    default:
+      return own_messages::isOwnRequest(messageType);
+  }
+}
+
+Dispatcher::Dispatcher() {
+  handleFunctions();
+  handle(MessageType::FORWARD_AUTOGRAD_REQ, [this](WorkerId caller, RpcCommandBase& command) {
+    return forwardCall(*this, caller, command);
+  });
+  handle(MessageType::RUN_WITH_PROFILING_REQ, [this](WorkerId caller, RpcCommandBase& command) {
+    return profiledCall(*this, caller, command);
+  });
+  handleAutogradByLibtorch();
+}
+
+void Dispatcher::handle(MessageType type, Handler handler) {
+  handlers_[static_cast<uint32_t>(type)] = std::move(handler);
+}
+
+void Dispatcher::handleOwn(MessageType type, OwnHandler handler) {
+  ownHandlers_[static_cast<uint32_t>(type)] = std::move(handler);
+}
+
+// ---- the way of a request -----------------------------------------------------------------------
+
+c10::intrusive_ptr<JitFuture> Dispatcher::process(WorkerId caller, Message& request) const {
+  try {
+    const auto own = ownHandlers_.find(static_cast<uint32_t>(request.type()));
+    if (own != ownHandlers_.end()) {
+      return own->second(caller, request);
+    }
+    return deserializeAndRun(caller, request);
+  } catch (const std::exception& e) {
+    return failure(e, request.type());
+  }
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::processMessage(
+    Message& request, std::vector<c10::Stream> /* streams */) const {
+  return process(kUnknownCaller, request);
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::deserializeAndRun(WorkerId caller, Message& request) const {
+  const MessageType type = request.type();
+  std::shared_ptr<RpcCommandBase> command;
+  c10::intrusive_ptr<JitFuture> confirmed;
+  {
+    PendingRRefs pending;
+    command = deserializePythonRpcCommand(rpc::deserializeRequest(request), type);
+    confirmed = pending.confirmed();
+  }
+  if (confirmed->completed()) { // as nearly always
+    return runProfiledByServer(caller, *command, type);
+  }
+  return confirmed->thenAsync(
+      [this, caller, command, type](JitFuture& /* confirmed */) {
+        return runProfiledByServer(caller, *command, type);
+      },
+      messageType());
+}
+
+// rpc._server_process_global_profile() profiles all requests of a process, whoever sends them.
+c10::intrusive_ptr<JitFuture> Dispatcher::runProfiledByServer(
+    WorkerId caller, RpcCommandBase& command, MessageType type) const {
+  const auto profiling = processglobal::StateStackEntry::current();
+  if (!profiling) {
+    return runCatching(caller, command, type);
+  }
+  torch::autograd::profiler::enableProfilerLegacy(profiling->statePtr()->config());
+  auto result = runCatching(caller, command, type);
+  processglobal::pushResultRecursive(profiling, torch::autograd::profiler::disableProfilerLegacy());
+  return result;
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::runCatching(
+    WorkerId caller, RpcCommandBase& command, MessageType type) const {
+  try {
+    return run(caller, command, type);
+  } catch (const std::exception& e) {
+    return failure(e, type);
+  }
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::run(
+    WorkerId caller, RpcCommandBase& command, MessageType type) const {
+  const auto handler = handlers_.find(static_cast<uint32_t>(type));
+  TORCH_INTERNAL_ASSERT(
+      handler != handlers_.end(), "Request type ", static_cast<int>(type), " not supported.");
+  return handler->second(caller, command);
+}
+
+// Not as a failed future: callers expect "Error on Node", which only libtorch's handleError writes. A Python
+// exception (py::error_already_set) takes the GIL by itself to be read and to end.
+c10::intrusive_ptr<JitFuture> Dispatcher::failure(const std::exception& error, MessageType type) const {
+  return completed(handleError(error, type, /* messageId, which the server sets */ -1));
+}
+
+// ---- functions ----------------------------------------------------------------------------------
+
+c10::intrusive_ptr<JitFuture> Dispatcher::runScript(ScriptCall& call) const {
+  return call.hasOp()
+      ? runJitOperator(*call.op(), call.stackRef(), {})
+      : runJitFunction(call.qualifiedName(), call.stackRef(), {}, call.isAsyncExecution());
+}
+
+void Dispatcher::handleFunctions() {
+  handle(MessageType::SCRIPT_CALL, [this](WorkerId, RpcCommandBase& command) {
+    return runScript(static_cast<ScriptCall&>(command))
+        ->then(
+            [](JitFuture& result) {
+              return withoutStorages(rpc::ScriptResp(result.value()).toMessage());
+            },
+            messageType());
+  });
+  handle(MessageType::PYTHON_CALL, [this](WorkerId, RpcCommandBase& command) {
+    auto& call = static_cast<rpc::UnpickledPythonCall&>(command);
+    return runPythonFunction(call.pythonUdf(), {}, call.isAsyncExecution())
+        ->then(
+            [](JitFuture& result) {
+              return withoutStorages(rpc::PythonResp(serializePython(result.value())).toMessage());
+            },
+            messageType());
+  });
+}
+
+// ---- what torchwire's modules do not handle yet -------------------------------------------------
+
+void Dispatcher::handleAutogradByLibtorch() {
+  handle(MessageType::BACKWARD_AUTOGRAD_REQ, [this](WorkerId, RpcCommandBase& command) {
+    return processBackwardAutogradReq(command, {});
+  });
+  handle(MessageType::CLEANUP_AUTOGRAD_CONTEXT_REQ, [this](WorkerId, RpcCommandBase& command) {
+    return processCleanupAutogradContextReq(command);
+  });
+  handle(MessageType::RREF_BACKWARD_REQ, [this](WorkerId, RpcCommandBase& command) {
+    return processRRefBackward(command);
+  });
+  handle(MessageType::SCRIPT_REMOTE_CALL, [this](WorkerId, RpcCommandBase& command) {
+    return processScriptRemoteCall(command, {});
+  });
+  handle(MessageType::PYTHON_REMOTE_CALL, [this](WorkerId, RpcCommandBase& command) {
+    return processPythonRemoteCall(command, {});
+  });
+  handle(MessageType::SCRIPT_RREF_FETCH_CALL, [this](WorkerId, RpcCommandBase& command) {
+    return processScriptRRefFetchCall(command);
+  });
+  handle(MessageType::PYTHON_RREF_FETCH_CALL, [this](WorkerId, RpcCommandBase& command) {
+    return processPythonRRefFetchCall(command);
+  });
+  handle(MessageType::RREF_FORK_REQUEST, [this](WorkerId, RpcCommandBase& command) {
+    return processRRefForkRequest(command);
+  });
+  handle(MessageType::RREF_CHILD_ACCEPT, [this](WorkerId, RpcCommandBase& command) {
+    return processRRefChildAccept(command);
+  });
+  handle(MessageType::RREF_USER_DELETE, [this](WorkerId, RpcCommandBase& command) {
+    return processRRefUserDelete(command);
+  });
+}
+
+} // namespace torchwire

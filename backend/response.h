@@ -1,0 +1,37 @@
+// Futures of response messages.
+#pragma once
+
+#include <ATen/core/ivalue_inl.h>
+#include <torch/csrc/distributed/rpc/message.h>
+
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace torchwire {
+
+/// What a callback of Future::then returns. libtorch's own handlers list the storages of a message's tensors
+/// there, for the CUDA streams that read them; tensors on the CPU need none, and asking one for its storage
+/// fails for the layouts that have none (CSR, CSC, BSR, BSC).
+using ValueWithStorages =
+    std::tuple<at::IValue, std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>>;
+
+inline ValueWithStorages withoutStorages(c10::intrusive_ptr<torch::distributed::rpc::Message> message) {
+  return {at::IValue(std::move(message)), {}};
+}
+
+/// The type of a future that holds a message.
+inline at::TypePtr messageType() {
+  return c10::getCustomClassType<c10::intrusive_ptr<torch::distributed::rpc::Message>>();
+}
+
+/// A future that is complete.
+inline c10::intrusive_ptr<torch::distributed::rpc::JitFuture> completed(
+    c10::intrusive_ptr<torch::distributed::rpc::Message> message) {
+  auto future = c10::make_intrusive<torch::distributed::rpc::JitFuture>(messageType());
+  future->markCompleted(
+      at::IValue(std::move(message)), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
+  return future;
+}
+
+} // namespace torchwire
