@@ -9,11 +9,7 @@ void Engine::backward(int64_t contextId, const torch::autograd::variable_list& r
   // Shared, because whoever sets it may still be at it when this thread goes on.
   const auto over = std::make_shared<std::promise<void>>();
   start(contextId, roots, retainGraph, [over](const std::exception_ptr& error) {
-    if (error) {
-      over->set_exception(error);
-    } else {
-      over->set_value();
-    }
+    error ? over->set_exception(error) : over->set_value();
   });
   over->get_future().get();
 }

@@ -60,16 +60,16 @@ class RunningContexts {
  public:
   static void add(int64_t context) {
     auto& engine = DistEngine::getInstance();
-    const std::lock_guard<std::mutex> lock(engine.*pointerTo(private_members::InitializedContextIdsLock()));
-    if (!(engine.*pointerTo(private_members::InitializedContextIds())).insert(context).second) {
+    const std::lock_guard<std::mutex> lock(engine.*pointerTo(InitializedContextIdsLock()));
+    if (!(engine.*pointerTo(InitializedContextIds())).insert(context).second) {
       throw std::runtime_error(
           "a backward pass that is not torchwire's runs in autograd context " + std::to_string(context));
     }
   }
   static void remove(int64_t context) {
     auto& engine = DistEngine::getInstance();
-    const std::lock_guard<std::mutex> lock(engine.*pointerTo(private_members::InitializedContextIdsLock()));
-    (engine.*pointerTo(private_members::InitializedContextIds())).erase(context);
+    const std::lock_guard<std::mutex> lock(engine.*pointerTo(InitializedContextIdsLock()));
+    (engine.*pointerTo(InitializedContextIds())).erase(context);
   }
 };
 
@@ -121,12 +121,12 @@ void GraphTask::makeTask(bool retainGraph, const RootEdges& roots) {
   auto& engine = DistEngine::getInstance();
   const FunctionObserver observer;
   do { // until both have seen the same send functions: calls of the context may still be going on
-    (context_.get()->*pointerTo(private_members::ResetGraphTask()))();
+    (context_.get()->*pointerTo(ResetGraphTask()))();
     sends_ = context_->sendFunctions();
     torch::autograd::edge_list leaves;
-    (engine.*pointerTo(private_members::ComputeDependencies()))(
+    (engine.*pointerTo(ComputeDependencies()))(
         context_, roots.edges, roots.gradients, rootNode_, leaves, retainGraph);
-    task_ = (context_.get()->*pointerTo(private_members::RetrieveGraphTask()))();
+    task_ = (context_.get()->*pointerTo(RetrieveGraphTask()))();
   } while (task_->outstanding_tasks_.load() != sends_.size());
 }
 
@@ -134,8 +134,8 @@ void GraphTask::close() {
   if (closed_.exchange(true)) {
     return;
   }
-  (context_.get()->*pointerTo(private_members::ResetGraphTask()))();
-  (context_.get()->*pointerTo(private_members::ClearOutstandingRpcs()))();
+  (context_.get()->*pointerTo(ResetGraphTask()))();
+  (context_.get()->*pointerTo(ClearOutstandingRpcs()))();
   RunningContexts::remove(pass_.context);
 }
 
@@ -164,7 +164,7 @@ void GraphTask::run(NodeTask task, bool count) {
   const PassId* const outer = std::exchange(currentPass, &pass_);
   currentFunction.clear();
   try {
-    (DistEngine::getInstance().*pointerTo(private_members::EvaluateUntilQueueEmpty()))(
+    (DistEngine::getInstance().*pointerTo(EvaluateUntilQueueEmpty()))(
         std::move(task), count);
     noteError();
   } catch (const std::exception& e) {
@@ -292,8 +292,8 @@ std::vector<RemoteSend> TorchGraphWalk::fromNodes(std::vector<Node*> nodes) {
     nodes.pop_back();
     if (const auto* recv = dynamic_cast<RecvRpcBackward*>(node)) {
       found.push_back(
-          {recv->*pointerTo(private_members::RecvFromWorker()),
-           (recv->*pointerTo(private_members::RecvMetadata())).autogradMessageId});
+          {recv->*pointerTo(RecvFromWorker()),
+           (recv->*pointerTo(RecvMetadata())).autogradMessageId});
     }
     for (const auto& edge : node->next_edges()) {
       if (edge.function && seen_.insert(edge.function.get()).second) {

@@ -37,17 +37,24 @@ std::vector<T> readNumbers(ByteReader& in) {
   return numbers;
 }
 
+// With room for what most messages need.
+std::vector<char> buffer() {
+  std::vector<char> bytes;
+  bytes.reserve(64);
+  return bytes;
+}
+
 } // namespace
 
 std::vector<char> encode(const PassId& id) {
-  std::vector<char> bytes;
+  std::vector<char> bytes = buffer();
   ByteWriter out(bytes);
   write(out, id);
   return bytes;
 }
 
 std::vector<char> encode(const GradientsHead& head) {
-  std::vector<char> bytes;
+  std::vector<char> bytes = buffer();
   ByteWriter out(bytes);
   write(out, head.pass);
   out.number(static_cast<uint8_t>(
@@ -57,13 +64,13 @@ std::vector<char> encode(const GradientsHead& head) {
 }
 
 std::vector<char> encode(const Report& report) {
-  std::vector<char> bytes;
+  std::vector<char> bytes = buffer();
   ByteWriter(bytes).number(report.waiting);
   return bytes;
 }
 
 std::vector<char> encode(const DiscoverRequest& request) {
-  std::vector<char> bytes;
+  std::vector<char> bytes = buffer();
   ByteWriter out(bytes);
   write(out, request.pass);
   writeNumbers(out, request.sends);
@@ -71,14 +78,14 @@ std::vector<char> encode(const DiscoverRequest& request) {
 }
 
 std::vector<char> encode(const Discovered& discovered) {
-  std::vector<char> bytes;
+  std::vector<char> bytes = buffer();
   ByteWriter out(bytes);
   writeNumbers(out, discovered.workers);
   return bytes;
 }
 
 std::vector<char> encode(const PassEnded& ended) {
-  std::vector<char> bytes;
+  std::vector<char> bytes = buffer();
   ByteWriter out(bytes);
   out.number(static_cast<uint32_t>(ended.waiting.size()));
   for (const WaitingSend& waiting : ended.waiting) {

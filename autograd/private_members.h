@@ -8,16 +8,14 @@
 
 #include "backend/private_member.h"
 
-namespace torchwire::private_members {
-
-namespace dist_autograd = torch::distributed::autograd;
+namespace torchwire {
 
 // A GraphTask cannot be made outside libtorch. This makes one for a context, from its roots and all of its send
 // functions, with the hooks that accumulate gradients in the context and that DDP's reducer listens to.
 struct ComputeDependencies {
   friend auto pointerTo(ComputeDependencies);
 };
-template struct PrivateMember<ComputeDependencies, &dist_autograd::DistEngine::computeDependencies>;
+template struct PrivateMember<ComputeDependencies, &torch::distributed::autograd::DistEngine::computeDependencies>;
 
 // Evaluates a GraphTask. Its own queue type is not exported, so it cannot be driven from outside.
 struct EvaluateUntilQueueEmpty {
@@ -25,45 +23,45 @@ struct EvaluateUntilQueueEmpty {
 };
 template struct PrivateMember<
     EvaluateUntilQueueEmpty,
-    &dist_autograd::DistEngine::execute_graph_task_until_ready_queue_empty>;
+    &torch::distributed::autograd::DistEngine::execute_graph_task_until_ready_queue_empty>;
 
 // The set of contexts in which a pass runs: what _get_debug_info counts, and what keeps libtorch's engine and
 // torchwire's out of each other's contexts.
 struct InitializedContextIds {
   friend auto pointerTo(InitializedContextIds);
 };
-template struct PrivateMember<InitializedContextIds, &dist_autograd::DistEngine::initializedContextIds_>;
+template struct PrivateMember<InitializedContextIds, &torch::distributed::autograd::DistEngine::initializedContextIds_>;
 struct InitializedContextIdsLock {
   friend auto pointerTo(InitializedContextIdsLock);
 };
 template struct PrivateMember<
     InitializedContextIdsLock,
-    &dist_autograd::DistEngine::initializedContextIdsLock_>;
+    &torch::distributed::autograd::DistEngine::initializedContextIdsLock_>;
 
 // computeDependencies leaves the GraphTask in the context, where recv functions look for it.
 struct RetrieveGraphTask {
   friend auto pointerTo(RetrieveGraphTask);
 };
-template struct PrivateMember<RetrieveGraphTask, &dist_autograd::DistAutogradContext::retrieveGraphTask>;
+template struct PrivateMember<RetrieveGraphTask, &torch::distributed::autograd::DistAutogradContext::retrieveGraphTask>;
 struct ResetGraphTask {
   friend auto pointerTo(ResetGraphTask);
 };
-template struct PrivateMember<ResetGraphTask, &dist_autograd::DistAutogradContext::resetGraphTask>;
+template struct PrivateMember<ResetGraphTask, &torch::distributed::autograd::DistAutogradContext::resetGraphTask>;
 
 // Recv functions leave the futures of their requests in the context; torchwire has counted them already.
 struct ClearOutstandingRpcs {
   friend auto pointerTo(ClearOutstandingRpcs);
 };
-template struct PrivateMember<ClearOutstandingRpcs, &dist_autograd::DistAutogradContext::clearOutstandingRpcs>;
+template struct PrivateMember<ClearOutstandingRpcs, &torch::distributed::autograd::DistAutogradContext::clearOutstandingRpcs>;
 
 // Where a recv function sends its gradients: the search for the exact set has to go there before they do.
 struct RecvMetadata {
   friend auto pointerTo(RecvMetadata);
 };
-template struct PrivateMember<RecvMetadata, &dist_autograd::RecvRpcBackward::autogradMetadata_>;
+template struct PrivateMember<RecvMetadata, &torch::distributed::autograd::RecvRpcBackward::autogradMetadata_>;
 struct RecvFromWorker {
   friend auto pointerTo(RecvFromWorker);
 };
-template struct PrivateMember<RecvFromWorker, &dist_autograd::RecvRpcBackward::fromWorkerId_>;
+template struct PrivateMember<RecvFromWorker, &torch::distributed::autograd::RecvRpcBackward::fromWorkerId_>;
 
-} // namespace torchwire::private_members
+} // namespace torchwire

@@ -105,8 +105,18 @@ void TorchEngine::contextReleased(int64_t contextId) {
           " while a backward pass ran in it");
 }
 
-size_t TorchEngine::passesStarted() const {
+uint64_t TorchEngine::passesStarted() const {
   return passes_->passesStarted();
+}
+
+std::optional<std::string> TorchEngine::describePass(int64_t contextId) {
+  const auto pass = passes_->running(contextId);
+  if (!pass) {
+    return std::nullopt;
+  }
+  return std::string(pass->terms().smart ? "smart" : "fast") + ", from " + describe(pass->id().root) +
+      ", pass " + std::to_string(pass->id().number) + ", " + std::to_string(pass->waiting()) +
+      " send functions wait";
 }
 
 void TorchEngine::shutDown() {
@@ -115,7 +125,8 @@ void TorchEngine::shutDown() {
 
 // ---- requests of recv functions -----------------------------------------------------------------
 
-TorchEngine::GradientsRequest TorchEngine::gradientsRequest(MessagePtr message) {
+std::pair<TorchEngine::MessagePtr, std::shared_ptr<Pass>> TorchEngine::gradientsRequest(
+    MessagePtr message) {
   const auto gradients = PropagateGradientsReq::fromMessage(*message);
   const auto& metadata = gradients->getAutogradMetadata();
   const auto pass = passes_->running(metadata.autogradContextId);

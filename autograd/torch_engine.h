@@ -6,7 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "autograd/engine.h"
@@ -39,15 +41,12 @@ class TorchEngine final : public Engine, private GraphSource, private PassNetwor
       bool retainGraph,
       Done done) override;
   void contextReleased(int64_t contextId) override;
-  size_t passesStarted() const override;
+  uint64_t passesStarted() const override;
+  std::optional<std::string> describePass(int64_t contextId) override;
 
   /// A recv function is about to send: its request in torchwire's form, and the pass that is to wait for the answer.
   /// Throws std::runtime_error when no pass of torchwire's runs in its context.
-  struct GradientsRequest {
-    MessagePtr message;
-    std::shared_ptr<Pass> pass;
-  };
-  GradientsRequest gradientsRequest(MessagePtr message);
+  std::pair<MessagePtr, std::shared_ptr<Pass>> gradientsRequest(MessagePtr message);
   static void track(const std::shared_ptr<Pass>& pass, const FuturePtr& future);
 
   /// Serves the requests between engines (own_messages.h) on the calling thread, one of the pool's.

@@ -7,11 +7,12 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
-#include "autograd/libtorch_engine.h"
 #include "backend/codec.h"
 #include "backend/log.h"
+#include "backend/own_messages.h"
 #include "backend/peer_watch.h"
 #include "backend/random.h"
 #include "backend/tensorpipe_link.h"
@@ -94,8 +95,10 @@ Agent::Agent(
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
       calls_(std::make_shared<CallTable>(timer_)),
       directory_(workerInfo_),
-      engine_(std::make_unique<LibtorchEngine>()) {
+      engine_(std::make_unique<TorchEngine>(
+          *this, control_, timer_, options_.backwardMode == BackwardMode::smart)) {
   cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
+  handleBackward();
 }
 
 Agent::~Agent() {
@@ -107,6 +110,14 @@ Agent::~Agent() {
 
 std::shared_ptr<Agent> Agent::current() {
   return isCurrentRpcAgentSet() ? std::dynamic_pointer_cast<Agent>(getCurrentRpcAgent()) : nullptr;
+}
+
+void Agent::handleBackward() {
+  using namespace own_messages;
+  for (const auto type : {kGradients, kDiscover, kResume, kEndPass}) {
+    dispatcher_.handleOwn(
+        type, [this](WorkerId, Message& request) { return engine_->serve(request); });
+  }
 }
 
 // ---- starting -----------------------------------------------------------------------------------
@@ -226,6 +237,10 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
       deviceMap.empty(), "this version of torchwire sends CPU tensors only; call without a device map");
   cuda::refuseCudaTensors(std::as_const(*message).tensors(), "Request");
 
+  std::shared_ptr<Pass> pass; // that has to wait for the answer
+  if (message->type() == rpc::MessageType::BACKWARD_AUTOGRAD_REQ) {
+    std::tie(message, pass) = engine_->gradientsRequest(std::move(message));
+  }
   OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(message));
   auto future = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
   const milliseconds timeout = rpcTimeoutSeconds == rpc::kUnsetRpcTimeout
@@ -235,6 +250,9 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   const uint64_t callId = calls_->open(
       to.id_, timeout, [this, future](Outcome outcome) { complete(future, std::move(outcome)); });
   setCallId(frame, callId);
+  if (pass) {
+    TorchEngine::track(pass, future);
+  }
   transmit(to.id_, callId, std::move(frame));
   return future;
 }
@@ -381,6 +399,7 @@ void Agent::shutdownImpl() {
   const Error error(
       ErrorCode::shutDown,
       "worker '" + workerInfo_.name_ + "' shut its RPC agent down before the call was answered");
+  engine_->shutDown();
   calls_->failAll(error); // before the links go, whose loss would be a worse explanation
   if (links_) {
     links_->leave(kGoodbyePatience);

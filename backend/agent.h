@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "autograd/backward_mode.h"
-#include "autograd/engine.h"
+#include "autograd/torch_engine.h"
 #include "backend/address.h"
 #include "backend/call_table.h"
 #include "backend/dispatcher.h"
@@ -105,6 +105,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
  private:
   void addGilWaitTime(const std::chrono::microseconds wait) override;
 
+  void handleBackward();
+
   // Starting.
   GroupKey agreeOnKey();
   void openLinks(const GroupKey& key);
@@ -144,7 +146,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   std::shared_ptr<LinkManager> links_;
   std::shared_ptr<Server> server_;
   std::unique_ptr<Membership> membership_;
-  const std::unique_ptr<Engine> engine_;
+  const std::unique_ptr<TorchEngine> engine_;
   std::atomic<bool> closed_{false};
   int rounds_ = 0; // of waits for all workers; counts alike on all of them
 };
