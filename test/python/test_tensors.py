@@ -194,7 +194,7 @@ UNSENDABLE = [
     (send_what, mkldnn, NO_MKLDNN),
     (return_what, strided_nested, NO_NESTED),
     (return_what, meta, NO_META),
-    (return_what, mkldnn, "OpaqueTensorImpl"),  # libtorch refuses it before torchwire sees it
+    (return_what, mkldnn, NO_MKLDNN),
 ]
 
 
