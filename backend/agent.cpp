@@ -17,6 +17,7 @@
 #include "backend/random.h"
 #include "backend/tensorpipe_link.h"
 #include "cuda/devices.h"
+#include "rref/backward.h"
 
 namespace torchwire {
 namespace {
@@ -95,10 +96,10 @@ Agent::Agent(
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
       calls_(std::make_shared<CallTable>(timer_)),
       directory_(workerInfo_),
-      engine_(std::make_unique<TorchEngine>(
+      engine_(std::make_shared<TorchEngine>(
           *this, control_, timer_, options_.backwardMode == BackwardMode::smart)) {
   cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
-  handleBackward();
+  registerHandlers();
 }
 
 Agent::~Agent() {
@@ -108,16 +109,23 @@ Agent::~Agent() {
   shutdownImpl();
 }
 
-std::shared_ptr<Agent> Agent::current() {
-  return isCurrentRpcAgentSet() ? std::dynamic_pointer_cast<Agent>(getCurrentRpcAgent()) : nullptr;
-}
-
-void Agent::handleBackward() {
+void Agent::registerHandlers() {
   using namespace own_messages;
   for (const auto type : {kGradients, kDiscover, kResume, kEndPass}) {
     dispatcher_.handleOwn(
         type, [this](WorkerId, Message& request) { return engine_->serve(request); });
   }
+  using rpc::MessageType;
+  using rpc::RpcCommandBase;
+  dispatcher_.handle(
+      MessageType::RREF_BACKWARD_REQ,
+      [engine = std::weak_ptr(engine_)](WorkerId, RpcCommandBase& command) {
+        return rref::serveBackward(engine, command);
+      });
+}
+
+std::shared_ptr<Agent> Agent::current() {
+  return isCurrentRpcAgentSet() ? std::dynamic_pointer_cast<Agent>(getCurrentRpcAgent()) : nullptr;
 }
 
 // ---- starting -----------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
  private:
   void addGilWaitTime(const std::chrono::microseconds wait) override;
 
-  void handleBackward();
+  void registerHandlers();
 
   // Starting.
   GroupKey agreeOnKey();
@@ -146,7 +146,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   std::shared_ptr<LinkManager> links_;
   std::shared_ptr<Server> server_;
   std::unique_ptr<Membership> membership_;
-  const std::unique_ptr<TorchEngine> engine_;
+  const std::shared_ptr<TorchEngine> engine_; // what RRefs that have no value yet wait with holds it weakly
   std::atomic<bool> closed_{false};
   int rounds_ = 0; // of waits for all workers; counts alike on all of them
 };

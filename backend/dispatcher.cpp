@@ -197,9 +197,6 @@ void Dispatcher::handleAutogradByLibtorch() {
   handle(MessageType::CLEANUP_AUTOGRAD_CONTEXT_REQ, [this](WorkerId, RpcCommandBase& command) {
     return processCleanupAutogradContextReq(command);
   });
-  handle(MessageType::RREF_BACKWARD_REQ, [this](WorkerId, RpcCommandBase& command) {
-    return processRRefBackward(command);
-  });
   handle(MessageType::SCRIPT_REMOTE_CALL, [this](WorkerId, RpcCommandBase& command) {
     return processScriptRemoteCall(command, {});
   });

@@ -25,12 +25,19 @@ inline at::TypePtr messageType() {
   return c10::getCustomClassType<c10::intrusive_ptr<torch::distributed::rpc::Message>>();
 }
 
+/// Completes a future of messageType().
+inline void complete(
+    torch::distributed::rpc::JitFuture& future,
+    c10::intrusive_ptr<torch::distributed::rpc::Message> message) {
+  future.markCompleted(
+      at::IValue(std::move(message)), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
+}
+
 /// A future that is complete.
 inline c10::intrusive_ptr<torch::distributed::rpc::JitFuture> completed(
     c10::intrusive_ptr<torch::distributed::rpc::Message> message) {
   auto future = c10::make_intrusive<torch::distributed::rpc::JitFuture>(messageType());
-  future->markCompleted(
-      at::IValue(std::move(message)), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
+  complete(*future, std::move(message));
   return future;
 }
 

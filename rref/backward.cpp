@@ -3,12 +3,16 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/autograd/rpc_messages/rref_backward_req.h>
+#include <torch/csrc/distributed/autograd/rpc_messages/rref_backward_resp.h>
+#include <torch/csrc/distributed/rpc/rref_context.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <exception>
 #include <future>
-#include <memory>
+#include <stdexcept>
 #include <utility>
+
+#include "backend/response.h"
 
 namespace torchwire::rref {
 namespace {
@@ -39,6 +43,42 @@ void askOwner(rpc::RpcAgent& agent, const rpc::RRef& rref, int64_t contextId, bo
   agent.send(agent.getWorkerInfo(rref.owner()), std::move(request).toMessage())->waitAndThrow();
 }
 
+/// The owner's half: starts the pass with `value`, what the RRef refers to. Does not throw.
+void startOnOwner(
+    Engine& engine, const c10::IValue& value, int64_t contextId, bool retainGraph, Engine::Done done) {
+  std::exception_ptr error;
+  try {
+    const torch::autograd::variable_list roots{tensorIn(value)};
+    if (contextId != kNoContext) {
+      engine.start(contextId, roots, retainGraph, std::move(done));
+      return;
+    }
+    torch::autograd::backward(roots);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  done(error);
+}
+
+/// The future of what the RRef refers to, which may be yet to be created.
+c10::intrusive_ptr<rpc::JitFuture> valueOf(const rpc::RRefId& id) {
+  return rpc::RRefContext::getInstance().getOwnerRRef(id)->thenAsync(
+      [](rpc::JitFuture& owner) {
+        return rpc::fromRRefInterface(owner.value().toRRef())->getFuture();
+      },
+      at::AnyType::get());
+}
+
+Engine::Done answering(c10::intrusive_ptr<rpc::JitFuture> response) {
+  return [response = std::move(response)](const std::exception_ptr& error) {
+    if (error) {
+      response->setError(error);
+    } else {
+      complete(*response, torch::distributed::autograd::RRefBackwardResp().toMessage());
+    }
+  };
+}
+
 } // namespace
 
 void backward(
@@ -61,20 +101,23 @@ void backward(
   over->get_future().get();
 }
 
-void startOnOwner(
-    Engine& engine, const c10::IValue& value, int64_t contextId, bool retainGraph, Engine::Done done) {
-  std::exception_ptr error;
-  try {
-    const torch::autograd::variable_list roots{tensorIn(value)};
-    if (contextId != kNoContext) {
-      engine.start(contextId, roots, retainGraph, std::move(done));
-      return;
-    }
-    torch::autograd::backward(roots);
-  } catch (...) {
-    error = std::current_exception();
-  }
-  done(error);
+c10::intrusive_ptr<rpc::JitFuture> serveBackward(
+    const std::weak_ptr<Engine>& engine, rpc::RpcCommandBase& command) {
+  auto& request = static_cast<torch::distributed::autograd::RRefBackwardReq&>(command);
+  auto response = c10::make_intrusive<rpc::JitFuture>(messageType());
+  valueOf(request.getRRefId())
+      ->addCallback([engine, contextId = request.getAutogradContextId(), retain = request.retainGraph(),
+                     done = answering(response)](rpc::JitFuture& value) {
+        const auto alive = engine.lock();
+        if (value.hasError()) {
+          done(value.exception_ptr());
+        } else if (alive == nullptr) { // a value that came after the shutdown
+          done(std::make_exception_ptr(std::runtime_error("this worker has shut its RPC agent down")));
+        } else {
+          startOnOwner(*alive, value.value(), contextId, retain, done);
+        }
+      });
+  return response;
 }
 
 } // namespace torchwire::rref

@@ -5,8 +5,10 @@
 #include <torch/csrc/distributed/rpc/rref_impl.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "autograd/engine.h"
+#include "backend/dispatcher.h"
 
 namespace torchwire::rref {
 
@@ -22,9 +24,9 @@ void backward(
     int64_t contextId,
     bool retainGraph);
 
-/// The owner's half: starts the pass with `value`, what the RRef refers to, and calls `done` once it is over, perhaps
-/// before it returns. Does not throw. Takes the GIL when the value is a Python object. Thread-safe.
-void startOnOwner(
-    Engine& engine, const c10::IValue& value, int64_t contextId, bool retainGraph, Engine::Done done);
+/// Serves RREF_BACKWARD_REQ, by which a user has this worker, the owner, run the pass. Occupies no thread while the
+/// RRef has no value yet, or while other workers have their part in the pass. Thread-safe.
+c10::intrusive_ptr<Dispatcher::JitFuture> serveBackward(
+    const std::weak_ptr<Engine>& engine, Dispatcher::RpcCommandBase& command);
 
 } // namespace torchwire::rref
