@@ -4,11 +4,13 @@ Environment:
     TORCHWIRE_TEST_BACKEND     name of a registered backend, such as TENSORPIPE
     TORCHWIRE_TEST_TRANSPORTS  comma-separated; unset leaves the backend's defaults
     TORCHWIRE_TEST_CHANNELS    likewise
+    TORCHWIRE_TEST_BACKWARD_MODE  smart or fast; unset leaves the backend's default
 """
 
 import os
 
 import backend_name
+import backward_mode
 import torch.distributed.rpc as rpc
 from fork_server import ForkServerSpawning
 from torch.testing._internal.common_distributed import tp_transports
@@ -32,6 +34,8 @@ def _extra_options():
         "_transports": _names("TORCHWIRE_TEST_TRANSPORTS"),
         "_channels": _names("TORCHWIRE_TEST_CHANNELS"),
     }
+    if backward_mode.NAME != backward_mode.DEFAULT:
+        extra["backward_mode"] = backward_mode.NAME
     if backend_name.NAME == "TENSORPIPE" and extra["_transports"] is None:
         extra["_transports"] = tp_transports()  # what PyTorch's own fixture does
     return {name: value for name, value in extra.items() if value is not None}
