@@ -47,8 +47,8 @@ class LocalGraph {
   virtual void evaluateRoots() = 0;
   virtual void evaluate(int64_t send, const Attach& attach) = 0;
 
-  /// These send functions get no gradients in this pass. Nothing else may be evaluated meanwhile; evaluates what
-  /// becomes ready, as above.
+  /// These send functions get no gradients in this pass: evaluates what waited for nothing else, and on as above.
+  /// Thread-safe.
   virtual void drop(const std::vector<int64_t>& sends) = 0;
 
   /// Are functions being evaluated on threads other than those that called evaluate()? Thread-safe.
@@ -84,7 +84,8 @@ class GraphSource {
   /// Throws std::runtime_error when there is no such context, or a pass runs in it that is not torchwire's.
   virtual std::unique_ptr<LocalGraph> open(const PassId& pass, const PassTerms& terms) = 0;
   virtual std::unique_ptr<GraphWalk> walk(int64_t context) = 0;
-  /// The workers that this one has sent messages of the context to; none if there is no such context.
+  /// The workers that this one has exchanged messages of the context with: a pass can go nowhere else from here.
+  /// None if there is no such context.
   virtual std::vector<WorkerId> knownWorkers(int64_t context) = 0;
 };
 

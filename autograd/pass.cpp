@@ -91,13 +91,19 @@ void Pass::gradients(int64_t send, const LocalGraph::Attach& attach, Reply reply
 void Pass::resume(const std::set<int64_t>& reached, Reply reply) {
   {
     MutexLock lock(mutex_);
-    if (over_ || woken_) {
+    if (over_) { // it had got all that it waited for, or has failed, of which others have been told
       lock.unlock();
-      reply(Error(ErrorCode::passFailed, "the backward pass does not rest, so it cannot be resumed"), {});
+      reply({}, {});
       return;
     }
-    woken_ = std::move(reply);
     ++active_;
+    if (!woken_) {
+      woken_ = std::move(reply);
+      reply = nullptr;
+    }
+  }
+  if (reply) { // gradients from a worker that was resumed earlier have come before this
+    reply({}, {});
   }
   expectOnly(reached);
   evaluated();

@@ -59,7 +59,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   /// Only these send functions get gradients in this pass: for a pass that has not begun.
   void expectOnly(const std::set<int64_t>& reached) EXCLUDES(mutex_);
 
-  /// The same for a pass that rests: goes on without the others, on this thread.
+  /// The same for a pass that has rested: goes on without the others, on this thread.
   void resume(const std::set<int64_t>& reached, Reply reply) EXCLUDES(mutex_);
   void resumeRoot(const std::set<int64_t>& reached) EXCLUDES(mutex_);
 

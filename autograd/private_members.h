@@ -54,7 +54,8 @@ struct ClearOutstandingRpcs {
 };
 template struct PrivateMember<ClearOutstandingRpcs, &torch::distributed::autograd::DistAutogradContext::clearOutstandingRpcs>;
 
-// Where a recv function sends its gradients: the search for the exact set has to go there before they do.
+// Where a recv function sends its gradients: the search for the exact set has to go there before they do, and the end
+// of a pass that has failed after them.
 struct RecvMetadata {
   friend auto pointerTo(RecvMetadata);
 };

@@ -4,9 +4,11 @@
 #include <torch/csrc/distributed/autograd/functions/sendrpc_backward.h>
 #include <torch/csrc/distributed/autograd/rpc_messages/propagate_gradients_req.h>
 
+#include <set>
 #include <stdexcept>
 #include <utility>
 
+#include "autograd/private_members.h"
 #include "autograd/root_pass.h"
 #include "backend/own_messages.h"
 
@@ -237,7 +239,12 @@ std::vector<WorkerId> TorchEngine::knownWorkers(int64_t context) {
   if (!has(context)) {
     return {};
   }
-  const auto known = DistAutogradContainer::getInstance().retrieveContext(context)->getKnownWorkerIds();
+  const auto ours = DistAutogradContainer::getInstance().retrieveContext(context);
+  const auto sentTo = ours->getKnownWorkerIds();
+  std::set<WorkerId> known(sentTo.begin(), sentTo.end());
+  for (const auto& [message, function] : ours->recvFunctions()) {
+    known.insert(function.get()->*pointerTo(RecvFromWorker()));
+  }
   return {known.begin(), known.end()};
 }
 

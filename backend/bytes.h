@@ -34,8 +34,11 @@ class ByteWriter {
   }
 
   void raw(const void* data, size_t length) {
-    const auto* bytes = static_cast<const char*>(data);
-    out_.insert(out_.end(), bytes, bytes + length);
+    const size_t start = out_.size();
+    out_.resize(start + length); // insert() does the same, but makes GCC 12 warn of overflows that cannot be
+    if (length > 0) {
+      std::memcpy(out_.data() + start, data, length);
+    }
   }
 
   /// Length (u32) and bytes.
