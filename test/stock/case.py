@@ -12,12 +12,14 @@ UNEXPECTED_PASS = "unexpected-pass"
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run of a test. `output` is what its processes wrote."""
+    """One run of a test. `output` is what its processes wrote; `trips` are functions of libtorch that they called and
+    should not have (tripwire.py)."""
 
     result: str
     seconds: float
     detail: str = ""
     output: str = ""
+    trips: tuple[str, ...] = ()
 
 
 @dataclass
@@ -43,6 +45,11 @@ class Case:
         if last == PASSED and len(self.attempts) > 1:
             return FLAKY
         return last
+
+    @property
+    def trips(self):
+        """Of all attempts: what is called once in three runs is called."""
+        return sorted({trip for attempt in self.attempts for trip in attempt.trips})
 
     @property
     def wants_retry(self):

@@ -56,6 +56,7 @@ def make(catalogue, options):
     """The cases, in the order of the catalogue."""
     deviations = _deviations()
     _refuse_unknown("deviations.csv", deviations, catalogue)
+    _refuse_unknown("tripwire_excuses.csv", _pairs("tripwire_excuses.csv"), catalogue)
     pairs = list(_chosen(catalogue, options))
     if not pairs:
         raise PlanError("no test matches")

@@ -11,15 +11,16 @@ TICK = 0.5
 class Pool:
     """Use it in a with statement, whatever happens no process outlives it. Not thread-safe."""
 
-    def __init__(self, size, limit):
+    def __init__(self, size, limit, tripwire_library=None):
         self._runners = []
         self._size = size
         self._limit = limit
+        self._tripwire_library = tripwire_library
 
     def __enter__(self):
         try:
             for _ in range(self._size):
-                self._runners.append(RunnerProcess(self._limit))
+                self._runners.append(RunnerProcess(self._limit, self._tripwire_library))
         except BaseException:
             self.__exit__()
             raise

@@ -1,12 +1,14 @@
 """The report of a run: failures with their output, the CSV file, the summary, the exit status."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import table
+import tripwire
 from case import DEVIATION, FAILED, FLAKY, PASSED, SKIPPED, UNEXPECTED_PASS
 
 MAX_FLAKY = 3
 TAIL_LINES = 60
+MAX_CALLERS = 5
 HEADER = ["suite", "test", "result", "seconds", "attempts"]
 
 
@@ -27,8 +29,16 @@ class Report:
         return self._count[FAILED] + self._count[UNEXPECTED_PASS] + flaky
 
     @property
+    def _tripped(self):
+        """The cases that called what they should not have, unless that is excused."""
+        excused = {(row["suite"], row["test"]) for row in table.read("tripwire_excuses.csv")}
+        return [
+            case for case in self._cases if case.trips and (case.suite, case.test) not in excused
+        ]
+
+    @property
     def status(self):
-        return 1 if self._failed else 0
+        return 1 if self._failed or self._tripped else 0
 
     def write(self, path):
         table.write(path, HEADER, [_row(case) for case in self._cases])
@@ -41,10 +51,24 @@ class Report:
             print(f"flaky: {case.name} passed at attempt {len(case.attempts)}")
         for case in self._with(UNEXPECTED_PASS):
             print(f"{case.name} passed, but deviations.csv lists it: {case.deviation}")
+        self._print_trips()
         self._print_summary()
 
     def _with(self, verdict):
         return [case for case in self._cases if case.verdict == verdict]
+
+    def _print_trips(self):
+        if not self._tripped:
+            return
+        callers = defaultdict(list)
+        for case in self._tripped:
+            for symbol in case.trips:
+                callers[symbol].append(case.name)
+        count = len(self._tripped)
+        print(f"==== {count} tests called functions of libtorch that they should not call ====")
+        for symbol, names in sorted(callers.items()):
+            more = f" and {len(names) - MAX_CALLERS} more" if len(names) > MAX_CALLERS else ""
+            print(f"{tripwire.readable(symbol)}: by {', '.join(names[:MAX_CALLERS])}{more}")
 
     def _print_summary(self):
         if self._count[DEVIATION]:

@@ -7,7 +7,9 @@ import signal
 import sys
 import time
 
+import backend_name
 import plan
+import tripwire
 from fork_server import FULL_EXIT
 from pool import Pool
 from progress import Progress
@@ -48,6 +50,7 @@ def parse_options():
     add("--limit", type=positive, default=TEST_LIMIT, metavar="SECONDS", help="for one test")
     add("--full-exit", action="store_true", help="let ranks end as interpreters do (slow)")
     add("--report", metavar="FILE", help="write a CSV file")
+    add("--no-tripwire", action="store_true", help="do not watch what libtorch is called for")
     add("--list", action="store_true", help="print the tests and stop")
     return parser.parse_args()
 
@@ -79,11 +82,23 @@ def warn_of_threads(greeting):
         )
 
 
+def tripwire_library(options):
+    """What to preload into the processes of the tests; None for another backend, which does call libtorch."""
+    if options.list or options.no_tripwire or backend_name.NAME != backend_name.DEFAULT:
+        return None
+    if not tripwire.is_possible():
+        print("warning: without the tripwire, which exists for x86-64 only", file=sys.stderr)
+        return None
+    return tripwire.build()
+
+
 def run(options):
     begun = time.monotonic()
     if options.full_exit:
         os.environ[FULL_EXIT] = "1"
-    with Pool(1 if options.list else options.jobs, options.limit) as pool:
+    with Pool(
+        1 if options.list else options.jobs, options.limit, tripwire_library(options)
+    ) as pool:
         greeting = pool.greeting()
         cases = plan.make(greeting["catalogue"], options)
         if options.list:
@@ -105,7 +120,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     try:
         return run(parse_options())
-    except (plan.PlanError, StartError) as error:
+    except (plan.PlanError, StartError, tripwire.BuildError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         return 130

@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import tripwire
 from case import FAILED, Attempt
 
 HERE = Path(__file__).resolve().parent
@@ -27,7 +28,7 @@ class StartError(Exception):
     """The runner could not import torch, the backend or the suites."""
 
 
-def _environment(temporary, limit):
+def _environment(temporary, limit, tripwire_library):
     """What a runner and the processes of its tests see."""
     environment = dict(os.environ)
     inherited = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
@@ -44,7 +45,13 @@ def _environment(temporary, limit):
     # before the fork.
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         environment[variable] = "1"
+    if tripwire_library:
+        environment.update(tripwire.environment(tripwire_library, _trips_in(temporary)))
     return environment
+
+
+def _trips_in(temporary):
+    return os.path.join(temporary, "trips")
 
 
 class RunnerProcess:
@@ -53,8 +60,9 @@ class RunnerProcess:
     Not thread-safe.
     """
 
-    def __init__(self, limit):
+    def __init__(self, limit, tripwire_library=None):
         self._limit = limit
+        self._tripwire_library = tripwire_library
         self._process = None
         self.start()
 
@@ -63,6 +71,7 @@ class RunnerProcess:
             prefix="torchwire-stock-", ignore_cleanup_errors=True
         )
         self._log = open(os.path.join(self._temporary.name, "log"), "a+b")
+        self._trips = tripwire.Trips(_trips_in(self._temporary.name))
         self.connection, theirs = multiprocessing.Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -70,7 +79,7 @@ class RunnerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
-                env=_environment(self._temporary.name, self._limit),
+                env=_environment(self._temporary.name, self._limit, self._tripwire_library),
                 # The fork server would import what lies in the caller's folder first.
                 cwd=self._temporary.name,
                 pass_fds=[theirs.fileno()],
@@ -130,7 +139,7 @@ class RunnerProcess:
         if self.greeting is None:
             self.greeting = message
             return None
-        return self._finish(Attempt(message[0], self.seconds, message[1], self._output()))
+        return self._finish(message[0], message[1], self._output())
 
     def give_up(self):
         """Ends a runner that is overdue; returns the case that it was at."""
@@ -146,15 +155,16 @@ class RunnerProcess:
         output = self._output()
         if self.greeting is None:
             raise StartError(f"{why}, before it could run tests\n{output}")
-        attempt = Attempt(FAILED, self.seconds, why, output)
-        case = self._finish(attempt) if self.case else None
+        case = self._finish(FAILED, why, output) if self.case else None
         self.stop()
         self.start()
         return case
 
-    def _finish(self, attempt):
+    def _finish(self, result, detail, output):
         case, self.case = self.case, None
-        case.attempts.append(attempt)
+        case.attempts.append(
+            Attempt(result, self.seconds, detail, output, tuple(self._trips.new()))
+        )
         return case
 
     def _describe_exit(self):
