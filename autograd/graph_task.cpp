@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "autograd/private_members.h"
+#include "autograd/python_errors.h"
 
 namespace torchwire {
 namespace {
@@ -161,16 +162,18 @@ void GraphTask::evaluate(int64_t send, const Attach& attach) {
 }
 
 void GraphTask::run(NodeTask task, bool count) {
+  keepPythonThreadState();
   const PassId* const outer = std::exchange(currentPass, &pass_);
   currentFunction.clear();
   try {
     (DistEngine::getInstance().*pointerTo(EvaluateUntilQueueEmpty()))(
         std::move(task), count);
-    noteError();
-  } catch (const std::exception& e) {
+    if (task_->future_result_->hasError()) {
+      noteError(task_->future_result_->exception_ptr());
+    }
+  } catch (const std::exception&) {
     stop();
-    MutexLock lock(mutex_);
-    error_ = describeError(e.what());
+    noteError(std::current_exception());
   }
   currentPass = outer;
 }
@@ -232,24 +235,19 @@ std::vector<NodeTask> GraphTask::removeDead(std::vector<Node*> dead) {
 
 // ---- errors -------------------------------------------------------------------------------------
 
-void GraphTask::noteError() {
-  if (!task_->future_result_->hasError()) {
-    return;
+void GraphTask::noteError(const std::exception_ptr& error) {
+  const ErrorText text = describeException(error);
+  // Begins as PyTorch's message does, on which programs may match.
+  std::string described = "Error on Node " + std::to_string(self_.id_) + ": " + text.message +
+      "\n(raised in the backward pass on worker '" + self_.name_ + "', in " +
+      (currentFunction.empty() ? "a hook" : "autograd function " + currentFunction) + ")";
+  if (!text.traceback.empty()) {
+    described += "\n" + text.traceback;
   }
   MutexLock lock(mutex_);
   if (!error_) {
-    error_ = describeError(task_->future_result_->tryRetrieveErrorMessage());
+    error_ = std::move(described);
   }
-}
-
-// Begins as PyTorch's message does, on which programs may match.
-std::string GraphTask::describeError(const std::string& text) const {
-  std::string described = "Error on Node " + std::to_string(self_.id_) + ": " + text;
-  if (described.back() != '\n') {
-    described += '\n';
-  }
-  return described + "(raised in the backward pass on worker '" + self_.name_ + "', in " +
-      (currentFunction.empty() ? "a hook" : "autograd function " + currentFunction) + ")";
 }
 
 std::optional<std::string> GraphTask::error() const {
@@ -265,7 +263,8 @@ std::string GraphTask::functionBehind(int64_t send) const {
   std::string names;
   for (const auto& edge : found->second->next_edges()) {
     if (edge.function) {
-      names += (names.empty() ? "" : ", ") + edge.function->name();
+      const std::string name = edge.function->name();
+      names += (names.empty() ? "" : ", ") + name.substr(name.rfind(':') + 1); // without namespaces
     }
   }
   return names;

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/rpc/rpc_agent.h>
 
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,8 +68,7 @@ class GraphTask final : public RootGraph {
   void makeTask(bool retainGraph, const RootEdges& roots);
   void run(torch::autograd::NodeTask task, bool count);
   std::vector<torch::autograd::NodeTask> removeDead(std::vector<Node*> dead);
-  void noteError();
-  std::string describeError(const std::string& text) const;
+  void noteError(const std::exception_ptr& error) EXCLUDES(mutex_);
 
   const ContextPtr context_;
   const PassId pass_;

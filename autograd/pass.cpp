@@ -18,7 +18,7 @@ Pass::Pass(
     const PassTerms& terms,
     std::unique_ptr<LocalGraph> graph,
     PassNetwork& network,
-    std::function<void()> over)
+    std::function<void(const Error&)> over)
     : id_(id),
       terms_(terms),
       graph_(std::move(graph)),
@@ -65,11 +65,12 @@ void Pass::gradients(int64_t send, const LocalGraph::Attach& attach, Reply reply
       return;
     }
     if (over_ || waiting_.erase(send) == 0) {
-      const Error error(
-          ErrorCode::passFailed,
-          over_ ? "the backward pass is over on " + network_.describe(network_.self())
-                : "no send function with message id " + std::to_string(send) + " waits for gradients on " +
-                  network_.describe(network_.self()));
+      const Error error = error_
+          ? error_
+          : Error(
+                ErrorCode::passFailed,
+                "no send function with message id " + std::to_string(send) + " waits for gradients on " +
+                    network_.describe(network_.self()));
       lock.unlock();
       reply(error, {});
       return;
@@ -220,7 +221,7 @@ std::function<void()> Pass::rest() {
           error = error_,
           report] {
     if (over) {
-      self->end(); // first: once the root hears of it, the next pass may start
+      self->end(error); // first: once the root hears of it, the next pass may start
     }
     reply(error, report);
   };
@@ -249,7 +250,7 @@ std::vector<WaitingSend> Pass::abort(const Error& error) {
   }
   graph_->stop();
   auto described = describeWaiting(waiting);
-  end();
+  end(reason);
   if (reply) {
     reply(reason, {});
   }
@@ -268,7 +269,7 @@ void Pass::finish() {
     over_ = true;
     events_ = {};
   }
-  end();
+  end({});
 }
 
 std::vector<WaitingSend> Pass::describeWaiting(const std::set<int64_t>& sends) const {
@@ -279,9 +280,9 @@ std::vector<WaitingSend> Pass::describeWaiting(const std::set<int64_t>& sends) c
   return described;
 }
 
-void Pass::end() {
+void Pass::end(const Error& error) {
   graph_->close();
-  onOver_();
+  onOver_(error);
 }
 
 } // namespace torchwire

@@ -33,13 +33,14 @@ class Pass : public std::enable_shared_from_this<Pass> {
     std::function<void(const Error&)> failed; // at most once
   };
 
-  /// `over` is called once, when this worker's part has ended: what it held has been given back.
+  /// `over` is called once, when this worker's part has ended, with the error if it has failed: what it held has
+  /// been given back.
   Pass(
       const PassId& id,
       const PassTerms& terms,
       std::unique_ptr<LocalGraph> graph,
       PassNetwork& network,
-      std::function<void()> over);
+      std::function<void(const Error&)> over);
 
   const PassId& id() const {
     return id_;
@@ -83,13 +84,13 @@ class Pass : public std::enable_shared_from_this<Pass> {
   std::function<void()> rest() REQUIRES(mutex_);
   std::function<void()> restAtRoot() REQUIRES(mutex_);
   std::vector<WaitingSend> describeWaiting(const std::set<int64_t>& sends) const;
-  void end();
+  void end(const Error& error);
 
   const PassId id_;
   const PassTerms terms_;
   const std::unique_ptr<LocalGraph> graph_;
   PassNetwork& network_;
-  const std::function<void()> onOver_;
+  const std::function<void(const Error&)> onOver_;
 
   mutable Mutex mutex_;
   RootEvents events_ GUARDED_BY(mutex_); // set on a root

@@ -58,12 +58,12 @@ std::shared_ptr<Pass> PassTable::running(int64_t context) {
 
 std::shared_ptr<Pass> PassTable::makePass(
     const PassId& id, const PassTerms& terms, std::unique_ptr<LocalGraph> graph, const ContextPtr& context) {
-  return std::make_shared<Pass>(id, terms, std::move(graph), network_, [context = std::weak_ptr(context), id] {
-    over(context.lock(), id);
+  return std::make_shared<Pass>(id, terms, std::move(graph), network_, [context = std::weak_ptr(context), id](const Error& error) {
+    over(context.lock(), id, error);
   });
 }
 
-void PassTable::over(const ContextPtr& context, const PassId& id) {
+void PassTable::over(const ContextPtr& context, const PassId& id, const Error& error) {
   if (!context) {
     return;
   }
@@ -74,7 +74,10 @@ void PassTable::over(const ContextPtr& context, const PassId& id) {
     pass = std::move(context->running);
   }
   auto& last = context->ended[id.root];
-  last = std::max(last, id.number);
+  if (id.number >= last) {
+    last = id.number;
+    context->lastError = error;
+  }
   if (context->discovery && context->discovery->pass() == id) {
     discovery = std::move(context->discovery);
   }
@@ -104,7 +107,9 @@ std::shared_ptr<Pass> PassTable::joined(const GradientsHead& head) {
   {
     MutexLock lock(entry->mutex);
     if (hasEnded(*entry, head.pass)) {
-      throw std::runtime_error("the backward pass is over on " + network_.describe(network_.self()));
+      throw std::runtime_error(
+          entry->lastError ? entry->lastError.message()
+                           : "the backward pass is over on " + network_.describe(network_.self()));
     }
     if (entry->running && entry->running->id() == head.pass) {
       return entry->running;

@@ -134,11 +134,11 @@ Error RootPass::explain(const PassEnded& ended) const {
       seconds, sizeof(seconds), "%.1f", std::chrono::duration<double>(Clock::now() - started_).count());
   std::string text = "the backward pass of autograd context " + std::to_string(root_.pass->id().context) +
       ", started by " + network_.describe(root_.pass->id().root) + ", could not finish within " + seconds +
-      " s: these results and arguments of RPC wait for gradients, but the roots do not depend on them:";
+      " s. These send functions still wait for gradients: the roots do not depend on what they sent, or only "
+      "through others that wait:";
   for (const WaitingSend& waiting : ended.waiting) {
-    text += "\n  on " + network_.describe(waiting.worker) + ": " +
-        (waiting.function.empty() ? "a leaf" : "the result of " + waiting.function) + " (message " +
-        std::to_string(waiting.send) + ")";
+    text += "\n  on " + network_.describe(waiting.worker) + ": message " + std::to_string(waiting.send) +
+        ", which sent what " + waiting.function + " made";
   }
   text += root_.pass->terms().smart
       ? "\nIs another thread still running calls in this context?"

@@ -163,7 +163,7 @@ void TorchEngine::track(const std::shared_ptr<Pass>& pass, const FuturePtr& futu
 // ---- requests of other engines ------------------------------------------------------------------
 
 TorchEngine::FuturePtr TorchEngine::serve(const Message& request) {
-  switch (request.type()) {
+  switch (static_cast<int>(request.type())) { // PyTorch's enumeration does not have these
     case own_messages::kGradients:
       return serveGradients(request);
     case own_messages::kDiscover:
