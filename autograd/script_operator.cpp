@@ -28,8 +28,8 @@ void replaceScriptOperator() {
   const auto registered = jit::getOperatorForLiteral(kSchema);
   if (registered == nullptr) {
     throw std::runtime_error(
-        std::string("torchwire cannot serve TorchScript's backward: this torch has no operator ") + kSchema +
-        "; install a release that torchwire supports");
+        std::string("torchwire cannot serve TorchScript's backward: this torch has no operator ") +
+        kSchema + "; install a release that torchwire supports");
   }
   // Overwritten in its place, and not deregistered and registered anew: graphs that are compiled already point to
   // this object, would be left with a dangling pointer, and would go on to libtorch's engine at best.

@@ -8,7 +8,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <exception>
-#include <future>
 #include <stdexcept>
 #include <utility>
 
@@ -37,27 +36,23 @@ at::Tensor tensorIn(const c10::IValue& value) {
 }
 
 void askOwner(rpc::RpcAgent& agent, const rpc::RRef& rref, int64_t contextId, bool retainGraph) {
-  TORCH_CHECK(
-      contextId != kNoContext, "User RRefs require 'dist_autograd_ctx_id' to be specified");
+  TORCH_CHECK(contextId != kNoContext, "User RRefs require 'dist_autograd_ctx_id' to be specified");
   torch::distributed::autograd::RRefBackwardReq request(rref.rrefId(), contextId, retainGraph);
   agent.send(agent.getWorkerInfo(rref.owner()), std::move(request).toMessage())->waitAndThrow();
 }
 
-/// The owner's half: starts the pass with `value`, what the RRef refers to. Does not throw.
-void startOnOwner(
-    Engine& engine, const c10::IValue& value, int64_t contextId, bool retainGraph, Engine::Done done) {
-  std::exception_ptr error;
+/// Starts the pass of a request with `value`, what the RRef refers to. Does not throw.
+void start(
+    Engine& engine, const c10::IValue& value, int64_t contextId, bool retainGraph,
+    Engine::Done done) {
+  torch::autograd::variable_list roots;
   try {
-    const torch::autograd::variable_list roots{tensorIn(value)};
-    if (contextId != kNoContext) {
-      engine.start(contextId, roots, retainGraph, std::move(done));
-      return;
-    }
-    torch::autograd::backward(roots);
+    roots.push_back(tensorIn(value));
   } catch (...) {
-    error = std::current_exception();
+    done(std::current_exception());
+    return;
   }
-  done(error);
+  engine.start(contextId, roots, retainGraph, std::move(done));
 }
 
 /// The future of what the RRef refers to, which may be yet to be created.
@@ -82,23 +77,19 @@ Engine::Done answering(c10::intrusive_ptr<rpc::JitFuture> response) {
 } // namespace
 
 void backward(
-    Engine& engine,
-    rpc::RpcAgent& agent,
-    const c10::intrusive_ptr<rpc::RRef>& rref,
-    int64_t contextId,
-    bool retainGraph) {
+    Engine& engine, rpc::RpcAgent& agent, const c10::intrusive_ptr<rpc::RRef>& rref,
+    int64_t contextId, bool retainGraph) {
   if (!rref->isOwner()) {
     askOwner(agent, *rref, contextId, retainGraph);
     return;
   }
   const auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref);
-  // Shared, because setting it goes on for a moment after the waiting thread has woken.
-  const auto over = std::make_shared<std::promise<void>>();
-  startOnOwner(
-      engine, owner->getValue(), contextId, retainGraph, [over](const std::exception_ptr& error) {
-        error ? over->set_exception(error) : over->set_value();
-      });
-  over->get_future().get();
+  const torch::autograd::variable_list roots{tensorIn(owner->getValue())};
+  if (contextId == kNoContext) {
+    torch::autograd::backward(roots);
+  } else {
+    engine.backward(contextId, roots, retainGraph);
+  }
 }
 
 c10::intrusive_ptr<rpc::JitFuture> serveBackward(
@@ -106,15 +97,17 @@ c10::intrusive_ptr<rpc::JitFuture> serveBackward(
   auto& request = static_cast<torch::distributed::autograd::RRefBackwardReq&>(command);
   auto response = c10::make_intrusive<rpc::JitFuture>(messageType());
   valueOf(request.getRRefId())
-      ->addCallback([engine, contextId = request.getAutogradContextId(), retain = request.retainGraph(),
+      ->addCallback([engine, contextId = request.getAutogradContextId(),
+                     retain = request.retainGraph(),
                      done = answering(response)](rpc::JitFuture& value) {
         const auto alive = engine.lock();
         if (value.hasError()) {
           done(value.exception_ptr());
         } else if (alive == nullptr) { // a value that came after the shutdown
-          done(std::make_exception_ptr(std::runtime_error("this worker has shut its RPC agent down")));
+          done(std::make_exception_ptr(
+              std::runtime_error("this worker has shut its RPC agent down")));
         } else {
-          startOnOwner(*alive, value.value(), contextId, retain, done);
+          start(*alive, value.value(), contextId, retain, done);
         }
       });
   return response;

@@ -18,10 +18,8 @@ constexpr int64_t kNoContext = -1;
 /// RRef.backward on this worker: runs the pass where it is the owner, has the owner run it where it is a user, and
 /// waits for its end. Throws what the pass failed with. Call it without the GIL. Thread-safe.
 void backward(
-    Engine& engine,
-    torch::distributed::rpc::RpcAgent& agent,
-    const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref,
-    int64_t contextId,
+    Engine& engine, torch::distributed::rpc::RpcAgent& agent,
+    const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref, int64_t contextId,
     bool retainGraph);
 
 /// Serves RREF_BACKWARD_REQ, by which a user has this worker, the owner, run the pass. Occupies no thread while the

@@ -3,13 +3,14 @@
 import inspect
 import pickle
 import re
+import threading
 
 import pytest
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
-from group import Group, file_in
+from group import Group, file_in, running
 from processes import run_script
 from torch.distributed.autograd import backward as imported_by_name
 
@@ -133,6 +134,44 @@ def test_the_backward_of_a_user_starts_at_the_owner(pair):
     before = pair[1].run(passes_started)
     assert pair[0].run(counted, gradient_by_user) == ([4.0, 6.0], 0)
     assert pair[1].run(passes_started) == before + 1
+
+
+_to_come = None
+_passes = []
+
+
+@rpc.functions.async_execution
+def squares_to_come():
+    global _to_come
+    _to_come = torch.futures.Future()
+    return _to_come
+
+
+def let_them_come():
+    _to_come.set_result(squares())
+
+
+def begin_backward_of_value_to_come():
+    loss = rpc.remote("worker1", squares_to_come)
+    context = dist_autograd.context()
+    context_id = context.__enter__()
+    _passes.append(threading.Thread(target=loss.backward, args=(context_id,)))
+    _passes[0].start()
+    return context_id
+
+
+def gradient_of_value_that_came(context_id):
+    _passes.pop().join()
+    gradient = rpc.rpc_sync("worker1", gradient_of_leaf, (context_id,))
+    dist_autograd._release_context(context_id)
+    return gradient
+
+
+def test_the_owner_waits_for_the_value_without_a_thread(tmp_path):
+    with running(2, tmp_path, num_worker_threads=1) as (user, _):
+        context_id = user.run(begin_backward_of_value_to_come)
+        user.run(rpc.rpc_sync, "worker1", let_them_come)
+        assert user.run(gradient_of_value_that_came, context_id) == [4.0, 6.0]
 
 
 def gradient_without_context():
