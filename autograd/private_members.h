@@ -2,6 +2,7 @@
 // there. Each has its reason; each use is checked against its type when it is compiled.
 #pragma once
 
+#include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/autograd/context/context.h>
 #include <torch/csrc/distributed/autograd/engine/dist_engine.h>
 #include <torch/csrc/distributed/autograd/functions/recvrpc_backward.h>
@@ -64,5 +65,24 @@ struct RecvFromWorker {
   friend auto pointerTo(RecvFromWorker);
 };
 template struct PrivateMember<RecvFromWorker, &torch::distributed::autograd::RecvRpcBackward::fromWorkerId_>;
+
+// All contexts of this worker, in shards: each has a `lock` and, guarded by it, `contexts` by their ids. The public
+// methods find one by its id, but list none; and those that remove one also send libtorch's own messages about it.
+struct ContainerShards {
+  friend auto pointerTo(ContainerShards);
+};
+template struct PrivateMember<
+    ContainerShards, &torch::distributed::autograd::DistAutogradContainer::autograd_contexts_>;
+
+// What guards a context's fields, and its gradients: the public getGradients() hands them out to be read without it.
+struct ContextLock {
+  friend auto pointerTo(ContextLock);
+};
+template struct PrivateMember<ContextLock, &torch::distributed::autograd::DistAutogradContext::lock_>;
+struct ContextGradients {
+  friend auto pointerTo(ContextGradients);
+};
+template struct PrivateMember<
+    ContextGradients, &torch::distributed::autograd::DistAutogradContext::accumulatedGrads_>;
 
 } // namespace torchwire

@@ -2,6 +2,7 @@
 
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue_inl.h>
+#include <torch/csrc/distributed/autograd/rpc_messages/rpc_with_autograd.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 #include <torch/version.h>
 
@@ -10,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "autograd/forward_call.h"
 #include "backend/codec.h"
 #include "backend/log.h"
 #include "backend/own_messages.h"
@@ -97,7 +99,8 @@ Agent::Agent(
       calls_(std::make_shared<CallTable>(timer_)),
       directory_(workerInfo_),
       engine_(std::make_shared<TorchEngine>(
-          *this, control_, timer_, options_.backwardMode == BackwardMode::smart)) {
+          *this, control_, timer_, options_.backwardMode == BackwardMode::smart)),
+      contexts_(*this, engine_) {
   cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
   registerHandlers();
 }
@@ -118,6 +121,17 @@ void Agent::registerHandlers() {
   using rpc::MessageType;
   using rpc::RpcCommandBase;
   dispatcher_.handle(
+      MessageType::FORWARD_AUTOGRAD_REQ, [this](WorkerId caller, RpcCommandBase& command) {
+        const auto& call = static_cast<torch::distributed::autograd::RpcWithAutograd&>(command);
+        return contexts_.during(call.autogradMetadata().autogradContextId, [&] {
+          return forwardCall(dispatcher_, caller, command);
+        });
+      });
+  dispatcher_.handle(
+      MessageType::CLEANUP_AUTOGRAD_CONTEXT_REQ, [this](WorkerId from, RpcCommandBase& command) {
+        return contexts_.serveRelease(from, command);
+      });
+  dispatcher_.handle(
       MessageType::RREF_BACKWARD_REQ,
       [engine = std::weak_ptr(engine_)](WorkerId, RpcCommandBase& command) {
         return rref::serveBackward(engine, command);
@@ -131,6 +145,7 @@ std::shared_ptr<Agent> Agent::current() {
 // ---- starting -----------------------------------------------------------------------------------
 
 void Agent::startImpl() {
+  contexts_.forgetEarlierGroup();
   timer_.after(milliseconds(0), [] {}); // starts its thread: if that fails, then here and not in a callback
   openLinks(agreeOnKey());
   joinGroup(links_->listen());
@@ -249,20 +264,23 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   if (message->type() == rpc::MessageType::BACKWARD_AUTOGRAD_REQ) {
     std::tie(message, pass) = engine_->gradientsRequest(std::move(message));
   }
+  OwnCall call;
+  call.to = to.id_;
+  call.context = Container::contextOf(*message);
+  call.future = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
   OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(message));
-  auto future = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
   const milliseconds timeout = rpcTimeoutSeconds == rpc::kUnsetRpcTimeout
       ? getRpcTimeout()
       : fromSeconds(rpcTimeoutSeconds);
   activeCalls_.start();
   const uint64_t callId = calls_->open(
-      to.id_, timeout, [this, future](Outcome outcome) { complete(future, std::move(outcome)); });
+      to.id_, timeout, [this, call](Outcome outcome) { complete(call, std::move(outcome)); });
   setCallId(frame, callId);
   if (pass) {
-    TorchEngine::track(pass, future);
+    TorchEngine::track(pass, call.future);
   }
   transmit(to.id_, callId, std::move(frame));
-  return future;
+  return call.future;
 }
 
 void Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
@@ -291,11 +309,15 @@ Error Agent::sendError(WorkerId to, const Error& error) const {
 }
 
 // Completing a future runs the user's callbacks, so it happens on a thread that may block.
-void Agent::complete(const c10::intrusive_ptr<JitFuture>& future, Outcome outcome) {
-  Task task([this, future, outcome = std::move(outcome)]() mutable {
+void Agent::complete(const OwnCall& call, Outcome outcome) {
+  Task task([this, call, outcome = std::move(outcome)]() mutable {
     // As in Server::run: what a user's callback leaves in the thread's state is not for the next one.
     const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
-    finish(future, std::move(outcome));
+    finish(call.future, std::move(outcome));
+    if (call.context) {
+      // After the callbacks, because it is there that libtorch reads a response and opens its context, be it anew.
+      contexts_.ownCallEnded(*call.context, call.to);
+    }
     activeCalls_.finish(); // after the callbacks, which may have started further calls
   });
   if (!completions_.run(std::move(task))) {
@@ -321,6 +343,11 @@ void Agent::onPeerLost(WorkerId peer, const Error& error) {
     directory_.remove(peer);
   }
   calls_->failPeer(peer, error);
+  if (error.code() == ErrorCode::peerLeft) {
+    // Not on a broken link, and not when a dial fails either: from here a network that is cut looks like a process that
+    // has died, and a worker that comes back goes on with its contexts. Elsewhere than here, since graphs are freed.
+    control_.run(contexts_.peerLeft(peer));
+  }
 }
 
 std::optional<Refusal> Agent::onStranger(const Hello& hello) {
@@ -328,6 +355,7 @@ std::optional<Refusal> Agent::onStranger(const Hello& hello) {
     return Refusal{ErrorCode::refused, *objection};
   }
   directory_.add(hello.self);
+  control_.run(contexts_.peerJoined(hello.self.id));
   return std::nullopt;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "autograd/backward_mode.h"
+#include "autograd/container.h"
 #include "autograd/torch_engine.h"
 #include "backend/address.h"
 #include "backend/call_table.h"
@@ -95,6 +96,11 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
     return *engine_;
   }
 
+  /// The autograd contexts of this worker.
+  Container& contexts() {
+    return contexts_;
+  }
+
   bool isStaticGroup() const {
     return worldSize_ != 0;
   }
@@ -116,7 +122,12 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   // Calls of this worker.
   void transmit(WorkerId to, uint64_t callId, OutgoingFrame frame);
   Error sendError(WorkerId to, const Error& error) const;
-  void complete(const c10::intrusive_ptr<JitFuture>& future, Outcome outcome);
+  struct OwnCall {
+    WorkerId to;
+    std::optional<ContextId> context; // that the call is part of
+    c10::intrusive_ptr<JitFuture> future;
+  };
+  void complete(const OwnCall& call, Outcome outcome);
 
   // Events of the links.
   void onFrame(WorkerId from, IncomingFrame frame);
@@ -147,6 +158,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   std::shared_ptr<Server> server_;
   std::unique_ptr<Membership> membership_;
   const std::shared_ptr<TorchEngine> engine_; // what RRefs that have no value yet wait with holds it weakly
+  Container contexts_;
   std::atomic<bool> closed_{false};
   int rounds_ = 0; // of waits for all workers; counts alike on all of them
 };

@@ -1,6 +1,5 @@
 #include "backend/dispatcher.h"
 
-#include <torch/csrc/distributed/autograd/rpc_messages/cleanup_autograd_context_req.h>
 #include <torch/csrc/distributed/rpc/profiler/server_process_global_profiler.h>
 #include <torch/csrc/distributed/rpc/python_resp.h>
 #include <torch/csrc/distributed/rpc/rref_context.h>
@@ -11,7 +10,6 @@
 #include <memory>
 #include <utility>
 
-#include "autograd/forward_call.h"
 #include "backend/own_messages.h"
 #include "backend/profiled_call.h"
 #include "backend/python_value.h"
@@ -69,9 +67,6 @@ bool isControl(uint32_t messageType) {
 
 Dispatcher::Dispatcher() {
   handleFunctions();
-  handle(MessageType::FORWARD_AUTOGRAD_REQ, [this](WorkerId caller, RpcCommandBase& command) {
-    return forwardCall(*this, caller, command);
-  });
   handle(MessageType::RUN_WITH_PROFILING_REQ, [this](WorkerId caller, RpcCommandBase& command) {
     return profiledCall(*this, caller, command);
   });
@@ -193,9 +188,6 @@ void Dispatcher::handleFunctions() {
 void Dispatcher::handleAutogradByLibtorch() {
   handle(MessageType::BACKWARD_AUTOGRAD_REQ, [this](WorkerId, RpcCommandBase& command) {
     return processBackwardAutogradReq(command, {});
-  });
-  handle(MessageType::CLEANUP_AUTOGRAD_CONTEXT_REQ, [this](WorkerId, RpcCommandBase& command) {
-    return processCleanupAutogradContextReq(command);
   });
   handle(MessageType::SCRIPT_REMOTE_CALL, [this](WorkerId, RpcCommandBase& command) {
     return processScriptRemoteCall(command, {});

@@ -21,29 +21,72 @@ c10::intrusive_ptr<rpc::RRef> rrefOf(const rpc::PyRRef& rref) {
   return c10::static_intrusive_pointer_cast<rpc::RRef>(rref.toIValue().toRRef());
 }
 
-} // namespace
+py::dict toDict(const ContextStatus& context) {
+  py::dict dict;
+  dict["id"] = context.id;
+  dict["creator"] = context.creator;
+  dict["known_workers"] = std::vector<WorkerId>(context.known.begin(), context.known.end());
+  dict["send_functions"] = context.sendFunctions;
+  dict["recv_functions"] = context.recvFunctions;
+  dict["gradients"] = context.gradients;
+  dict["age"] = context.book ? py::cast(context.book->age.count()) : py::none();
+  dict["calls"] = context.book ? context.book->calls : 0;
+  dict["released"] = context.book && context.book->released;
+  dict["backward"] = context.backward;
+  return dict;
+}
 
-void bindAutograd(py::module_& module, AgentClass& agent) {
+/// Releases the GIL to collect, and takes it to build Python objects.
+py::list contextsOf(Agent& agent) {
+  std::vector<ContextStatus> contexts;
+  {
+    const py::gil_scoped_release release;
+    contexts = agent.contexts().list();
+  }
+  py::list list;
+  for (const ContextStatus& context : contexts) {
+    list.append(toDict(context));
+  }
+  return list;
+}
+
+void bindBackward(AgentClass& agent) {
   // As PyTorch's own ways in name their arguments. All release the GIL: a pass runs Python hooks on other threads.
   agent
       .def(
           "backward",
-          [](Agent& self, int64_t contextId, const torch::autograd::variable_list& roots, bool retain) {
-            self.engine().backward(contextId, roots, retain);
-          },
-          py::arg("contextId"),
-          py::arg("roots"),
-          py::arg("retain_graph") = false,
-          ReleaseGil())
+          [](Agent& self, int64_t contextId, const torch::autograd::variable_list& roots,
+             bool retain) { self.engine().backward(contextId, roots, retain); },
+          py::arg("contextId"), py::arg("roots"), py::arg("retain_graph") = false, ReleaseGil())
       .def(
           "backward_from_rref",
           [](Agent& self, const rpc::PyRRef& rref, int64_t contextId, bool retain) {
             rref::backward(self.engine(), self, rrefOf(rref), contextId, retain);
           },
-          py::arg("rref"),
-          py::arg("dist_autograd_ctx_id") = rref::kNoContext,
-          py::arg("retain_graph") = false,
-          ReleaseGil());
+          py::arg("rref"), py::arg("dist_autograd_ctx_id") = rref::kNoContext,
+          py::arg("retain_graph") = false, ReleaseGil());
+}
+
+void bindContexts(AgentClass& agent) {
+  agent
+      .def(
+          "context_opened",
+          [](Agent& self, int64_t contextId) { self.contexts().opened(contextId); },
+          py::arg("context_id"), ReleaseGil())
+      .def(
+          "release_context",
+          [](Agent& self, int64_t contextId) { self.contexts().release(contextId); },
+          py::arg("context_id"), ReleaseGil())
+      .def(
+          "autograd_contexts", &contextsOf,
+          "A dict for each autograd context; workers by their ranks.");
+}
+
+} // namespace
+
+void bindAutograd(py::module_& module, AgentClass& agent) {
+  bindBackward(agent);
+  bindContexts(agent);
   // Keeps the GIL: nothing is run.
   module.def("replace_script_operator", &replaceScriptOperator);
 }

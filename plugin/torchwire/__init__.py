@@ -29,6 +29,7 @@ from torchwire import distributed_autograd, registration
 from torchwire._build import VERSION as __version__
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import peers
+from torchwire.distributed_autograd import autograd_contexts
 from torchwire.options import TorchwireRpcBackendOptions
 from torchwire.replacement import replace_tensorpipe, restore_tensorpipe
 
@@ -36,6 +37,7 @@ __all__ = [
     "TorchwireAgent",
     "TorchwireRpcBackendOptions",
     "__version__",
+    "autograd_contexts",
     "peers",
     "replace_tensorpipe",
     "restore_tensorpipe",

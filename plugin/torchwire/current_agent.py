@@ -22,13 +22,21 @@ def peers() -> list[dict[str, Any]]:
 
     Raises RuntimeError when RPC is not initialised or runs on another backend.
     """
+    return required_agent("torchwire.peers()").peers()
+
+
+def required_agent(caller: str) -> TorchwireAgent:
+    """This process's agent, for the function `caller`, which cannot do without.
+
+    Raises RuntimeError when RPC is not initialised or runs on another backend.
+    """
     agent = current_agent()
     if agent is not None:
-        return agent.peers()
+        return agent
     if rpc._is_current_rpc_agent_set():
         worker, agent_type = rpc.get_worker_info().name, type(rpc._get_current_rpc_agent()).__name__
         raise RuntimeError(
-            f"torchwire.peers(): worker {worker!r} runs on {agent_type}, not on torchwire; "
+            f"{caller}: worker {worker!r} runs on {agent_type}, not on torchwire; "
             "pass backend=BackendType.TORCHWIRE to init_rpc"
         )
-    raise RuntimeError("torchwire.peers(): RPC is not initialised in this process; call rpc.init_rpc first")
+    raise RuntimeError(f"{caller}: RPC is not initialised in this process; call rpc.init_rpc first")

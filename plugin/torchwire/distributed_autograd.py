@@ -20,7 +20,7 @@ from torch._C._distributed_rpc import PyRRef
 from torch.jit import _builtins
 
 from torchwire import _C
-from torchwire.current_agent import current_agent
+from torchwire.current_agent import current_agent, required_agent
 
 _NO_CONTEXT = -1
 _BACKWARD_OPERATOR = "aten::dist_backward"
@@ -35,7 +35,31 @@ def install() -> None:
         return
     _replace_backward()
     _replace_rref_backward()
+    _replace_new_context()
+    _replace_release_context()
     _installed = True
+
+
+def autograd_contexts() -> list[dict[str, Any]]:
+    """One dict for each distributed autograd context that is open on this worker.
+
+    id: as `with dist_autograd.context() as id` gives it.
+    creator: name of the worker that opened it, or its rank where that worker has left.
+    known_workers: names of the workers with which this one has exchanged calls in it.
+    send_functions, recv_functions, gradients: how many it has here.
+    age: seconds since it was first seen here.
+    calls: how many of its calls run here just now. released: it has been released, and waits for these.
+    backward: the backward pass that runs here, in a few words, or None.
+
+    Raises RuntimeError when RPC is not initialised or runs on another backend.
+    """
+    agent = required_agent("torchwire.autograd_contexts()")
+    names = {worker.id: worker.name for worker in agent.get_worker_infos()}
+    contexts = agent.autograd_contexts()
+    for context in contexts:
+        context["creator"] = names.get(context["creator"], context["creator"])
+        context["known_workers"] = [names.get(rank, rank) for rank in context["known_workers"]]
+    return contexts
 
 
 def _replace_backward() -> None:
@@ -68,6 +92,34 @@ def _replace_rref_backward() -> None:
 
     # torch.distributed.rpc.RRef looks its methods up in this class at each call.
     PyRRef.backward = backward
+
+
+def _replace_new_context() -> None:
+    original = dist_autograd._new_context
+
+    @functools.wraps(original)
+    def _new_context() -> Any:
+        context = original()
+        agent = current_agent()
+        if agent is not None:
+            agent.context_opened(context._context_id())
+        return context
+
+    _put_in_place(_new_context)
+
+
+def _replace_release_context() -> None:
+    original = dist_autograd._release_context
+
+    @functools.wraps(original)
+    def _release_context(context_id: int) -> None:
+        agent = current_agent()
+        if agent is None:
+            original(context_id)
+        else:
+            agent.release_context(context_id)
+
+    _put_in_place(_release_context)
 
 
 def _put_in_place(function: Callable[..., Any]) -> None:
