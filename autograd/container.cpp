@@ -18,8 +18,8 @@ namespace rpc = torch::distributed::rpc;
 namespace autograd = torch::distributed::autograd;
 using autograd::DistAutogradContainer;
 
-// A worker that did not answer is told again after 1, 1.5, 2.25 ... s, 13 s in all: long enough for a link that broke to
-// come back, and few enough for a worker that is dead, whom every context that it was part of tells in vain. Besides,
+// A worker that did not answer is told again after 1, 1.5, 2.25 ... s, 13 s in all: long enough for a link that broke
+// to come back, and few enough for a worker that is dead, whom every context that it was part of tells in vain. Besides,
 // all others have been told by then.
 constexpr int kRetries = 5;
 

@@ -66,8 +66,8 @@ class ContextBook : public std::enable_shared_from_this<ContextBook> {
 
   /// How long, and how many at most, released contexts are remembered.
   struct Limits {
-    // A message of a released context that is still under way arrives within about the RPC time-out, 60 s by default, or
-    // is not waited for any more; a request may have to wait for a thread as well.
+    // A message of a released context that is still under way arrives within about the RPC time-out, 60 s by default,
+    // or is not waited for any more; a request may have to wait for a thread as well.
     std::chrono::seconds memory{600};
     // About a megabyte. A program that releases more than 27 a second for ten minutes forgets the oldest ones sooner;
     // what a message still later leaves behind is released by whoever sent it, see ownCallEnded().

@@ -1,7 +1,8 @@
 """The ways from Python into PyTorch's distributed autograd that a TORCHWIRE group takes to torchwire's own engine.
 
-Functions of torch.distributed.autograd are replaced once, when torchwire is imported, and for good: a module that imports
-them by name keeps what it got, so they must be the right ones before the first group starts and after the last one ends.
+Functions of torch.distributed.autograd are replaced once, when torchwire is imported, and for good: a module that
+imports them by name keeps what it got, so they must be the right ones before the first group starts and after the last
+one ends.
 Each asks at every call who the current agent is, and any other backend's calls go where they always went.
 
 TorchScript knows functions by identity: a script that calls one of them compiles to an operator. So the operator behind
@@ -132,7 +133,7 @@ def _put_in_place(function: Callable[..., Any]) -> None:
 
 
 def _name_in_scripts(function: Callable[..., Any], operator: str) -> None:
-    # PyTorch makes the table from this list when it compiles the first script, from the functions that are there by then.
+    # PyTorch makes the table from this list when it compiles the first script.
     _builtins._builtin_ops.append((function, operator))
     if _builtins._builtin_table is not None:
         _builtins._register_builtin(function, operator)

@@ -1,5 +1,5 @@
-// Books of several workers that talk to each other through thread pools, while calls carry contexts from one to the next
-// and back, contexts are released under them, and a worker dies.
+// Books of several workers that talk to each other through thread pools, while calls carry contexts from one to the
+// next and back, contexts are released under them, and a worker dies.
 
 #include <array>
 #include <atomic>
