@@ -96,11 +96,13 @@ Agent::Agent(
       control_(options_.numWorkerThreads, "torchwire_ctrl"),
       completions_(options_.numWorkerThreads, "torchwire_done"),
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
+      rrefs_(std::make_shared<RRefService>(dispatcher_)),
       calls_(std::make_shared<CallTable>(timer_)),
       directory_(workerInfo_),
       engine_(std::make_shared<TorchEngine>(
           *this, control_, timer_, options_.backwardMode == BackwardMode::smart)),
       contexts_(*this, engine_) {
+  rrefs_->serve(dispatcher_);
   cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
   registerHandlers();
 }
@@ -341,6 +343,7 @@ void Agent::onFrame(WorkerId from, IncomingFrame frame) {
 void Agent::onPeerLost(WorkerId peer, const Error& error) {
   if (error.code() == ErrorCode::peerLeft && !isStaticGroup()) {
     directory_.remove(peer);
+    rrefs_->forgetWorker(peer);
   }
   calls_->failPeer(peer, error);
   if (error.code() == ErrorCode::peerLeft) {

@@ -27,6 +27,7 @@
 #include "backend/transport/group_key.h"
 #include "backend/worker_directory.h"
 #include "backend/worker_pool.h"
+#include "rref/rref_service.h"
 
 namespace torchwire {
 
@@ -104,6 +105,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   bool isStaticGroup() const {
     return worldSize_ != 0;
   }
+  RRefService& rrefs() {
+    return *rrefs_;
+  }
   const c10::intrusive_ptr<c10d::Store>& store() const {
     return store_;
   }
@@ -150,6 +154,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   WorkerPool control_; // apart from requests_: what a handler waits for must not wait behind handlers
   WorkerPool completions_; // apart from requests_: a handler that waits for a call must not starve it
   Dispatcher& dispatcher_; // the base class owns it
+  const std::shared_ptr<RRefService> rrefs_;
   ActiveCalls activeCalls_;
   std::shared_ptr<CallTable> calls_;
   WorkerDirectory directory_;

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/rpc/utils.h>
 
 #include <memory>
+#include <stdexcept>
 #include <utility>
 
 #include "backend/own_messages.h"
@@ -70,7 +71,7 @@ Dispatcher::Dispatcher() {
   handle(MessageType::RUN_WITH_PROFILING_REQ, [this](WorkerId caller, RpcCommandBase& command) {
     return profiledCall(*this, caller, command);
   });
-  handleAutogradByLibtorch();
+  refuseLibtorchsGradients();
 }
 
 void Dispatcher::handle(MessageType type, Handler handler) {
@@ -183,32 +184,12 @@ void Dispatcher::handleFunctions() {
   });
 }
 
-// ---- what torchwire's modules do not handle yet -------------------------------------------------
-
-void Dispatcher::handleAutogradByLibtorch() {
-  handle(MessageType::BACKWARD_AUTOGRAD_REQ, [this](WorkerId, RpcCommandBase& command) {
-    return processBackwardAutogradReq(command, {});
-  });
-  handle(MessageType::SCRIPT_REMOTE_CALL, [this](WorkerId, RpcCommandBase& command) {
-    return processScriptRemoteCall(command, {});
-  });
-  handle(MessageType::PYTHON_REMOTE_CALL, [this](WorkerId, RpcCommandBase& command) {
-    return processPythonRemoteCall(command, {});
-  });
-  handle(MessageType::SCRIPT_RREF_FETCH_CALL, [this](WorkerId, RpcCommandBase& command) {
-    return processScriptRRefFetchCall(command);
-  });
-  handle(MessageType::PYTHON_RREF_FETCH_CALL, [this](WorkerId, RpcCommandBase& command) {
-    return processPythonRRefFetchCall(command);
-  });
-  handle(MessageType::RREF_FORK_REQUEST, [this](WorkerId, RpcCommandBase& command) {
-    return processRRefForkRequest(command);
-  });
-  handle(MessageType::RREF_CHILD_ACCEPT, [this](WorkerId, RpcCommandBase& command) {
-    return processRRefChildAccept(command);
-  });
-  handle(MessageType::RREF_USER_DELETE, [this](WorkerId, RpcCommandBase& command) {
-    return processRRefUserDelete(command);
+// torchwire's recv functions send another request (own_messages.h).
+void Dispatcher::refuseLibtorchsGradients() {
+  handle(MessageType::BACKWARD_AUTOGRAD_REQ, [](WorkerId, RpcCommandBase&) -> c10::intrusive_ptr<JitFuture> {
+    throw std::runtime_error(
+        "gradients of a backward pass that libtorch's engine drives; on this backend start passes with "
+        "torch.distributed.autograd.backward, RRef.backward or in TorchScript");
   });
 }
 

@@ -61,7 +61,7 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
       WorkerId caller, RpcCommandBase& command, MessageType type) const;
   c10::intrusive_ptr<JitFuture> failure(const std::exception& error, MessageType type) const;
   void handleFunctions();
-  void handleAutogradByLibtorch();
+  void refuseLibtorchsGradients();
 
   std::unordered_map<uint32_t, Handler> handlers_;
   std::unordered_map<uint32_t, OwnHandler> ownHandlers_;

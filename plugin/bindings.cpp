@@ -9,6 +9,7 @@
 #include "backend/agent.h"
 #include "backend/transport_table.h"
 #include "plugin/autograd_bindings.h"
+#include "plugin/rref_bindings.h"
 
 namespace py = pybind11;
 
@@ -182,6 +183,7 @@ void bindAgent(py::module_& module) {
   bindWorkers(agent);
   bindState(agent);
   bindAutograd(module, agent);
+  bindRRefs(agent);
 }
 
 } // namespace

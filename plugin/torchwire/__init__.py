@@ -32,6 +32,7 @@ from torchwire.current_agent import peers
 from torchwire.distributed_autograd import autograd_contexts
 from torchwire.options import TorchwireRpcBackendOptions
 from torchwire.replacement import replace_tensorpipe, restore_tensorpipe
+from torchwire.rrefs import rrefs
 
 __all__ = [
     "TorchwireAgent",
@@ -41,6 +42,7 @@ __all__ = [
     "peers",
     "replace_tensorpipe",
     "restore_tensorpipe",
+    "rrefs",
 ]
 
 registration.register()

@@ -17,16 +17,8 @@ def current_agent() -> TorchwireAgent | None:
     return agent if isinstance(agent, TorchwireAgent) else None
 
 
-def peers() -> list[dict[str, Any]]:
-    """One dict for each peer that this worker knows, with what its link is made of and how it fares.
-
-    Raises RuntimeError when RPC is not initialised or runs on another backend.
-    """
-    return required_agent("torchwire.peers()").peers()
-
-
-def required_agent(caller: str) -> TorchwireAgent:
-    """This process's agent, for the function `caller`, which cannot do without.
+def agent_for(function: str) -> TorchwireAgent:
+    """This process's agent, for the function of torchwire's with this name.
 
     Raises RuntimeError when RPC is not initialised or runs on another backend.
     """
@@ -36,7 +28,15 @@ def required_agent(caller: str) -> TorchwireAgent:
     if rpc._is_current_rpc_agent_set():
         worker, agent_type = rpc.get_worker_info().name, type(rpc._get_current_rpc_agent()).__name__
         raise RuntimeError(
-            f"{caller}: worker {worker!r} runs on {agent_type}, not on torchwire; "
+            f"torchwire.{function}(): worker {worker!r} runs on {agent_type}, not on torchwire; "
             "pass backend=BackendType.TORCHWIRE to init_rpc"
         )
-    raise RuntimeError(f"{caller}: RPC is not initialised in this process; call rpc.init_rpc first")
+    raise RuntimeError(f"torchwire.{function}(): RPC is not initialised in this process; call rpc.init_rpc first")
+
+
+def peers() -> list[dict[str, Any]]:
+    """One dict for each peer that this worker knows, with what its link is made of and how it fares.
+
+    Raises RuntimeError when RPC is not initialised or runs on another backend.
+    """
+    return agent_for("peers").peers()

@@ -21,7 +21,7 @@ from torch._C._distributed_rpc import PyRRef
 from torch.jit import _builtins
 
 from torchwire import _C
-from torchwire.current_agent import current_agent, required_agent
+from torchwire.current_agent import agent_for, current_agent
 
 _NO_CONTEXT = -1
 _BACKWARD_OPERATOR = "aten::dist_backward"
@@ -54,7 +54,7 @@ def autograd_contexts() -> list[dict[str, Any]]:
 
     Raises RuntimeError when RPC is not initialised or runs on another backend.
     """
-    agent = required_agent("torchwire.autograd_contexts()")
+    agent = agent_for("autograd_contexts")
     names = {worker.id: worker.name for worker in agent.get_worker_infos()}
     contexts = agent.autograd_contexts()
     for context in contexts:

@@ -9,7 +9,7 @@ one that is gone; the gathering, which then finds all of them, still runs, becau
 
 Two functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
 `_wait_all_workers` for the above, and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put both
-back. `_wait_all_workers` cannot put itself back when it runs: a shutdown that is not graceful never calls it, and after
+back and to say more of leaked RRefs (see leak_report). `_wait_all_workers` cannot put itself back when it runs: a shutdown that is not graceful never calls it, and after
 a direct call of it the shutdown proper would still have to find the replacement.
 """
 
@@ -20,7 +20,9 @@ import functools
 from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
+from torchwire import creation_sites
 from torchwire.current_agent import current_agent
+from torchwire.leak_report import LeakReport
 from torchwire.patches import Patches
 
 _patches = Patches()
@@ -29,11 +31,12 @@ _patches = Patches()
 def install() -> None:
     """Makes rpc.shutdown() and its parts ask torchwire's agent, until the next shutdown ends."""
     _patches.undo()  # an agent that was dropped without a shutdown has left its own behind
-    _replace_wait_all_workers()
-    _replace_finalize_shutdown()
+    leaks = LeakReport()
+    _replace_wait_all_workers(leaks)
+    _replace_finalize_shutdown(leaks)
 
 
-def _replace_wait_all_workers() -> None:
+def _replace_wait_all_workers(leaks: LeakReport) -> None:
     original = api._wait_all_workers
 
     @functools.wraps(original)
@@ -44,16 +47,27 @@ def _replace_wait_all_workers() -> None:
             agent.wait_all_workers(timeout)
         if agent is None or agent.is_static_group:
             original(timeout)
+        if agent is not None:
+            leaks.prepare()  # the last moment at which all peers answer for certain
 
     _patches.replace(api, "_wait_all_workers", wait_all_workers)
 
 
-def _replace_finalize_shutdown() -> None:
+def _replace_finalize_shutdown(leaks: LeakReport) -> None:
     original = api._finalize_shutdown
 
     @functools.wraps(original)
     def finalize_shutdown() -> None:
         _patches.undo()  # first, because the original may raise
-        original()
+        creation_sites.uninstall()
+        if current_agent() is not None:
+            leaks.prepare()  # of use only after a shutdown that was not graceful
+        try:
+            original()
+        except RuntimeError as error:
+            explained = leaks.explain(error)
+            if explained is error:
+                raise
+            raise explained from None
 
     _patches.replace(api, "_finalize_shutdown", finalize_shutdown)

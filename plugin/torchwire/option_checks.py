@@ -23,6 +23,13 @@ _LONGEST_KEEPALIVE = 32767.0  # the most that Linux takes
 _ADDRESS = re.compile(r"(?P<host>\[[^\[\]\s]+\]|[^:\[\]\s/]+)(?::(?P<port>[0-9]{1,5}))?")
 
 
+def switch(argument: str, value: Any) -> bool:
+    """True or False, and nothing that merely counts as one of them."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{argument} must be True or False, got {_described(value)}")
+    return value
+
+
 def thread_count(argument: str, value: Any) -> int:
     """A whole number of threads, at least 1."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):

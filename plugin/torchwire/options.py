@@ -96,6 +96,8 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     backward_mode: how a distributed backward pass that begins here finds out what it reaches. "smart", the default,
         looks first, so that results which the roots do not use cost nothing; "fast" takes for granted that the roots
         use the results of all calls in the context, and fails at the time-out when they do not.
+    record_creation_site: whether `rpc.remote` and `rpc.RRef` record where in the program they are called, for
+        `torchwire.rrefs()` and the report of leaked RRefs. Default False; costs each of them a message.
     _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them and
         says which are used by default).
 
@@ -114,6 +116,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     secret_file = _CheckedAlternative(option_checks.path, other="secret")
     keepalive_interval = _Checked(option_checks.keepalive)
     backward_mode = _Checked(option_checks.backward_mode)
+    record_creation_site = _Checked(option_checks.switch)
     _transports = _Checked(_transport_names)
     _channels = _Checked(_channel_names)
 
@@ -131,6 +134,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         secret_file: str | os.PathLike[str] | None = None,
         keepalive_interval: float = 10.0,
         backward_mode: str = "smart",
+        record_creation_site: bool = False,
         _transports: list[str] | None = None,
         _channels: list[str] | None = None,
         **unknown: NoReturn,
@@ -148,6 +152,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self.secret_file = secret_file
         self.keepalive_interval = keepalive_interval
         self.backward_mode = backward_mode
+        self.record_creation_site = record_creation_site
         self._transports = _transports
         self._channels = _channels
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, NamedTuple
 
 
 class _Patch(NamedTuple):
-    module: ModuleType
+    owner: Any  # a module or a class
     name: str
     original: Callable[..., Any]
     replacement: Callable[..., Any]
@@ -20,14 +19,14 @@ class Patches:
     def __init__(self) -> None:
         self._applied: list[_Patch] = []
 
-    def replace(self, module: ModuleType, name: str, replacement: Callable[..., Any]) -> None:
-        """Puts `replacement` in the place of the module's function `name`, until undo()."""
-        self._applied.append(_Patch(module, name, getattr(module, name), replacement))
-        setattr(module, name, replacement)
+    def replace(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+        """Puts `replacement` in the place of the function `name` of a module or a class, until undo()."""
+        self._applied.append(_Patch(owner, name, getattr(owner, name), replacement))
+        setattr(owner, name, replacement)
 
     def undo(self) -> None:
         """Puts the originals back, the latest first. What somebody else has replaced meanwhile stays as it is."""
         while self._applied:
             patch = self._applied.pop()
-            if getattr(patch.module, patch.name) is patch.replacement:
-                setattr(patch.module, patch.name, patch.original)
+            if getattr(patch.owner, patch.name) is patch.replacement:
+                setattr(patch.owner, patch.name, patch.original)

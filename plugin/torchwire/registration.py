@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
-from torchwire import backend_type, exit_hook, graceful_shutdown, worker_checks
+from torchwire import backend_type, creation_sites, exit_hook, graceful_shutdown, worker_checks
 from torchwire._C import TorchwireAgent
 from torchwire.options import TorchwireRpcBackendOptions, as_agent_options, from_any
 
@@ -50,7 +50,8 @@ def _init_backend(
     """
     if not isinstance(store, dist.Store):
         raise TypeError(f"init_rpc, worker {name!r}: store must be a c10d store, got {type(store).__name__}")
-    options = as_agent_options(from_any(rpc_backend_options))
+    checked = from_any(rpc_backend_options)
+    options = as_agent_options(checked)
     name = worker_checks.check_name(name)
     world_size = worker_checks.check_world_size(world_size, name)
     rank = worker_checks.check_rank(rank, name)
@@ -60,6 +61,7 @@ def _init_backend(
     agent = TorchwireAgent(store, name, rank, world_size, options)
     _start(agent)
     graceful_shutdown.install()
+    creation_sites.install(record=checked.record_creation_site)
     exit_hook.install()
     return agent
 

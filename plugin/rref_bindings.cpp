@@ -1,0 +1,99 @@
+// What Python sees of the RRef module. Bindings only convert; each says how it treats the GIL.
+#include "plugin/rref_bindings.h"
+
+#include <torch/csrc/distributed/rpc/py_rref.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <pybind11/stl.h>
+
+#include "rref/context_view.h"
+#include "rref/rref_report.h"
+
+namespace py = pybind11;
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+
+py::object textOrNone(const std::string& text) {
+  return text.empty() ? py::none() : py::object(py::str(text));
+}
+
+py::dict toDict(const RRefStatus& rref) {
+  py::dict forks;
+  for (const ForkStatus& fork : rref.forks) {
+    forks[py::str(fork.id)] = textOrNone(fork.holder);
+  }
+  py::dict dict;
+  dict["role"] = rref.isOwner ? "owner" : "user";
+  dict["id"] = rref.id;
+  dict["owner"] = rref.owner;
+  dict["type"] = textOrNone(rref.type);
+  dict["forks"] = forks;
+  dict["age"] = rref.ageSeconds;
+  dict["state"] = rref.confirmed ? "confirmed" : "pending";
+  dict["creation_site"] = textOrNone(rref.site);
+  return dict;
+}
+
+/// Releases the GIL to ask the peers, and takes it to build Python objects.
+py::list rrefsOfAgent(Agent& agent, double patience) {
+  std::vector<RRefStatus> rrefs;
+  {
+    const py::gil_scoped_release release;
+    rrefs = rrefsOf(
+        agent.rrefs(), std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
+  }
+  py::list list;
+  for (const RRefStatus& rref : rrefs) {
+    list.append(toDict(rref));
+  }
+  return list;
+}
+
+/// Releases the GIL: it takes libtorch's lock.
+py::dict countsOfRRefs(Agent& agent) {
+  ContextCounts counts{};
+  size_t running = 0;
+  {
+    const py::gil_scoped_release release;
+    counts = countsOf(rpc::RRefContext::getInstance());
+    running = agent.rrefs().ledger().running().size();
+  }
+  py::dict dict;
+  dict["owners"] = counts.owners;
+  dict["forks"] = counts.forks;
+  dict["pending_users"] = counts.pendingUsers;
+  dict["confirmed_users"] = counts.confirmedUsers;
+  dict["pending_children"] = counts.pendingChildren;
+  dict["running_creations"] = running;
+  return dict;
+}
+
+/// Releases the GIL: it may send a message.
+void noteRRef(Agent& agent, const rpc::PyRRef& rref, const std::string& site) {
+  const py::gil_scoped_release release;
+  auto interface = rref.toIValue().toRRef();
+  agent.rrefs().noteCreated(c10::static_intrusive_pointer_cast<rpc::RRef>(std::move(interface)), site);
+}
+
+} // namespace
+
+void bindRRefs(py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>& agent) {
+  agent
+      .def(
+          "rrefs",
+          &rrefsOfAgent,
+          py::arg("patience"),
+          "A dict for each RRef that this worker owns or uses; see torchwire.rrefs().")
+      .def("rref_counts", &countsOfRRefs, "How many owners, forks, users and pending children there are.")
+      .def(
+          "note_rref",
+          &noteRRef,
+          py::arg("rref"),
+          py::arg("site"),
+          "Takes down that the program has just made this RRef, and where (an empty text: not recorded).");
+}
+
+} // namespace torchwire

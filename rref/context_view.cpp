@@ -1,0 +1,94 @@
+#include "rref/context_view.h"
+
+#include <mutex>
+#include <sstream>
+#include <utility>
+
+#include "rref/private_members.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+
+// References to RRefs that are taken under the context's mutex and dropped after it. To drop the last one of a
+// user sends its delete, which takes the mutex.
+using Kept = std::vector<c10::intrusive_ptr<rpc::RRef>>;
+
+UserView viewOf(const c10::intrusive_ptr<rpc::RRef>& rref, const rpc::ForkId& fork, bool confirmed) {
+  return {
+      toGlobalId(rref->rrefId()),
+      toGlobalId(fork),
+      rref->owner(),
+      rref->type()->repr_str(),
+      confirmed};
+}
+
+} // namespace
+
+GlobalId toGlobalId(const rpc::GloballyUniqueId& id) {
+  return {id.createdOn_, id.localId_};
+}
+
+rpc::GloballyUniqueId toTorchId(const GlobalId& id) {
+  return {static_cast<rpc::worker_id_t>(id.createdOn), id.localId};
+}
+
+std::string toString(const GlobalId& id) {
+  std::ostringstream text;
+  text << toTorchId(id);
+  return text.str();
+}
+
+std::vector<OwnerView> ownersOf(rpc::RRefContext& context) {
+  std::vector<OwnerView> views;
+  Kept kept;
+  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  const auto& forks = context.*pointerTo(RRefForks());
+  for (const auto& [id, rref] : context.*pointerTo(RRefOwners())) {
+    kept.push_back(rref);
+    OwnerView view{toGlobalId(id), rref->type()->repr_str(), false, {}};
+    view.hasValue = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref)->hasValue();
+    const auto ofRRef = forks.find(id);
+    if (ofRRef != forks.end()) {
+      for (const rpc::ForkId& fork : ofRRef->second) {
+        view.forks.push_back(toGlobalId(fork));
+      }
+    }
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
+std::vector<UserView> usersOf(rpc::RRefContext& context) {
+  std::vector<UserView> views;
+  Kept kept; // declared before the lock, so it goes after it
+  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  forEachPendingUser(context, [&](const auto& fork, const auto& rref) {
+    kept.push_back(rref);
+    views.push_back(viewOf(rref, fork, false));
+  });
+  for (const auto& [fork, weak] : context.*pointerTo(RRefConfirmedUsers())) {
+    auto rref = weak.lock();
+    if (rref) {
+      kept.push_back(std::move(rref));
+      views.push_back(viewOf(kept.back(), fork, true));
+    }
+  }
+  return views;
+}
+
+ContextCounts countsOf(rpc::RRefContext& context) {
+  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  ContextCounts counts{};
+  for (const auto& [id, forks] : context.*pointerTo(RRefForks())) {
+    counts.forks += forks.size();
+  }
+  counts.owners = (context.*pointerTo(RRefOwners())).size();
+  forEachPendingUser(context, [&](const auto&, const auto&) { ++counts.pendingUsers; });
+  counts.confirmedUsers = (context.*pointerTo(RRefConfirmedUsers())).size();
+  counts.pendingChildren = (context.*pointerTo(RRefPendingChildren())).size();
+  return counts;
+}
+
+} // namespace torchwire

@@ -1,0 +1,47 @@
+// What libtorch's RRefContext holds, at one moment.
+#pragma once
+
+#include <torch/csrc/distributed/rpc/rref_context.h>
+
+#include <string>
+#include <vector>
+
+#include "rref/global_id.h"
+
+namespace torchwire {
+
+GlobalId toGlobalId(const torch::distributed::rpc::GloballyUniqueId& id);
+torch::distributed::rpc::GloballyUniqueId toTorchId(const GlobalId& id);
+/// As PyTorch prints it.
+std::string toString(const GlobalId& id);
+
+struct OwnerView {
+  GlobalId id;
+  std::string type;
+  bool hasValue; // or an error
+  std::vector<GlobalId> forks;
+};
+
+struct UserView {
+  GlobalId id;
+  GlobalId fork;
+  int ownerId;
+  std::string type;
+  bool confirmed;
+};
+
+struct ContextCounts {
+  size_t owners;
+  size_t forks;
+  size_t pendingUsers;
+  size_t confirmedUsers;
+  size_t pendingChildren;
+};
+
+/// The RRefs that this worker owns: those that others have forks of, and those being created.
+std::vector<OwnerView> ownersOf(torch::distributed::rpc::RRefContext& context);
+/// The forks that live on this worker.
+std::vector<UserView> usersOf(torch::distributed::rpc::RRefContext& context);
+ContextCounts countsOf(torch::distributed::rpc::RRefContext& context);
+
+} // namespace torchwire

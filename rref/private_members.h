@@ -1,0 +1,93 @@
+// The private members of RRefContext that torchwire reads. None is written, and all are read under the
+// context's own mutex. Each has its reason; no public function of torch 2.11 to 2.15 leads to any of them.
+// Each tag states its member's type: another one in a later release stops the build (private_member.h).
+#pragma once
+
+#include <torch/csrc/distributed/rpc/rref_context.h>
+
+#include <functional>
+#include <mutex>
+#include <type_traits>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "backend/private_member.h"
+
+namespace torchwire {
+namespace libtorch {
+
+using torch::distributed::rpc::ForkId;
+using torch::distributed::rpc::RRef;
+using torch::distributed::rpc::RRefContext;
+using torch::distributed::rpc::RRefId;
+
+using RRefsById = std::unordered_map<RRefId, c10::intrusive_ptr<RRef>, RRefId::Hash>;
+using ForksByRRef =
+    std::unordered_map<RRefId, std::unordered_set<ForkId, ForkId::Hash>, RRefId::Hash>;
+using UsersByFork = std::unordered_map<ForkId, c10::weak_intrusive_ptr<RRef>, ForkId::Hash>;
+
+} // namespace libtorch
+
+// Guards all of the following.
+struct RRefLock {
+  using Member = std::mutex libtorch::RRefContext::*;
+  friend auto pointerTo(RRefLock);
+};
+// torchwire.rrefs() lists the owners; RRefContext counts them.
+struct RRefOwners {
+  using Member = libtorch::RRefsById libtorch::RRefContext::*;
+  friend auto pointerTo(RRefOwners);
+};
+// The forks of an owner, for rrefs() and the leak report. The ledger knows those that came by message, but not
+// those that the owner itself has handed out.
+struct RRefForks {
+  using Member = libtorch::ForksByRRef libtorch::RRefContext::*;
+  friend auto pointerTo(RRefForks);
+};
+// torchwire.rrefs() lists the users that their owner has confirmed.
+struct RRefConfirmedUsers {
+  using Member = libtorch::UsersByFork libtorch::RRefContext::*;
+  friend auto pointerTo(RRefConfirmedUsers);
+};
+// Users that are kept for a child whose owner has not accepted it: a count, to see that none stays behind.
+struct RRefPendingChildren {
+  using Member = libtorch::RRefsById libtorch::RRefContext::*;
+  friend auto pointerTo(RRefPendingChildren);
+};
+
+// torchwire.rrefs() lists the users that their owner has not confirmed, too. Their states are of a private
+// class, whose name not even a tag may say; so here the whole function is a friend.
+using OnUser =
+    std::function<void(const libtorch::ForkId&, const c10::intrusive_ptr<libtorch::RRef>&)>;
+void forEachPendingUser(libtorch::RRefContext& context, const OnUser& onUser);
+
+template <typename States>
+void forEachState(const States& states, const OnUser& onUser) {
+  for (const auto& [fork, state] : states) {
+    onUser(fork, state->rref_);
+  }
+}
+
+template <auto pendingUsers>
+struct PendingRRefUsers {
+  friend void forEachPendingUser(libtorch::RRefContext& context, const OnUser& onUser) {
+    forEachState(context.*pendingUsers, onUser); // GCC 12 deduces no `auto` in here
+  }
+};
+
+template struct PrivateMember<RRefLock, &libtorch::RRefContext::mutex_>;
+template struct PrivateMember<RRefOwners, &libtorch::RRefContext::owners_>;
+template struct PrivateMember<RRefForks, &libtorch::RRefContext::forks_>;
+template struct PrivateMember<RRefConfirmedUsers, &libtorch::RRefContext::confirmedUsers_>;
+template struct PrivateMember<RRefPendingChildren, &libtorch::RRefContext::pendingChildren_>;
+template struct PendingRRefUsers<&libtorch::RRefContext::pendingUsers_>;
+
+template <typename Tag>
+constexpr bool kAsStated = std::is_same_v<decltype(pointerTo(Tag())), typename Tag::Member>;
+static_assert(kAsStated<RRefLock> &&
+    kAsStated<RRefOwners> &&
+    kAsStated<RRefForks> &&
+    kAsStated<RRefConfirmedUsers> &&
+    kAsStated<RRefPendingChildren>);
+
+} // namespace torchwire

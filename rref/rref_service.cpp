@@ -1,0 +1,234 @@
+#include "rref/rref_service.h"
+
+#include <torch/csrc/distributed/rpc/script_remote_call.h>
+#include <torch/csrc/distributed/rpc/unpickled_python_remote_call.h>
+
+#include <exception>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "backend/log.h"
+#include "backend/own_messages.h"
+#include "backend/python_value.h"
+#include "backend/response.h"
+#include "rref/context_view.h"
+#include "rref/own_requests.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+using rpc::JitFuture;
+using rpc::MessageType;
+using rpc::RpcCommandBase;
+using Future = c10::intrusive_ptr<JitFuture>;
+
+rpc::RRefContext& context() {
+  return rpc::RRefContext::getInstance();
+}
+
+Future acknowledgement() {
+  return completed(rpc::RRefAck().toMessage());
+}
+
+/// The owner in libtorch's books, entered there now unless its program has made it by a call to itself.
+c10::intrusive_ptr<rpc::OwnerRRef> ownerOf(
+    const rpc::RRefId& rref, const rpc::ForkId& fork, const at::TypePtr& type) {
+  return rref == fork
+      ? rpc::fromRRefInterface(
+            context().getOwnerRRef(rref, /* forceCreated */ true)->constValue().toRRef())
+      : context().getOrCreateOwnerRRef(rref, type);
+}
+
+void tellOwner(const rpc::RRef& rref, const CreationSite& site) {
+  const auto& agent = context().agent();
+  try {
+    agent->send(agent->getWorkerInfo(rref.owner()), toMessage(site)); // nothing depends on the answer
+  } catch (const std::exception& e) {
+    log(LogLevel::info, std::string("an RRef's owner was not told where it was made: ") + e.what());
+  }
+}
+
+/// The value of an RRef that this worker owns, or will own.
+Future valueOf(const rpc::RRefId& id) {
+  return context().getOwnerRRef(id)->thenAsync(
+      [](JitFuture& owner) { return rpc::fromRRefInterface(owner.value().toRRef())->getFuture(); },
+      at::AnyType::get());
+}
+
+} // namespace
+
+// ---- the forks in libtorch's books --------------------------------------------------------------
+
+void LibtorchForks::add(const GlobalId& rref, const GlobalId& fork) {
+  context().addForkOfOwnerIfNotPresent(toTorchId(rref), toTorchId(fork));
+}
+
+ForkTable::Released LibtorchForks::remove(const GlobalId& rref, const GlobalId& fork) {
+  auto owner = context().delForkOfOwner(toTorchId(rref), toTorchId(fork));
+  // An owner's Python object takes the GIL by itself when it ends.
+  return owner ? std::make_shared<c10::intrusive_ptr<rpc::RRef>>(std::move(owner)) : nullptr;
+}
+
+// ---- handlers -----------------------------------------------------------------------------------
+
+void RRefService::serve(Dispatcher& dispatcher) {
+  serveCreation(dispatcher);
+  serveFetches(dispatcher);
+  serveForks(dispatcher);
+  serveOwnMessages(dispatcher);
+}
+
+void RRefService::serveCreation(Dispatcher& dispatcher) {
+  const auto self = shared_from_this();
+  dispatcher.handle(
+      MessageType::PYTHON_REMOTE_CALL, [self](WorkerId caller, RpcCommandBase& command) {
+        auto& call = static_cast<rpc::UnpickledPythonRemoteCall&>(command);
+        return self->create(caller, call.rrefId(), call.forkId(), [&] {
+          return self->dispatcher_.runPythonFunction(call.pythonUdf(), {}, call.isAsyncExecution());
+        });
+      });
+  dispatcher.handle(
+      MessageType::SCRIPT_REMOTE_CALL, [self](WorkerId caller, RpcCommandBase& command) {
+        auto& call = static_cast<rpc::ScriptRemoteCall&>(command);
+        return self->create(caller, call.retRRefId(), call.retForkId(), [&] {
+          return self->dispatcher_.runScript(call);
+        });
+      });
+}
+
+void RRefService::serveFetches(Dispatcher& dispatcher) {
+  dispatcher.handle(MessageType::PYTHON_RREF_FETCH_CALL, [](WorkerId, RpcCommandBase& command) {
+    return valueOf(static_cast<rpc::PythonRRefFetchCall&>(command).rrefId())
+        ->then(
+            [](JitFuture& value) {
+              return withoutStorages(
+                  rpc::PythonRRefFetchRet(serializePython(value.value()).toIValues()).toMessage());
+            },
+            messageType());
+  });
+  dispatcher.handle(MessageType::SCRIPT_RREF_FETCH_CALL, [](WorkerId, RpcCommandBase& command) {
+    return valueOf(static_cast<rpc::ScriptRRefFetchCall&>(command).rrefId())
+        ->then(
+            [](JitFuture& value) {
+              return withoutStorages(rpc::ScriptRRefFetchRet({value.value()}).toMessage());
+            },
+            messageType());
+  });
+}
+
+void RRefService::serveForks(Dispatcher& dispatcher) {
+  const auto self = shared_from_this();
+  dispatcher.handle(
+      MessageType::RREF_FORK_REQUEST, [self](WorkerId caller, RpcCommandBase& command) {
+        auto& request = static_cast<rpc::RRefForkRequest&>(command);
+        self->ledger_.add(toGlobalId(request.rrefId()), toGlobalId(request.forkId()), caller);
+        return acknowledgement();
+      });
+  dispatcher.handle(MessageType::RREF_USER_DELETE, [self](WorkerId, RpcCommandBase& command) {
+    auto& request = static_cast<rpc::RRefUserDelete&>(command);
+    self->ledger_.remove(toGlobalId(request.rrefId()), toGlobalId(request.forkId()));
+    return acknowledgement();
+  });
+  // The parent may drop its RRef now. libtorch ignores a child that it does not know (any more).
+  dispatcher.handle(MessageType::RREF_CHILD_ACCEPT, [](WorkerId, RpcCommandBase& command) {
+    context().delPendingChild(static_cast<rpc::RRefChildAccept&>(command).forkId());
+    return acknowledgement();
+  });
+}
+
+void RRefService::serveOwnMessages(Dispatcher& dispatcher) {
+  const auto self = shared_from_this();
+  dispatcher.handleOwn(own_messages::kCreationSite, [self](WorkerId, rpc::Message& request) {
+    CreationSite site = creationSiteIn(request);
+    self->notes_.placeAt(site.rref, std::move(site.site));
+    self->sweepNotes();
+    return acknowledgement();
+  });
+  dispatcher.handleOwn(own_messages::kHoldersRequest, [](WorkerId, rpc::Message& request) {
+    std::unordered_set<GlobalId, GlobalIdHash> here;
+    for (const UserView& user : usersOf(context())) {
+      here.insert(user.fork);
+    }
+    auto forks = forksIn(request);
+    std::erase_if(forks, [&](const GlobalId& fork) { return !here.contains(fork); });
+    return completed(holdersReply(forks));
+  });
+}
+
+// ---- creation -----------------------------------------------------------------------------------
+
+Future RRefService::create(
+    WorkerId caller, const RRefId& rref, const ForkId& fork, const RunFunction& run) {
+  auto response = c10::make_intrusive<JitFuture>(messageType());
+  const bool first =
+      ledger_.begin(toGlobalId(rref), toGlobalId(fork), caller, [response, rref, fork] {
+        response->markCompleted(
+            at::IValue(rpc::RemoteRet(rref, fork).toMessage()),
+            std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
+      });
+  if (first) {
+    notes_.see(toGlobalId(rref));
+    sweepNotes();
+    runCreation(rref, fork, run);
+  }
+  return response;
+}
+
+// The owner is entered in the books after its function has run, as libtorch does it: only then is its type
+// known. Who asks for the RRef before waits for the entry.
+void RRefService::runCreation(const RRefId& rref, const ForkId& fork, const RunFunction& run) {
+  const GlobalId forkId = toGlobalId(fork);
+  try {
+    const Future value = run();
+    auto owner = ownerOf(rref, fork, value->elementType());
+    ledger_.entered(forkId);
+    value->addCallback([self = shared_from_this(), owner, forkId](JitFuture& done) {
+      if (done.hasError()) {
+        owner->setError(done.exception_ptr());
+      } else {
+        owner->setValue(done.value());
+      }
+      self->ledger_.finished(forkId);
+    });
+  } catch (const std::exception&) {
+    ledger_.finished(forkId); // a copy of the request must not wait for ever
+    throw;
+  }
+}
+
+void RRefService::noteCreated(const c10::intrusive_ptr<rpc::RRef>& rref, const std::string& site) {
+  const GlobalId id = toGlobalId(rref->rrefId());
+  const GlobalId here = rref->isOwner()
+      ? id
+      : toGlobalId(c10::static_intrusive_pointer_cast<rpc::UserRRef>(rref)->forkId());
+  if (site.empty()) {
+    notes_.see(here);
+  } else {
+    notes_.placeAt(here, site);
+    if (!rref->isOwner()) {
+      tellOwner(*rref, CreationSite{id, site});
+    }
+  }
+  sweepNotes();
+}
+
+void RRefService::sweepNotes() {
+  if (!notes_.wantsSweep()) {
+    return;
+  }
+  RRefNotes::Ids alive;
+  for (const OwnerView& owner : ownersOf(context())) {
+    alive.insert(owner.id);
+  }
+  for (const UserView& user : usersOf(context())) {
+    alive.insert(user.fork);
+  }
+  for (const ForkLedger::Entry& creation : ledger_.running()) {
+    alive.insert(creation.rref);
+  }
+  notes_.sweep(alive);
+}
+
+} // namespace torchwire

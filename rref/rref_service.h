@@ -1,0 +1,72 @@
+// This worker's side of the RRef protocol. See docs/rref.md.
+#pragma once
+
+#include <torch/csrc/distributed/rpc/rref_context.h>
+#include <torch/csrc/distributed/rpc/rref_proto.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "backend/dispatcher.h"
+#include "rref/fork_ledger.h"
+#include "rref/rref_notes.h"
+
+namespace torchwire {
+
+/// The forks in libtorch's RRefContext. Thread-safe.
+class LibtorchForks final : public ForkTable {
+ public:
+  void add(const GlobalId& rref, const GlobalId& fork) override;
+  Released remove(const GlobalId& rref, const GlobalId& fork) override;
+};
+
+/// Serves the messages about RRefs: libtorch's RRefContext keeps the RRefs, the ledger decides what a
+/// message may still do. Held by shared_ptr: an async function may end long after the agent. Thread-safe.
+class RRefService : public std::enable_shared_from_this<RRefService> {
+ public:
+  using JitFuture = torch::distributed::rpc::JitFuture;
+  using RRefId = torch::distributed::rpc::RRefId;
+  using ForkId = torch::distributed::rpc::ForkId;
+
+  /// The dispatcher runs the functions that create RRefs, and must live while requests come.
+  explicit RRefService(const Dispatcher& dispatcher) : dispatcher_(dispatcher), ledger_(forks_) {}
+
+  /// Registers the handlers.
+  void serve(Dispatcher& dispatcher);
+
+  /// Takes down that this worker's program has made an RRef, and where (empty: not recorded); tells the
+  /// RRef's owner, if that is another worker.
+  void noteCreated(const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref, const std::string& site);
+  /// A worker of a dynamic group has left.
+  void forgetWorker(WorkerId worker) {
+    ledger_.forgetWorker(worker);
+  }
+
+  const ForkLedger& ledger() const {
+    return ledger_;
+  }
+  RRefNotes& notes() {
+    return notes_;
+  }
+
+ private:
+  using Future = c10::intrusive_ptr<JitFuture>;
+  using RunFunction = std::function<Future()>;
+
+  void serveCreation(Dispatcher& dispatcher);
+  void serveFetches(Dispatcher& dispatcher);
+  void serveForks(Dispatcher& dispatcher);
+  void serveOwnMessages(Dispatcher& dispatcher);
+
+  Future create(WorkerId caller, const RRefId& rref, const ForkId& fork, const RunFunction& run);
+  void runCreation(const RRefId& rref, const ForkId& fork, const RunFunction& run);
+  void sweepNotes();
+
+  const Dispatcher& dispatcher_;
+  LibtorchForks forks_;
+  ForkLedger ledger_;
+  RRefNotes notes_;
+};
+
+} // namespace torchwire
