@@ -18,7 +18,8 @@ namespace autograd = torch::distributed::autograd;
 /// Makes a context the thread's current one, and puts back what was current before.
 class CurrentContext {
  public:
-  explicit CurrentContext(int64_t id) : before_(autograd::DistAutogradContainer::currentContextId()) {
+  explicit CurrentContext(int64_t id)
+      : before_(autograd::DistAutogradContainer::currentContextId()) {
     autograd::DistAutogradContainer::forceCurrentContextId(id);
   }
   ~CurrentContext() {
@@ -50,7 +51,8 @@ c10::intrusive_ptr<rpc::JitFuture> forwardCall(
   TORCH_INTERNAL_ASSERT(context != nullptr, "a call with an autograd context opens or finds one");
 
   const int64_t contextId = context->contextId();
-  const CurrentContext whileItRuns(contextId); // calls that the function makes belong to the context too
+  const CurrentContext whileItRuns(
+      contextId); // calls that the function makes belong to the context too
   auto wrapped = dispatcher.run(caller, call.wrappedRpc(), call.wrappedMessageType());
   return wrapped->then(
       [to = call.fromWorkerId(), contextId](rpc::JitFuture& done) {
@@ -59,7 +61,8 @@ c10::intrusive_ptr<rpc::JitFuture> forwardCall(
           std::rethrow_exception(done.exception_ptr());
         }
         return withoutStorages(autograd::getMessageWithAutograd(
-            to, done.value().toCustomClass<rpc::Message>(), rpc::MessageType::FORWARD_AUTOGRAD_RESP));
+            to, done.value().toCustomClass<rpc::Message>(),
+            rpc::MessageType::FORWARD_AUTOGRAD_RESP));
       },
       messageType());
 }

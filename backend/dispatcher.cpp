@@ -101,7 +101,8 @@ c10::intrusive_ptr<JitFuture> Dispatcher::processMessage(
   return process(kUnknownCaller, request);
 }
 
-c10::intrusive_ptr<JitFuture> Dispatcher::deserializeAndRun(WorkerId caller, Message& request) const {
+c10::intrusive_ptr<JitFuture> Dispatcher::deserializeAndRun(
+    WorkerId caller, Message& request) const {
   const MessageType type = request.type();
   std::shared_ptr<RpcCommandBase> command;
   c10::intrusive_ptr<JitFuture> confirmed;
@@ -152,7 +153,8 @@ c10::intrusive_ptr<JitFuture> Dispatcher::run(
 
 // Not as a failed future: callers expect "Error on Node", which only libtorch's handleError writes. A Python
 // exception (py::error_already_set) takes the GIL by itself to be read and to end.
-c10::intrusive_ptr<JitFuture> Dispatcher::failure(const std::exception& error, MessageType type) const {
+c10::intrusive_ptr<JitFuture> Dispatcher::failure(
+    const std::exception& error, MessageType type) const {
   return completed(handleError(error, type, /* messageId, which the server sets */ -1));
 }
 
@@ -182,6 +184,38 @@ void Dispatcher::handleFunctions() {
             },
             messageType());
   });
+}
+
+// ---- libtorch's handlers ------------------------------------------------------------------------
+
+namespace {
+[[noreturn]] void refuse(const char* handler) {
+  TORCH_INTERNAL_ASSERT(
+      false, "libtorch's handler ", handler, " was called; torchwire has its own");
+}
+} // namespace
+
+c10::intrusive_ptr<JitFuture> Dispatcher::processScriptRemoteCall(
+    RpcCommandBase&, const std::vector<c10::Stream>&) const {
+  refuse("processScriptRemoteCall");
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::processPythonRemoteCall(
+    RpcCommandBase&, const std::vector<c10::Stream>&) const {
+  refuse("processPythonRemoteCall");
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::processPythonRRefFetchCall(RpcCommandBase&) const {
+  refuse("processPythonRRefFetchCall");
+}
+
+void Dispatcher::handleRRefDelete(c10::intrusive_ptr<rpc::RRef>&) const {
+  refuse("handleRRefDelete");
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::processRpcWithErrors(
+    RpcCommandBase&, const MessageType&, const std::vector<c10::Stream>&) const {
+  refuse("processRpcWithErrors");
 }
 
 // torchwire's recv functions send another request (own_messages.h).

@@ -40,7 +40,8 @@ ProfilerConfig localConfig(const ProfilerConfig& asked, bool cudaAvailable) {
 ValueWithStorages withEvents(
     rpc::JitFuture& done, const ProfilerConfig& config, const rpc::ProfilingId& id) {
   // The thread that took the request cleans its own profiler up; here all threads' events are gathered.
-  const profiler::ProfilerDisableOptions gather(/* cleanupTLSState */ false, /* consolidate */ true);
+  const profiler::ProfilerDisableOptions gather(
+      /* cleanupTLSState */ false, /* consolidate */ true);
   const auto lists = profiler::disableProfilerLegacy(gather);
   if (done.hasError()) {
     std::rethrow_exception(done.exception_ptr());
@@ -48,10 +49,8 @@ ValueWithStorages withEvents(
   std::vector<profiler::LegacyEvent> events;
   rpc::populateRemoteProfiledEvents(events, config, lists);
   autograd::RpcWithProfilingResp response(
-      rpc::MessageType::RUN_WITH_PROFILING_RESP,
-      done.value().toCustomClass<rpc::Message>(),
-      std::move(events),
-      id);
+      rpc::MessageType::RUN_WITH_PROFILING_RESP, done.value().toCustomClass<rpc::Message>(),
+      std::move(events), id);
   return withoutStorages(std::move(response).toMessage());
 }
 
@@ -64,8 +63,7 @@ c10::intrusive_ptr<rpc::JitFuture> profiledCall(
   // Takes the profiler off this thread at the end, and leaves its events for the continuation: an async
   // function is not over by then.
   const profiler::TLSLegacyProfilerGuard whileItRuns(
-      config,
-      std::nullopt,
+      config, std::nullopt,
       profiler::ProfilerDisableOptions(/* cleanupTLSState */ true, /* consolidate */ false));
   auto wrapped = dispatcher.run(caller, call.wrappedRpc(), call.wrappedMessageType());
   return wrapped->then(

@@ -16,7 +16,8 @@ namespace torchwire {
 using ValueWithStorages =
     std::tuple<at::IValue, std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>>;
 
-inline ValueWithStorages withoutStorages(c10::intrusive_ptr<torch::distributed::rpc::Message> message) {
+inline ValueWithStorages withoutStorages(
+    c10::intrusive_ptr<torch::distributed::rpc::Message> message) {
   return {at::IValue(std::move(message)), {}};
 }
 

@@ -42,8 +42,8 @@ py::list rrefsOfAgent(Agent& agent, double patience) {
   std::vector<RRefStatus> rrefs;
   {
     const py::gil_scoped_release release;
-    rrefs = rrefsOf(
-        agent.rrefs(), std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
+    rrefs =
+        rrefsOf(agent.rrefs(), std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
   }
   py::list list;
   for (const RRefStatus& rref : rrefs) {
@@ -75,7 +75,8 @@ py::dict countsOfRRefs(Agent& agent) {
 void noteRRef(Agent& agent, const rpc::PyRRef& rref, const std::string& site) {
   const py::gil_scoped_release release;
   auto interface = rref.toIValue().toRRef();
-  agent.rrefs().noteCreated(c10::static_intrusive_pointer_cast<rpc::RRef>(std::move(interface)), site);
+  agent.rrefs().noteCreated(
+      c10::static_intrusive_pointer_cast<rpc::RRef>(std::move(interface)), site);
 }
 
 } // namespace
@@ -83,17 +84,15 @@ void noteRRef(Agent& agent, const rpc::PyRRef& rref, const std::string& site) {
 void bindRRefs(py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>& agent) {
   agent
       .def(
-          "rrefs",
-          &rrefsOfAgent,
-          py::arg("patience"),
+          "rrefs", &rrefsOfAgent, py::arg("patience"),
           "A dict for each RRef that this worker owns or uses; see torchwire.rrefs().")
-      .def("rref_counts", &countsOfRRefs, "How many owners, forks, users and pending children there are.")
       .def(
-          "note_rref",
-          &noteRRef,
-          py::arg("rref"),
-          py::arg("site"),
-          "Takes down that the program has just made this RRef, and where (an empty text: not recorded).");
+          "rref_counts", &countsOfRRefs,
+          "How many owners, forks, users and pending children there are.")
+      .def(
+          "note_rref", &noteRRef, py::arg("rref"), py::arg("site"),
+          "Takes down that the program has just made this RRef, and where (an empty text: not "
+          "recorded).");
 }
 
 } // namespace torchwire

@@ -15,12 +15,10 @@ namespace rpc = torch::distributed::rpc;
 // user sends its delete, which takes the mutex.
 using Kept = std::vector<c10::intrusive_ptr<rpc::RRef>>;
 
-UserView viewOf(const c10::intrusive_ptr<rpc::RRef>& rref, const rpc::ForkId& fork, bool confirmed) {
+UserView viewOf(
+    const c10::intrusive_ptr<rpc::RRef>& rref, const rpc::ForkId& fork, bool confirmed) {
   return {
-      toGlobalId(rref->rrefId()),
-      toGlobalId(fork),
-      rref->owner(),
-      rref->type()->repr_str(),
+      toGlobalId(rref->rrefId()), toGlobalId(fork), rref->owner(), rref->type()->repr_str(),
       confirmed};
 }
 

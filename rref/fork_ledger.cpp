@@ -9,8 +9,7 @@ ForkLedger::ForkLedger(ForkTable& table, std::function<Clock::time_point()> now)
 
 // ---- creation -----------------------------------------------------------------------------------
 
-bool ForkLedger::begin(
-    const GlobalId& rref, const GlobalId& fork, WorkerId holder, Answer answer) {
+bool ForkLedger::begin(const GlobalId& rref, const GlobalId& fork, WorkerId holder, Answer answer) {
   {
     MutexLock lock(mutex_);
     const auto known = creations_.find(fork);

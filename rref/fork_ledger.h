@@ -51,7 +51,8 @@ class ForkLedger {
 
   /// A creation has come from `holder`, who shall have `fork`. True for the first of its kind: run the
   /// function, then call entered() and finished(). `answer` is called when the first has finished.
-  bool begin(const GlobalId& rref, const GlobalId& fork, WorkerId holder, Answer answer) EXCLUDES(mutex_);
+  bool begin(const GlobalId& rref, const GlobalId& fork, WorkerId holder, Answer answer)
+      EXCLUDES(mutex_);
   /// The RRef is in the owner's books, so its creator's fork can be too. Gives back what is to be dropped
   /// if the creator has deleted its fork meanwhile and no one else has one.
   Released entered(const GlobalId& fork) EXCLUDES(mutex_);

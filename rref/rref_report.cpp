@@ -35,9 +35,7 @@ HolderNames toldHolders(rpc::RpcAgent& agent, const ForkLedger& ledger) {
 }
 
 void askForHolders(
-    rpc::RpcAgent& agent,
-    const std::vector<GlobalId>& forks,
-    std::chrono::milliseconds patience,
+    rpc::RpcAgent& agent, const std::vector<GlobalId>& forks, std::chrono::milliseconds patience,
     HolderNames& names) {
   const float seconds = std::chrono::duration<float>(patience).count();
   std::vector<std::pair<std::string, c10::intrusive_ptr<rpc::JitFuture>>> replies;
@@ -50,7 +48,8 @@ void askForHolders(
     reply->wait(); // ends with the call's time-out
     if (reply->hasError()) {
       log(LogLevel::info,
-          "worker '" + name + "' did not say which forks it holds: " + reply->tryRetrieveErrorMessage());
+          "worker '" + name +
+              "' did not say which forks it holds: " + reply->tryRetrieveErrorMessage());
       continue;
     }
     for (const GlobalId& fork : forksIn(*reply->constValue().toCustomClass<rpc::Message>())) {
@@ -80,7 +79,8 @@ void addNotes(RRefNotes& notes, const GlobalId& id, RRefStatus& status) {
   status.site = note ? note->site : "";
 }
 
-std::vector<ForkStatus> forksOf(const OwnerView& owner, const HolderNames& names, const std::string& self) {
+std::vector<ForkStatus> forksOf(
+    const OwnerView& owner, const HolderNames& names, const std::string& self) {
   std::vector<ForkStatus> forks;
   for (const GlobalId& fork : owner.forks) {
     const auto holder = names.find(fork);
@@ -109,8 +109,8 @@ std::vector<RRefStatus> rrefsOf(RRefService& service, std::chrono::milliseconds 
   std::vector<RRefStatus> all;
   std::unordered_set<GlobalId, GlobalIdHash> listed;
   for (const OwnerView& owner : owners) {
-    RRefStatus status{
-        true, toString(owner.id), self, owner.type, forksOf(owner, names, self), 0, owner.hasValue, ""};
+    RRefStatus status{true, toString(owner.id), self, owner.type, forksOf(owner, names, self),
+                      0,    owner.hasValue,     ""};
     addNotes(service.notes(), owner.id, status);
     listed.insert(owner.id);
     all.push_back(std::move(status));

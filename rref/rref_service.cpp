@@ -44,7 +44,8 @@ c10::intrusive_ptr<rpc::OwnerRRef> ownerOf(
 void tellOwner(const rpc::RRef& rref, const CreationSite& site) {
   const auto& agent = context().agent();
   try {
-    agent->send(agent->getWorkerInfo(rref.owner()), toMessage(site)); // nothing depends on the answer
+    agent->send(
+        agent->getWorkerInfo(rref.owner()), toMessage(site)); // nothing depends on the answer
   } catch (const std::exception& e) {
     log(LogLevel::info, std::string("an RRef's owner was not told where it was made: ") + e.what());
   }

@@ -37,7 +37,8 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
 
   /// Takes down that this worker's program has made an RRef, and where (empty: not recorded); tells the
   /// RRef's owner, if that is another worker.
-  void noteCreated(const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref, const std::string& site);
+  void noteCreated(
+      const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref, const std::string& site);
   /// A worker of a dynamic group has left.
   void forgetWorker(WorkerId worker) {
     ledger_.forgetWorker(worker);

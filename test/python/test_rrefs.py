@@ -1,6 +1,8 @@
 """RRefs: their creation, sharing and end; torchwire.rrefs(); creation sites; what is said of those that leak."""
 
+import contextlib
 import gc
+import signal
 import threading
 from unittest import mock
 
@@ -228,6 +230,50 @@ def test_a_value_that_its_creator_has_deleted_before_it_was_made_is_made_once_an
     wait_until(lambda: busy_pair[1].run(runs) == ["late"])
     busy_pair[0].run(drop)
     wait_until_none_is_left(busy_pair)
+
+
+# ---- messages that come more than once ----
+
+
+def frames_sent_to(peer):
+    return {entry["name"]: entry["frames_sent"] for entry in torchwire.peers()}[peer]
+
+
+def give_patiently(name, to):
+    """Gives `to` the RRef, where the call may take longer than the time-out of others."""
+    CALLS.append(rpc.rpc_async(to, hold, (name, HELD[name]), timeout=LIMIT))
+
+
+@contextlib.contextmanager
+def stopped(worker, senders):
+    """`worker` reads nothing until each of the senders has repeated to it what it has to say."""
+    worker.signal(signal.SIGSTOP)
+    try:
+        before = [sender.run(frames_sent_to, worker.name) for sender in senders]
+        yield
+        for sender, sent in zip(senders, before):
+            wait_until(lambda: sender.run(frames_sent_to, worker.name) >= sent + 2)  # noqa: B023
+    finally:
+        worker.signal(signal.SIGCONT)
+
+
+def test_fork_requests_and_deletes_that_come_several_times_count_once(tmp_path):
+    with running(3, tmp_path, rpc_timeout=1) as group:
+        group[2].run(rpc.rpc_sync, "worker1", doubled, (1,))  # a connection, which cannot be made later
+        group[0].run(create, "it", "worker1", doubled, (21,))
+        assert group[0].run(value_of, "it") == 42
+        with stopped(group[1], [group[2]]):
+            group[0].run(give_patiently, "it", "worker2")
+        assert group[0].run(results_of_calls) == [None]
+        (owner,) = group[1].run(my_rrefs, "owner")
+        assert owner["holders"] == ["worker0", "worker2"]
+        assert len(owner["forks"]) == 2
+        with stopped(group[1], [group[0]]):
+            group[0].run(drop, "it")
+        assert group[2].run(value_of, "it") == 42
+        with stopped(group[1], [group[2]]):
+            group[2].run(drop, "it")
+        wait_until_none_is_left(group)
 
 
 # ---- sharing ----

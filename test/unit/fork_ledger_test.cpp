@@ -51,7 +51,8 @@ struct Owner {
 
 } // namespace
 
-TEST_CASE("a creation runs once, and all its copies are answered when it has run", "[fork_ledger]") {
+TEST_CASE(
+    "a creation runs once, and all its copies are answered when it has run", "[fork_ledger]") {
   Owner owner;
   CHECK(owner.begin());
   CHECK_FALSE(owner.begin());
@@ -64,7 +65,8 @@ TEST_CASE("a creation runs once, and all its copies are answered when it has run
   CHECK(owner.table.has(kCreators));
 }
 
-TEST_CASE("a copy of a creation that comes after the delete is answered and not run", "[fork_ledger]") {
+TEST_CASE(
+    "a copy of a creation that comes after the delete is answered and not run", "[fork_ledger]") {
   Owner owner;
   owner.create();
   CHECK(owner.ledger.remove(kRRef, kCreators));
@@ -73,7 +75,8 @@ TEST_CASE("a copy of a creation that comes after the delete is answered and not 
   CHECK(owner.table.forks.empty());
 }
 
-TEST_CASE("a delete that comes before its creation lets the value go once it is there", "[fork_ledger]") {
+TEST_CASE(
+    "a delete that comes before its creation lets the value go once it is there", "[fork_ledger]") {
   Owner owner;
   CHECK_FALSE(owner.ledger.remove(kRRef, kCreators));
   CHECK(owner.begin()); // the program wants the function to run
@@ -190,7 +193,9 @@ TEST_CASE("deleted forks are forgotten by and by", "[fork_ledger]") {
   }
 }
 
-TEST_CASE("a worker that comes under the number of one that left may draw its ids again", "[fork_ledger]") {
+TEST_CASE(
+    "a worker that comes under the number of one that left may draw its ids again",
+    "[fork_ledger]") {
   Owner owner;
   owner.create();
   owner.ledger.remove(kRRef, kCreators);

@@ -167,11 +167,13 @@ class Life : public std::enable_shared_from_this<Life> {
     owner_.ledger.add(rref_, child(), 2);
     if (!forked_.exchange(true)) {
       deleteOwn(); // the child has told of itself
-      network_.send([self = shared_from_this()] { self->owner_.ledger.remove(self->rref_, self->child()); });
+      network_.send(
+          [self = shared_from_this()] { self->owner_.ledger.remove(self->rref_, self->child()); });
     }
   }
   void deleteOwn() {
-    network_.send([self = shared_from_this()] { self->owner_.ledger.remove(self->rref_, self->own()); });
+    network_.send(
+        [self = shared_from_this()] { self->owner_.ledger.remove(self->rref_, self->own()); });
   }
 
   Network& network_;
@@ -183,7 +185,9 @@ class Life : public std::enable_shared_from_this<Life> {
 
 } // namespace
 
-TEST_CASE("no RRef is made twice, lost or left behind, whatever the messages do", "[fork_ledger_traffic]") {
+TEST_CASE(
+    "no RRef is made twice, lost or left behind, whatever the messages do",
+    "[fork_ledger_traffic]") {
   for (const unsigned seed : seeds(10)) {
     INFO("TORCHWIRE_TEST_SEED=" << seed);
     Owner owner;
