@@ -40,8 +40,13 @@ void askForHolders(
   const float seconds = std::chrono::duration<float>(patience).count();
   std::vector<std::pair<std::string, c10::intrusive_ptr<rpc::JitFuture>>> replies;
   for (const rpc::WorkerInfo& peer : agent.getWorkerInfos()) {
-    if (peer.id_ != agent.getWorkerInfo().id_) {
+    if (peer.id_ == agent.getWorkerInfo().id_) {
+      continue;
+    }
+    try {
       replies.emplace_back(peer.name_, agent.send(peer, holdersRequest(forks), seconds));
+    } catch (const std::exception& e) { // this worker is shutting down
+      log(LogLevel::info, "worker '" + peer.name_ + "' was not asked which forks it holds: " + e.what());
     }
   }
   for (const auto& [name, reply] : replies) {
