@@ -19,6 +19,7 @@
 #include "backend/random.h"
 #include "backend/tensorpipe_link.h"
 #include "cuda/devices.h"
+#include "rref/owner_watch.h"
 #include "rref/backward.h"
 
 namespace torchwire {
@@ -374,6 +375,11 @@ const rpc::WorkerInfo& Agent::getWorkerInfo(worker_id_t id) const {
 
 std::vector<rpc::WorkerInfo> Agent::getWorkerInfos() const {
   return directory_.all();
+}
+
+const std::vector<c10::Device>& Agent::getDevices() const {
+  OwnerWatch::devicesAsked();
+  return RpcAgent::getDevices();
 }
 
 // ---- ending -------------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   const WorkerInfo& getWorkerInfo(worker_id_t id) const override;
   using RpcAgent::getWorkerInfo;
   std::vector<WorkerInfo> getWorkerInfos() const override;
+  const std::vector<c10::Device>& getDevices() const override;
 
   /// A static group: returns once every worker has called this. A dynamic one: at once.
   /// Throws std::runtime_error that names a worker whose process is gone, or when `timeout` seconds

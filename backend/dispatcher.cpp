@@ -15,6 +15,7 @@
 #include "backend/profiled_call.h"
 #include "backend/python_value.h"
 #include "backend/response.h"
+#include "rref/owner_watch.h"
 
 namespace torchwire {
 namespace {
@@ -108,7 +109,11 @@ c10::intrusive_ptr<JitFuture> Dispatcher::deserializeAndRun(
   c10::intrusive_ptr<JitFuture> confirmed;
   {
     PendingRRefs pending;
+    const OwnerWatch owners;
     command = deserializePythonRpcCommand(rpc::deserializeRequest(request), type);
+    if (owners.sawOwner()) {
+      ownerUnpickled_();
+    }
     confirmed = pending.confirmed();
   }
   if (confirmed->completed()) { // as nearly always

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <unordered_map>
+#include <utility>
 
 #include "backend/roster.h"
 
@@ -39,6 +40,10 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   /// Replaces the handler of a type, if there is one.
   void handle(MessageType type, Handler handler);
   void handleOwn(MessageType type, OwnHandler handler);
+  /// Called when libtorch has made an OwnerRRef for an RRef in a request's arguments.
+  void whenOwnerUnpickled(std::function<void()> callback) {
+    ownerUnpickled_ = std::move(callback);
+  }
 
   /// Serves a request that `caller` has sent, once the RRefs in its arguments are known to their owners.
   /// The future holds a response message, or why there is none. Does not throw.
@@ -79,6 +84,7 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
 
   std::unordered_map<uint32_t, Handler> handlers_;
   std::unordered_map<uint32_t, OwnHandler> ownHandlers_;
+  std::function<void()> ownerUnpickled_ = [] {};
 };
 
 } // namespace torchwire

@@ -38,24 +38,41 @@ std::string toString(const GlobalId& id) {
   return text.str();
 }
 
+namespace {
+
+OwnerView viewOf(const c10::intrusive_ptr<rpc::RRef>& rref, const libtorch::ForksByRRef& forks) {
+  OwnerView view{toGlobalId(rref->rrefId()), rref->type()->repr_str(), false, {}};
+  view.hasValue = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref)->hasValue();
+  const auto ofRRef = forks.find(rref->rrefId());
+  if (ofRRef != forks.end()) {
+    for (const rpc::ForkId& fork : ofRRef->second) {
+      view.forks.push_back(toGlobalId(fork));
+    }
+  }
+  return view;
+}
+
+} // namespace
+
 std::vector<OwnerView> ownersOf(rpc::RRefContext& context) {
   std::vector<OwnerView> views;
   Kept kept;
   const std::lock_guard lock(context.*pointerTo(RRefLock()));
-  const auto& forks = context.*pointerTo(RRefForks());
   for (const auto& [id, rref] : context.*pointerTo(RRefOwners())) {
     kept.push_back(rref);
-    OwnerView view{toGlobalId(id), rref->type()->repr_str(), false, {}};
-    view.hasValue = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref)->hasValue();
-    const auto ofRRef = forks.find(id);
-    if (ofRRef != forks.end()) {
-      for (const rpc::ForkId& fork : ofRRef->second) {
-        view.forks.push_back(toGlobalId(fork));
-      }
-    }
-    views.push_back(std::move(view));
+    views.push_back(viewOf(rref, context.*pointerTo(RRefForks())));
   }
   return views;
+}
+
+std::optional<OwnerView> ownerWith(rpc::RRefContext& context, const GlobalId& id) {
+  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  const auto& owners = context.*pointerTo(RRefOwners());
+  const auto found = owners.find(toTorchId(id));
+  if (found == owners.end()) {
+    return std::nullopt;
+  }
+  return viewOf(found->second, context.*pointerTo(RRefForks()));
 }
 
 std::vector<UserView> usersOf(rpc::RRefContext& context) {

@@ -38,6 +38,7 @@ ForkLedger::Released ForkLedger::entered(const GlobalId& fork) {
   }
   const Creation& creation = found->second;
   table_.add(creation.rref, fork);
+  const Released early = unprotect(creation.rref); // nothing: the creator's fork keeps it
   if (creation.deleted) {
     return table_.remove(creation.rref, fork);
   }
@@ -45,14 +46,28 @@ ForkLedger::Released ForkLedger::entered(const GlobalId& fork) {
   return nullptr;
 }
 
+// The RRef's own id stands for the fork that keeps it, as it does in libtorch for a worker's call to itself.
+void ForkLedger::protect(const GlobalId& rref, const std::function<bool()>& early) {
+  MutexLock lock(mutex_);
+  if (early() && protected_.insert(rref).second) {
+    table_.add(rref, rref);
+  }
+}
+
+ForkLedger::Released ForkLedger::unprotect(const GlobalId& rref) {
+  return protected_.erase(rref) == 0 ? nullptr : table_.remove(rref, rref);
+}
+
 void ForkLedger::finished(const GlobalId& fork) {
   std::vector<Answer> waiting;
+  Released early; // of a creation that has come to nothing
   {
     MutexLock lock(mutex_);
     const auto found = creations_.find(fork);
     if (found == creations_.end()) {
       return;
     }
+    early = unprotect(found->second.rref);
     waiting.swap(found->second.waiting);
     found->second.finished = true;
     const bool onItself = found->second.rref == fork; // libtorch ends it without a message

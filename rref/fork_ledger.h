@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "backend/annotations.h"
@@ -59,6 +60,11 @@ class ForkLedger {
   /// The RRef's value or error is known, or it has none.
   void finished(const GlobalId& fork) EXCLUDES(mutex_);
 
+  /// Keeps an RRef that has come in somebody's arguments before its creation, until that has entered it. Otherwise the
+  /// last of its early users would take it along, and the creation make another one that nobody waits for.
+  /// `early` is asked whether it is still so.
+  void protect(const GlobalId& rref, const std::function<bool()>& early) EXCLUDES(mutex_);
+
   /// A user that got the RRef from another user has told of itself.
   void add(const GlobalId& rref, const GlobalId& fork, WorkerId holder) EXCLUDES(mutex_);
   /// A user has gone.
@@ -93,6 +99,7 @@ class ForkLedger {
 
   void remember(const GlobalId& fork, bool created) REQUIRES(mutex_);
   void forgetOld() REQUIRES(mutex_);
+  Released unprotect(const GlobalId& rref) REQUIRES(mutex_);
 
   ForkTable& table_;
   const std::function<Clock::time_point()> now_;
@@ -101,6 +108,7 @@ class ForkLedger {
   std::unordered_map<GlobalId, Entry, GlobalIdHash> holders_ GUARDED_BY(mutex_); // by fork
   std::unordered_map<GlobalId, Deleted, GlobalIdHash> deleted_ GUARDED_BY(mutex_); // by fork
   std::deque<GlobalId> oldestDeleted_ GUARDED_BY(mutex_);
+  std::unordered_set<GlobalId, GlobalIdHash> protected_ GUARDED_BY(mutex_); // by RRef
 };
 
 } // namespace torchwire

@@ -75,6 +75,7 @@ ForkTable::Released LibtorchForks::remove(const GlobalId& rref, const GlobalId& 
 // ---- handlers -----------------------------------------------------------------------------------
 
 void RRefService::serve(Dispatcher& dispatcher) {
+  dispatcher.whenOwnerUnpickled([self = shared_from_this()] { self->protectEarlyOwners(); });
   serveCreation(dispatcher);
   serveFetches(dispatcher);
   serveForks(dispatcher);
@@ -196,6 +197,22 @@ void RRefService::runCreation(const RRefId& rref, const ForkId& fork, const RunF
   } catch (const std::exception&) {
     ledger_.finished(forkId); // a copy of the request must not wait for ever
     throw;
+  }
+}
+
+// libtorch makes an owner when an RRef of this worker's comes in somebody's arguments and its creation has not: that was
+// slower, or its function still runs.
+void RRefService::protectEarlyOwners() {
+  const auto early = [](const OwnerView& owner) {
+    return owner.forks.empty() && !owner.hasValue && owner.id.createdOn != context().getWorkerId();
+  };
+  for (const OwnerView& owner : ownersOf(context())) {
+    if (early(owner)) {
+      ledger_.protect(owner.id, [&] {
+        const auto now = ownerWith(context(), owner.id);
+        return now.has_value() && early(*now);
+      });
+    }
   }
 }
 

@@ -62,6 +62,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
 
   Future create(WorkerId caller, const RRefId& rref, const ForkId& fork, const RunFunction& run);
   void runCreation(const RRefId& rref, const ForkId& fork, const RunFunction& run);
+  void protectEarlyOwners();
   void sweepNotes();
 
   const Dispatcher& dispatcher_;
