@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
-from processes import wait_until
 from programs import (
     ERROR_TEXT,
     WORKERS,
@@ -28,9 +27,6 @@ from programs import (
     Parameter,
     Remote,
 )
-
-
-CONFIRMED_WITHIN = 10.0
 
 
 class Blocking(torch.autograd.Function):
@@ -281,10 +277,6 @@ class GroupRun(TensorRun):
         return rpc.remote(f"worker{body.worker}", execute, self._travelling(body, arguments))
 
     def _travelling(self, body, arguments):
-        # libtorch's RRefContext may lose an RRef of which the owner hears from others before it is told to create it.
-        for argument in arguments:
-            if isinstance(argument, rpc.RRef) and not argument.is_owner():
-                wait_until(argument.confirmed_by_owner, CONFIRMED_WITHIN)
         return (self._seed, self._context_id, body, *arguments)
 
     def own(self, worker, value):
