@@ -44,6 +44,7 @@ def _replace_wait_all_workers(leaks: LeakReport) -> None:
         # Asked each time, because somebody may keep this function for longer than the agent lives.
         agent = current_agent()
         if agent is not None:
+            leaks.settle()
             agent.wait_all_workers(timeout)
         if agent is None or agent.is_static_group:
             original(timeout)

@@ -8,11 +8,15 @@ are asked before: see graceful_shutdown.
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 from torch.distributed.rpc import api
 
+from torchwire.current_agent import current_agent
 from torchwire.rrefs import rrefs
+
+_PATIENCE = 2.0  # seconds
 
 _LINE = re.compile(r"Leaking RRef (?P<rref>GloballyUniqueId\(.*?\)) with fork Id (?P<fork>GloballyUniqueId\(.*?\))")
 
@@ -22,6 +26,18 @@ class LeakReport:
 
     def __init__(self) -> None:
         self._owners: dict[str, dict[str, Any]] | None = None
+
+    def settle(self) -> None:
+        """Waits a while until the owners know of all RRefs of this worker, unless leaks are to be ignored.
+
+        Comes before the workers meet: an owner that has not yet run a creation could not list its RRef in prepare().
+        """
+        agent = current_agent()
+        if agent is None or api._ignore_rref_leak:
+            return
+        end = time.monotonic() + _PATIENCE
+        while agent.rref_counts()["pending_users"] and time.monotonic() < end:
+            time.sleep(0.005)
 
     def prepare(self) -> None:
         """Asks the peers, unless that has been done or leaks are to be ignored."""
@@ -39,7 +55,7 @@ class LeakReport:
     def _described(self, rref: str, fork: str) -> str:
         known = (self._owners or {}).get(rref)
         if known is None:
-            return "it was made during the shutdown"
+            return "its owner heard of it too late to ask who holds it"
         holder = known["forks"].get(fork)
         site = known["creation_site"]
         return (

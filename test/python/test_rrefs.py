@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import signal
 import threading
 from unittest import mock
@@ -244,10 +245,19 @@ def give_patiently(name, to):
     CALLS.append(rpc.rpc_async(to, hold, (name, HELD[name]), timeout=LIMIT))
 
 
+def all_threads_are_stopped(pid):
+    states = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/stat") as file:
+            states.append(file.read().rpartition(")")[2].split()[0])
+    return set(states) == {"T"}
+
+
 @contextlib.contextmanager
 def stopped(worker, senders):
     """`worker` reads nothing until each of the senders has repeated to it what it has to say."""
     worker.signal(signal.SIGSTOP)
+    wait_until(lambda: all_threads_are_stopped(worker.pid))  # the signal returns before they are
     try:
         before = [sender.run(frames_sent_to, worker.name) for sender in senders]
         yield
