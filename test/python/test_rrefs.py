@@ -13,6 +13,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, HostedStore, init, running
 from processes import LIMIT, WorkerError, WorkerProcess, close_all, wait_until
+from rref_counts import counts, wait_until_none_is_left
 from torch._C._distributed_rpc import _rref_context_get_debug_info
 
 HELD = {}  # of a worker process: RRefs under names
@@ -37,15 +38,7 @@ def quartet(_shared_quartet):
     wait_until_none_is_left(_shared_quartet)
 
 
-def wait_until_none_is_left(group):
-    wait_until(lambda: not any(any(worker.run(counts).values()) for worker in group))
-
-
 # ---- what the workers run ----
-
-
-def counts():
-    return rpc._get_current_rpc_agent().rref_counts()
 
 
 def drop(*names):
@@ -123,6 +116,10 @@ def runs():
     return RUNS
 
 
+def forget_runs():
+    RUNS.clear()
+
+
 def my_rrefs(role):
     return [rref for rref in torchwire.rrefs() if rref["role"] == role]
 
@@ -138,6 +135,21 @@ def occupy(to, threads):
 
 def results_of_calls():
     return [call.wait() for call in CALLS]
+
+
+def share_here_and_fetch(rref):
+    """Runs on the owner, to which somebody has given its own RRef: gives it to itself, and then wants the value."""
+    rpc.rpc_sync(rpc.get_worker_info().name, touch, (rref,))
+    RUNS.append("shared")
+    return rref.to_here()
+
+
+def touch(rref):
+    return rref.is_owner()
+
+
+def have_the_owner_fetch(name):
+    return rpc.rpc_sync(HELD[name].owner(), share_here_and_fetch, (HELD[name],))
 
 
 def open_gate():
@@ -323,6 +335,16 @@ class TestSharing:
         assert quartet[2].run(value_of, "it") == "kept"
 
 
+    def test_an_owner_that_shares_with_itself_what_is_still_being_made_gets_the_value(self, quartet):
+        quartet[1].run(forget_runs)
+        quartet[0].run(create, "it", "worker1", wait_at_gate)
+        pending = quartet[0].start(have_the_owner_fetch, "it")
+        wait_until(lambda: quartet[1].run(runs) == ["shared"])
+        quartet[1].run(open_gate)
+        assert pending.result() is True
+        quartet[1].run(close_gate)
+
+
 def test_a_worker_that_takes_the_place_of_one_that_left_can_create_rrefs(tmp_path):
     store = HostedStore()  # outlives both
     first = WorkerProcess("worker0", store.environment)
@@ -481,64 +503,3 @@ def test_leaks_are_not_reported_unless_asked_for(tmp_path):
         group.init(f"file://{tmp_path}/store")
         group[0].run(create, "it", "worker1", doubled, (21,))
         assert group.all(shut_down_with_leaks, True) == [None, None]
-
-
-# ---- many ----
-
-
-def touch(rref):
-    """Runs on a worker that gets an RRef for the time of a call."""
-    return rref.is_owner()
-
-
-def live_through(count, seed):
-    """Creates RRefs on all workers, lets all workers have them for a moment, and drops them."""
-    pending = []
-    for number in range(count):
-        owner = f"worker{(seed + number) % 4}"
-        rref = rpc.remote(owner, torch.add, args=(torch.ones(16), number))
-        # Two others get it from here, and one of them hands it on.
-        pending.append(rpc.rpc_async(f"worker{(number + 1) % 4}", touch, (rref,)))
-        pending.append(rpc.rpc_async(f"worker{(number + 2) % 4}", touch_and_pass_on, (rref, f"worker{(number + 3) % 4}")))
-        # Those that hand on wait on a request thread for a call of theirs: fewer of them than there are threads.
-        if len(pending) >= 8:
-            torch.futures.wait_all(pending)
-            pending.clear()
-    torch.futures.wait_all(pending)
-
-
-def touch_and_pass_on(rref, to):
-    return rpc.rpc_sync(to, touch, (rref,))
-
-
-def fill_rings():
-    """Sends each peer more than a ring of wire_shm takes, because a ring's memory becomes resident as it is used."""
-    for peer in range(4):
-        for _ in range(30):
-            rpc.rpc_sync(f"worker{peer}", len, (bytes(100_000),))
-
-
-def resident_memory():
-    gc.collect()
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-
-ROUNDS, PER_ROUND = 10, 250  # of each of four workers
-# From the middle to the end, when each worker has created 1,250 RRefs and owned as many. What is remembered of their
-# forks is some 500 KiB by then.
-MOST_GROWTH = 2 * 2**20
-
-
-@pytest.mark.slow
-def test_ten_thousand_rrefs_come_and_go_without_a_trace(tmp_path):
-    with running(4, tmp_path) as group:
-        group.all(fill_rings)
-        memory = []
-        for turn in range(ROUNDS):
-            group.all(live_through, PER_ROUND, turn)
-            wait_until_none_is_left(group)
-            memory.append(group.all(resident_memory))
-        growth = [after - before for before, after in zip(memory[ROUNDS // 2 - 1], memory[-1])]
-        print(f"resident memory grew by {[f'{bytes / 2**20:.1f} MiB' for bytes in growth]} in the second half")
-        assert max(growth) < MOST_GROWTH
