@@ -39,7 +39,7 @@ TEST_CASE("a context that is closed ends its connections and listeners", "[trans
   transport.server().close();
   transport.server().close();
   REQUIRE(transport.settle());
-  CHECK(accepted.called()); // with the connection, where that was faster than the end of the context
+  CHECK(accepted.error());
   for (const auto& reading : readings) {
     CHECK(reading->failed());
   }
@@ -173,5 +173,5 @@ TEST_CASE("contexts are dropped with all that they carry", "[transport_context]"
   listener.reset();
   REQUIRE(transport.settle());
   CHECK(reading->failed());
-  CHECK(accepted.error());
+  CHECK(accepted.called()); // with the connection, where that was faster than the end of the context
 }
