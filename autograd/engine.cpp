@@ -8,7 +8,8 @@
 
 namespace torchwire {
 
-void Engine::backward(int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph) {
+void Engine::backward(
+    int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph) {
   // As libtorch's profile of a pass calls it.
   RECORD_FUNCTION("torch::distributed::autograd::backward", std::vector<c10::IValue>());
   // Shared, because whoever sets it may still be at it when this thread goes on.

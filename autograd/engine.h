@@ -21,7 +21,8 @@ class Engine {
   /// Starts a pass from `roots` (scalars that require grad) with this worker as its root, and calls `done`
   /// once it is over on all workers, perhaps before it returns. Does not throw.
   virtual void start(
-      int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph, Done done) = 0;
+      int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph,
+      Done done) = 0;
 
   /// The same, and waits. Throws std::runtime_error (or what the pass failed with).
   /// Call it without the GIL.

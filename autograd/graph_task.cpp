@@ -43,9 +43,9 @@ void leaveFunction(const at::RecordFunction&, at::ObserverContext*) {
 class FunctionObserver {
  public:
   FunctionObserver()
-      : handle_(at::addThreadLocalCallback(
-            at::RecordFunctionCallback(&enterFunction, &leaveFunction)
-                .scopes({at::RecordScope::BACKWARD_FUNCTION}))) {}
+      : handle_(
+            at::addThreadLocalCallback(at::RecordFunctionCallback(&enterFunction, &leaveFunction)
+                                           .scopes({at::RecordScope::BACKWARD_FUNCTION}))) {}
   ~FunctionObserver() {
     at::removeCallback(handle_);
   }
@@ -64,7 +64,8 @@ class RunningContexts {
     const std::lock_guard<std::mutex> lock(engine.*pointerTo(InitializedContextIdsLock()));
     if (!(engine.*pointerTo(InitializedContextIds())).insert(context).second) {
       throw std::runtime_error(
-          "a backward pass that is not torchwire's runs in autograd context " + std::to_string(context));
+          "a backward pass that is not torchwire's runs in autograd context " +
+          std::to_string(context));
     }
   }
   static void remove(int64_t context) {
@@ -81,8 +82,7 @@ RootEdges rootEdgesOf(const torch::autograd::variable_list& roots) {
   RootEdges result;
   for (const auto& root : roots) {
     TORCH_CHECK(root.requires_grad(), "requires_grad not set on root");
-    TORCH_CHECK(
-        root.numel() == 1, root.name(), " is not a scalar, all roots need to be scalar");
+    TORCH_CHECK(root.numel() == 1, root.name(), " is not a scalar, all roots need to be scalar");
     TORCH_CHECK(root.grad_fn(), root.name(), " does not have a valid gradient function.");
     result.edges.push_back(torch::autograd::impl::gradient_edge(root));
     result.gradients.push_back(at::ones_like(root, LEGACY_CONTIGUOUS_MEMORY_FORMAT));
@@ -95,10 +95,7 @@ RootEdges rootEdgesOf(const torch::autograd::variable_list& roots) {
 // ---- making and ending --------------------------------------------------------------------------
 
 GraphTask::GraphTask(
-    ContextPtr context,
-    const PassId& pass,
-    bool retainGraph,
-    RootEdges roots,
+    ContextPtr context, const PassId& pass, bool retainGraph, RootEdges roots,
     const torch::distributed::rpc::WorkerInfo& self)
     : context_(std::move(context)),
       pass_(pass),
@@ -166,8 +163,7 @@ void GraphTask::run(NodeTask task, bool count) {
   const PassId* const outer = std::exchange(currentPass, &pass_);
   currentFunction.clear();
   try {
-    (DistEngine::getInstance().*pointerTo(EvaluateUntilQueueEmpty()))(
-        std::move(task), count);
+    (DistEngine::getInstance().*pointerTo(EvaluateUntilQueueEmpty()))(std::move(task), count);
     if (task_->future_result_->hasError()) {
       noteError(task_->future_result_->exception_ptr());
     }

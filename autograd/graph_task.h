@@ -38,10 +38,7 @@ class GraphTask final : public RootGraph {
   /// `roots` is empty except on the worker where the pass starts. `self` is for error messages.
   /// Throws std::runtime_error when a pass of another engine runs in the context, and what libtorch throws.
   GraphTask(
-      ContextPtr context,
-      const PassId& pass,
-      bool retainGraph,
-      RootEdges roots,
+      ContextPtr context, const PassId& pass, bool retainGraph, RootEdges roots,
       const torch::distributed::rpc::WorkerInfo& self);
   ~GraphTask() override;
 

@@ -14,11 +14,8 @@ constexpr std::chrono::milliseconds kBusyInterval{1};
 } // namespace
 
 Pass::Pass(
-    const PassId& id,
-    const PassTerms& terms,
-    std::unique_ptr<LocalGraph> graph,
-    PassNetwork& network,
-    std::function<void(const Error&)> over)
+    const PassId& id, const PassTerms& terms, std::unique_ptr<LocalGraph> graph,
+    PassNetwork& network, std::function<void(const Error&)> over)
     : id_(id),
       terms_(terms),
       graph_(std::move(graph)),
@@ -69,8 +66,8 @@ void Pass::gradients(int64_t send, const LocalGraph::Attach& attach, Reply reply
           ? error_
           : Error(
                 ErrorCode::passFailed,
-                "no send function with message id " + std::to_string(send) + " waits for gradients on " +
-                    network_.describe(network_.self()));
+                "no send function with message id " + std::to_string(send) +
+                    " waits for gradients on " + network_.describe(network_.self()));
       lock.unlock();
       reply(error, {});
       return;
@@ -215,11 +212,8 @@ std::function<void()> Pass::rest() {
   reported_ = waiting;
   below_ = 0;
   over_ = error_ || waiting_.empty();
-  return [self = shared_from_this(),
-          reply = std::exchange(woken_, nullptr),
-          over = over_,
-          error = error_,
-          report] {
+  return [self = shared_from_this(), reply = std::exchange(woken_, nullptr), over = over_,
+          error = error_, report] {
     if (over) {
       self->end(error); // first: once the root hears of it, the next pass may start
     }

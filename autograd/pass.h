@@ -36,11 +36,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
   /// `over` is called once, when this worker's part has ended, with the error if it has failed: what it held has
   /// been given back.
   Pass(
-      const PassId& id,
-      const PassTerms& terms,
-      std::unique_ptr<LocalGraph> graph,
-      PassNetwork& network,
-      std::function<void(const Error&)> over);
+      const PassId& id, const PassTerms& terms, std::unique_ptr<LocalGraph> graph,
+      PassNetwork& network, std::function<void(const Error&)> over);
 
   const PassId& id() const {
     return id_;

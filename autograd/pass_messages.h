@@ -93,7 +93,9 @@ Error read(const std::vector<char>& bytes, T (*decode)(const std::vector<char>&)
     out = decode(bytes);
     return {};
   } catch (const std::exception& e) {
-    return Error(ErrorCode::badFrame, std::string("cannot read an answer about a backward pass: ") + e.what());
+    return Error(
+        ErrorCode::badFrame,
+        std::string("cannot read an answer about a backward pass: ") + e.what());
   }
 }
 

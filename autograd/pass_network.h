@@ -28,10 +28,7 @@ class PassNetwork {
   virtual std::string describe(WorkerId worker) const = 0;
   /// `limit` 0: as long as any call may take.
   virtual void request(
-      WorkerId to,
-      PassRequest kind,
-      std::vector<char> body,
-      std::chrono::milliseconds limit,
+      WorkerId to, PassRequest kind, std::vector<char> body, std::chrono::milliseconds limit,
       Answer answer) = 0;
   /// Runs the task after `delay`, unless this worker shuts down first; then it is dropped.
   virtual void later(std::chrono::milliseconds delay, Task task) = 0;

@@ -57,10 +57,13 @@ std::shared_ptr<Pass> PassTable::running(int64_t context) {
 }
 
 std::shared_ptr<Pass> PassTable::makePass(
-    const PassId& id, const PassTerms& terms, std::unique_ptr<LocalGraph> graph, const ContextPtr& context) {
-  return std::make_shared<Pass>(id, terms, std::move(graph), network_, [context = std::weak_ptr(context), id](const Error& error) {
-    over(context.lock(), id, error);
-  });
+    const PassId& id, const PassTerms& terms, std::unique_ptr<LocalGraph> graph,
+    const ContextPtr& context) {
+  return std::make_shared<Pass>(
+      id, terms, std::move(graph), network_,
+      [context = std::weak_ptr(context), id](const Error& error) {
+        over(context.lock(), id, error);
+      });
 }
 
 void PassTable::over(const ContextPtr& context, const PassId& id, const Error& error) {
@@ -89,7 +92,8 @@ PassTable::Root PassTable::openRoot(int64_t context, const PassTerms& terms, con
   if (entry->running) {
     throw std::runtime_error(
         "a backward pass runs already in autograd context " + std::to_string(context) + " on " +
-        network_.describe(network_.self()) + ", started by " + network_.describe(entry->running->id().root) +
+        network_.describe(network_.self()) + ", started by " +
+        network_.describe(entry->running->id().root) +
         ": wait for it, or use a context of its own for each");
   }
   const PassId id{context, network_.self(), ++started_};
@@ -116,8 +120,9 @@ std::shared_ptr<Pass> PassTable::joined(const GradientsHead& head) {
     }
     if (entry->running && entry->running->id().root != head.pass.root) {
       throw std::runtime_error(
-          "another backward pass runs already in autograd context " + std::to_string(head.pass.context) + " on " +
-          network_.describe(network_.self()) + ", started by " + network_.describe(entry->running->id().root));
+          "another backward pass runs already in autograd context " +
+          std::to_string(head.pass.context) + " on " + network_.describe(network_.self()) +
+          ", started by " + network_.describe(entry->running->id().root));
     }
     stale = std::move(entry->running); // of the same root, which has given it up
   }
@@ -250,20 +255,19 @@ void PassTable::discoverFrom(const Root& root, const DiscoveryReply& reply) {
 
 void PassTable::askOn(const PassId& id, const Discovery::Next& next, const DiscoveryReply& reply) {
   using Workers = std::set<WorkerId>;
-  const auto answers = std::make_shared<Gathering<Workers>>([reply](const Error& error, const Workers& workers) {
-    reply(error, Discovered{{workers.begin(), workers.end()}});
-  });
+  const auto answers =
+      std::make_shared<Gathering<Workers>>([reply](const Error& error, const Workers& workers) {
+        reply(error, Discovered{{workers.begin(), workers.end()}});
+      });
   for (const auto& [worker, sends] : next) {
     answers->expect();
     network_.request(
-        worker,
-        PassRequest::discover,
-        encode(DiscoverRequest{id, sends}),
-        milliseconds(0),
+        worker, PassRequest::discover, encode(DiscoverRequest{id, sends}), milliseconds(0),
         [answers](const Error& failure, const std::vector<char>& body) {
           Discovered found;
           const Error error = failure ? failure : read(body, decodeDiscovered, found);
-          answers->arrived(error, [&](Workers& all) { all.insert(found.workers.begin(), found.workers.end()); });
+          answers->arrived(
+              error, [&](Workers& all) { all.insert(found.workers.begin(), found.workers.end()); });
         });
   }
   answers->arrived({}, [&](Workers& all) { all.insert(network_.self()); });
@@ -286,7 +290,9 @@ void PassTable::endPass(const PassId& id, const EndReply& reply) {
       return;
     }
     told = id.number;
-    auto& last = entry->ended[id.root]; // also where nothing has come of it yet: gradients may be on their way
+    auto& last =
+        entry->ended
+            [id.root]; // also where nothing has come of it yet: gradients may be on their way
     last = std::max(last, id.number);
   } catch (const std::exception&) { // the context has been released here
     reply({});
@@ -294,8 +300,9 @@ void PassTable::endPass(const PassId& id, const EndReply& reply) {
   }
   PassEnded here;
   if (pass) {
-    here.waiting = pass->abort(
-        Error(ErrorCode::passFailed, "the backward pass was ended by its root, " + network_.describe(id.root)));
+    here.waiting = pass->abort(Error(
+        ErrorCode::passFailed,
+        "the backward pass was ended by its root, " + network_.describe(id.root)));
   }
   tellOn(id, std::move(here), reply);
 }

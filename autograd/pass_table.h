@@ -39,7 +39,8 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
   Root openRoot(int64_t context, const PassTerms& terms, const OpenRoot& open) EXCLUDES(mutex_);
 
   /// Requests of other workers, or of this one to itself. They evaluate and walk on the calling thread.
-  void gradients(const GradientsHead& head, const LocalGraph::Attach& attach, const Pass::Reply& reply)
+  void gradients(
+      const GradientsHead& head, const LocalGraph::Attach& attach, const Pass::Reply& reply)
       EXCLUDES(mutex_);
   void discover(const DiscoverRequest& request, const DiscoveryReply& reply) EXCLUDES(mutex_);
   void resume(const PassId& id, const Pass::Reply& reply) EXCLUDES(mutex_);
@@ -70,7 +71,8 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
     // By root, the number of the last pass that is over here, and of the last that the root has given up.
     std::map<WorkerId, uint64_t> ended GUARDED_BY(mutex);
     std::map<WorkerId, uint64_t> toldToEnd GUARDED_BY(mutex);
-    Error lastError GUARDED_BY(mutex); // of the last pass that is over: what to tell gradients that come late
+    Error lastError
+        GUARDED_BY(mutex); // of the last pass that is over: what to tell gradients that come late
   };
   using ContextPtr = std::shared_ptr<Context>;
 
@@ -79,7 +81,8 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
   static bool hasEnded(const Context& context, const PassId& id) REQUIRES(context.mutex);
   std::shared_ptr<Pass> joined(const GradientsHead& head) EXCLUDES(mutex_);
   std::shared_ptr<Pass> makePass(
-      const PassId& id, const PassTerms& terms, std::unique_ptr<LocalGraph> graph, const ContextPtr& context);
+      const PassId& id, const PassTerms& terms, std::unique_ptr<LocalGraph> graph,
+      const ContextPtr& context);
   static void over(const ContextPtr& context, const PassId& id, const Error& error);
   std::shared_ptr<Discovery> discoveryOf(const PassId& id) EXCLUDES(mutex_);
   void askOn(const PassId& id, const Discovery::Next& next, const DiscoveryReply& reply);

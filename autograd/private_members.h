@@ -16,7 +16,8 @@ namespace torchwire {
 struct ComputeDependencies {
   friend auto pointerTo(ComputeDependencies);
 };
-template struct PrivateMember<ComputeDependencies, &torch::distributed::autograd::DistEngine::computeDependencies>;
+template struct PrivateMember<
+    ComputeDependencies, &torch::distributed::autograd::DistEngine::computeDependencies>;
 
 // Evaluates a GraphTask. Its own queue type is not exported, so it cannot be driven from outside.
 struct EvaluateUntilQueueEmpty {
@@ -31,7 +32,8 @@ template struct PrivateMember<
 struct InitializedContextIds {
   friend auto pointerTo(InitializedContextIds);
 };
-template struct PrivateMember<InitializedContextIds, &torch::distributed::autograd::DistEngine::initializedContextIds_>;
+template struct PrivateMember<
+    InitializedContextIds, &torch::distributed::autograd::DistEngine::initializedContextIds_>;
 struct InitializedContextIdsLock {
   friend auto pointerTo(InitializedContextIdsLock);
 };
@@ -43,28 +45,33 @@ template struct PrivateMember<
 struct RetrieveGraphTask {
   friend auto pointerTo(RetrieveGraphTask);
 };
-template struct PrivateMember<RetrieveGraphTask, &torch::distributed::autograd::DistAutogradContext::retrieveGraphTask>;
+template struct PrivateMember<
+    RetrieveGraphTask, &torch::distributed::autograd::DistAutogradContext::retrieveGraphTask>;
 struct ResetGraphTask {
   friend auto pointerTo(ResetGraphTask);
 };
-template struct PrivateMember<ResetGraphTask, &torch::distributed::autograd::DistAutogradContext::resetGraphTask>;
+template struct PrivateMember<
+    ResetGraphTask, &torch::distributed::autograd::DistAutogradContext::resetGraphTask>;
 
 // Recv functions leave the futures of their requests in the context; torchwire has counted them already.
 struct ClearOutstandingRpcs {
   friend auto pointerTo(ClearOutstandingRpcs);
 };
-template struct PrivateMember<ClearOutstandingRpcs, &torch::distributed::autograd::DistAutogradContext::clearOutstandingRpcs>;
+template struct PrivateMember<
+    ClearOutstandingRpcs, &torch::distributed::autograd::DistAutogradContext::clearOutstandingRpcs>;
 
 // Where a recv function sends its gradients: the search for the exact set has to go there before they do, and the end
 // of a pass that has failed after them.
 struct RecvMetadata {
   friend auto pointerTo(RecvMetadata);
 };
-template struct PrivateMember<RecvMetadata, &torch::distributed::autograd::RecvRpcBackward::autogradMetadata_>;
+template struct PrivateMember<
+    RecvMetadata, &torch::distributed::autograd::RecvRpcBackward::autogradMetadata_>;
 struct RecvFromWorker {
   friend auto pointerTo(RecvFromWorker);
 };
-template struct PrivateMember<RecvFromWorker, &torch::distributed::autograd::RecvRpcBackward::fromWorkerId_>;
+template struct PrivateMember<
+    RecvFromWorker, &torch::distributed::autograd::RecvRpcBackward::fromWorkerId_>;
 
 // All contexts of this worker, in shards: each has a `lock` and, guarded by it, `contexts` by their ids. The public
 // methods find one by its id, but list none; and those that remove one also send libtorch's own messages about it.
@@ -78,7 +85,8 @@ template struct PrivateMember<
 struct ContextLock {
   friend auto pointerTo(ContextLock);
 };
-template struct PrivateMember<ContextLock, &torch::distributed::autograd::DistAutogradContext::lock_>;
+template struct PrivateMember<
+    ContextLock, &torch::distributed::autograd::DistAutogradContext::lock_>;
 struct ContextGradients {
   friend auto pointerTo(ContextGradients);
 };

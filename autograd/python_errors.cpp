@@ -36,8 +36,10 @@ py::object borrowed(PyObject* object) {
 std::string formatTraceback(const python_error& error) {
   const py::gil_scoped_acquire gil;
   try {
-    const py::object lines = py::module_::import("traceback").attr("format_exception")(
-        borrowed(error.type), borrowed(error.value), borrowed(error.traceback));
+    const py::object lines =
+        py::module_::import("traceback")
+            .attr("format_exception")(
+                borrowed(error.type), borrowed(error.value), borrowed(error.traceback));
     return py::str("").attr("join")(lines).cast<std::string>();
   } catch (py::error_already_set& e) { // an exception that cannot be printed; its message has to do
     e.restore();

@@ -9,11 +9,8 @@ namespace torchwire {
 using std::chrono::milliseconds;
 
 RootPass::RootPass(
-    std::shared_ptr<PassTable> table,
-    PassNetwork& network,
-    PassTable::Root root,
-    milliseconds timeout,
-    Done done)
+    std::shared_ptr<PassTable> table, PassNetwork& network, PassTable::Root root,
+    milliseconds timeout, Done done)
     : table_(std::move(table)),
       network_(network),
       root_(std::move(root)),
@@ -61,19 +58,21 @@ void RootPass::onIdle(int64_t waiting) {
 // ---- smart mode ---------------------------------------------------------------------------------
 
 void RootPass::discover() {
-  table_->discoverFrom(root_, [self = shared_from_this()](const Error& error, const Discovered& found) {
-    if (error) {
-      self->fail(error);
-    } else {
-      self->resume(found.workers);
-    }
-  });
+  table_->discoverFrom(
+      root_, [self = shared_from_this()](const Error& error, const Discovered& found) {
+        if (error) {
+          self->fail(error);
+        } else {
+          self->resume(found.workers);
+        }
+      });
 }
 
 // Every worker where send functions wait has been woken, so it was reached, so it is among those that walked.
 void RootPass::resume(const std::vector<WorkerId>& workers) {
   const PassId id = root_.pass->id();
-  root_.pass->sent(); // for the root's own part, so that the pass cannot rest before all have been asked
+  root_.pass
+      ->sent(); // for the root's own part, so that the pass cannot rest before all have been asked
   for (const WorkerId worker : workers) {
     if (worker == network_.self()) {
       continue;
@@ -101,8 +100,7 @@ void RootPass::waitForDeadline() {
   }
   const auto left = started_ + timeout_ - Clock::now();
   network_.later(
-      std::max(std::chrono::ceil<milliseconds>(left), milliseconds(0)),
-      [weak = weak_from_this()] {
+      std::max(std::chrono::ceil<milliseconds>(left), milliseconds(0)), [weak = weak_from_this()] {
         const auto self = weak.lock();
         if (self && self->root_.pass->resting()) { // or it will rest again, and come here again
           self->network_.soon([self] { self->failStuck(); });
@@ -121,7 +119,8 @@ void RootPass::failStuck() {
   if (!decide()) {
     return;
   }
-  endEverywhere([self = shared_from_this()](const PassEnded& ended) { self->done_(self->explain(ended)); });
+  endEverywhere(
+      [self = shared_from_this()](const PassEnded& ended) { self->done_(self->explain(ended)); });
 }
 
 void RootPass::endEverywhere(const std::function<void(PassEnded)>& then) {
@@ -131,14 +130,17 @@ void RootPass::endEverywhere(const std::function<void(PassEnded)>& then) {
 Error RootPass::explain(const PassEnded& ended) const {
   char seconds[32];
   std::snprintf(
-      seconds, sizeof(seconds), "%.1f", std::chrono::duration<double>(Clock::now() - started_).count());
-  std::string text = "the backward pass of autograd context " + std::to_string(root_.pass->id().context) +
-      ", started by " + network_.describe(root_.pass->id().root) + ", could not finish within " + seconds +
-      " s. These send functions still wait for gradients: the roots do not depend on what they sent, or only "
+      seconds, sizeof(seconds), "%.1f",
+      std::chrono::duration<double>(Clock::now() - started_).count());
+  std::string text = "the backward pass of autograd context " +
+      std::to_string(root_.pass->id().context) + ", started by " +
+      network_.describe(root_.pass->id().root) + ", could not finish within " + seconds +
+      " s. These send functions still wait for gradients: the roots do not depend on what they "
+      "sent, or only "
       "through others that wait:";
   for (const WaitingSend& waiting : ended.waiting) {
-    text += "\n  on " + network_.describe(waiting.worker) + ": message " + std::to_string(waiting.send) +
-        ", which sent what " + waiting.function + " made";
+    text += "\n  on " + network_.describe(waiting.worker) + ": message " +
+        std::to_string(waiting.send) + ", which sent what " + waiting.function + " made";
   }
   text += root_.pass->terms().smart
       ? "\nIs another thread still running calls in this context?"

@@ -24,11 +24,8 @@ class RootPass : public std::enable_shared_from_this<RootPass> {
 
   /// `timeout`: after how long a pass in fast mode gives up; 0: never.
   RootPass(
-      std::shared_ptr<PassTable> table,
-      PassNetwork& network,
-      PassTable::Root root,
-      std::chrono::milliseconds timeout,
-      Done done);
+      std::shared_ptr<PassTable> table, PassNetwork& network, PassTable::Root root,
+      std::chrono::milliseconds timeout, Done done);
 
   void start();
 

@@ -25,7 +25,8 @@ c10::intrusive_ptr<rpc::JitFuture> openFuture() {
 }
 
 void complete(rpc::JitFuture& future, std::vector<char> body, rpc::MessageType type) {
-  auto message = c10::make_intrusive<rpc::Message>(std::move(body), std::vector<at::Tensor>(), type);
+  auto message =
+      c10::make_intrusive<rpc::Message>(std::move(body), std::vector<at::Tensor>(), type);
   future.markCompleted(
       at::IValue(std::move(message)), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
 }
@@ -61,7 +62,8 @@ rpc::MessageType typeOf(PassRequest kind) {
 
 // Errors of calls travel as text, which has all that there is to say.
 Error errorOf(const rpc::JitFuture& future) {
-  return future.hasError() ? Error(ErrorCode::passFailed, future.tryRetrieveErrorMessage()) : Error();
+  return future.hasError() ? Error(ErrorCode::passFailed, future.tryRetrieveErrorMessage())
+                           : Error();
 }
 
 const std::vector<char>& bodyOf(const rpc::JitFuture& future) {
@@ -90,7 +92,8 @@ void TorchEngine::start(
           context, id, retainGraph, rootEdgesOf(roots), agent_.getWorkerInfo());
     });
     pass = std::make_shared<RootPass>(
-        passes_, static_cast<PassNetwork&>(*this), root, agent_.getRpcTimeout(), [done](const Error& error) {
+        passes_, static_cast<PassNetwork&>(*this), root, agent_.getRpcTimeout(),
+        [done](const Error& error) {
           done(error ? std::make_exception_ptr(std::runtime_error(error.message())) : nullptr);
         });
   } catch (...) {
@@ -116,9 +119,9 @@ std::optional<std::string> TorchEngine::describePass(int64_t contextId) {
   if (!pass) {
     return std::nullopt;
   }
-  return std::string(pass->terms().smart ? "smart" : "fast") + ", from " + describe(pass->id().root) +
-      ", pass " + std::to_string(pass->id().number) + ", " + std::to_string(pass->waiting()) +
-      " send functions wait";
+  return std::string(pass->terms().smart ? "smart" : "fast") + ", from " +
+      describe(pass->id().root) + ", pass " + std::to_string(pass->id().number) + ", " +
+      std::to_string(pass->waiting()) + " send functions wait";
 }
 
 void TorchEngine::shutDown() {
@@ -193,7 +196,8 @@ TorchEngine::FuturePtr TorchEngine::serveGradients(const Message& request) {
 TorchEngine::FuturePtr TorchEngine::serveDiscover(const Message& request) {
   auto future = openFuture();
   passes_->discover(
-      decodeDiscoverRequest(request.payload()), replyTo<Discovered>(future, own_messages::kDiscovered));
+      decodeDiscoverRequest(request.payload()),
+      replyTo<Discovered>(future, own_messages::kDiscovered));
   return future;
 }
 
@@ -224,15 +228,13 @@ bool TorchEngine::has(int64_t context) {
 
 std::unique_ptr<LocalGraph> TorchEngine::open(const PassId& pass, const PassTerms& terms) {
   return std::make_unique<GraphTask>(
-      DistAutogradContainer::getInstance().retrieveContext(pass.context),
-      pass,
-      terms.retainGraph,
-      RootEdges(),
-      agent_.getWorkerInfo());
+      DistAutogradContainer::getInstance().retrieveContext(pass.context), pass, terms.retainGraph,
+      RootEdges(), agent_.getWorkerInfo());
 }
 
 std::unique_ptr<GraphWalk> TorchEngine::walk(int64_t context) {
-  return std::make_unique<TorchGraphWalk>(DistAutogradContainer::getInstance().retrieveContext(context));
+  return std::make_unique<TorchGraphWalk>(
+      DistAutogradContainer::getInstance().retrieveContext(context));
 }
 
 std::vector<WorkerId> TorchEngine::knownWorkers(int64_t context) {
@@ -266,7 +268,8 @@ void TorchEngine::request(
     WorkerId to, PassRequest kind, std::vector<char> body, milliseconds limit, Answer answer) {
   FuturePtr future;
   try {
-    const float seconds = limit == milliseconds(0) ? rpc::kUnsetRpcTimeout : static_cast<float>(limit.count()) / 1000;
+    const float seconds =
+        limit == milliseconds(0) ? rpc::kUnsetRpcTimeout : static_cast<float>(limit.count()) / 1000;
     future = agent_.send(
         agent_.getWorkerInfo(static_cast<rpc::worker_id_t>(to)),
         c10::make_intrusive<Message>(std::move(body), std::vector<at::Tensor>(), typeOf(kind)),

@@ -36,9 +36,7 @@ class TorchEngine final : public Engine, private GraphSource, private PassNetwor
   TorchEngine(torch::distributed::rpc::RpcAgent& agent, WorkerPool& pool, Timer& timer, bool smart);
 
   void start(
-      int64_t contextId,
-      const torch::autograd::variable_list& roots,
-      bool retainGraph,
+      int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph,
       Done done) override;
   void contextReleased(int64_t contextId) override;
   uint64_t passesStarted() const override;
@@ -71,10 +69,7 @@ class TorchEngine final : public Engine, private GraphSource, private PassNetwor
   WorkerId self() const override;
   std::string describe(WorkerId worker) const override;
   void request(
-      WorkerId to,
-      PassRequest kind,
-      std::vector<char> body,
-      std::chrono::milliseconds limit,
+      WorkerId to, PassRequest kind, std::vector<char> body, std::chrono::milliseconds limit,
       Answer answer) override;
   void later(std::chrono::milliseconds delay, Task task) override;
   void soon(Task task) override;

@@ -26,8 +26,8 @@ std::unordered_map<std::string, std::string> Agent::getMetrics() {
   metrics["agent.server_active_async_calls"] = std::to_string(server.activeAsync);
   if (isGILProfilingEnabled()) {
     const int64_t waits = std::max<int64_t>(server.gilWaits, 1);
-    metrics["agent.gil_average_wait_time_us"] =
-        std::to_string(static_cast<double>(server.gilWaitMicroseconds) / static_cast<double>(waits));
+    metrics["agent.gil_average_wait_time_us"] = std::to_string(
+        static_cast<double>(server.gilWaitMicroseconds) / static_cast<double>(waits));
   }
   return metrics;
 }

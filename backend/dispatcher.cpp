@@ -225,11 +225,14 @@ c10::intrusive_ptr<JitFuture> Dispatcher::processRpcWithErrors(
 
 // torchwire's recv functions send another request (own_messages.h).
 void Dispatcher::refuseLibtorchsGradients() {
-  handle(MessageType::BACKWARD_AUTOGRAD_REQ, [](WorkerId, RpcCommandBase&) -> c10::intrusive_ptr<JitFuture> {
-    throw std::runtime_error(
-        "gradients of a backward pass that libtorch's engine drives; on this backend start passes with "
-        "torch.distributed.autograd.backward, RRef.backward or in TorchScript");
-  });
+  handle(
+      MessageType::BACKWARD_AUTOGRAD_REQ,
+      [](WorkerId, RpcCommandBase&) -> c10::intrusive_ptr<JitFuture> {
+        throw std::runtime_error(
+            "gradients of a backward pass that libtorch's engine drives; on this backend start "
+            "passes with "
+            "torch.distributed.autograd.backward, RRef.backward or in TorchScript");
+      });
 }
 
 } // namespace torchwire

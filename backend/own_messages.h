@@ -26,7 +26,8 @@ constexpr MessageType request(int number) {
   return static_cast<MessageType>(number | torch::distributed::rpc::MessageTypeFlags::REQUEST_TYPE);
 }
 constexpr MessageType response(int number) {
-  return static_cast<MessageType>(number | torch::distributed::rpc::MessageTypeFlags::RESPONSE_TYPE);
+  return static_cast<MessageType>(
+      number | torch::distributed::rpc::MessageTypeFlags::RESPONSE_TYPE);
 }
 } // namespace detail
 

@@ -42,7 +42,8 @@ struct ContextCounts {
 /// The RRefs that this worker owns: those that others have forks of, and those being created.
 std::vector<OwnerView> ownersOf(torch::distributed::rpc::RRefContext& context);
 /// One of them.
-std::optional<OwnerView> ownerWith(torch::distributed::rpc::RRefContext& context, const GlobalId& id);
+std::optional<OwnerView> ownerWith(
+    torch::distributed::rpc::RRefContext& context, const GlobalId& id);
 /// The forks that live on this worker.
 std::vector<UserView> usersOf(torch::distributed::rpc::RRefContext& context);
 ContextCounts countsOf(torch::distributed::rpc::RRefContext& context);

@@ -84,10 +84,8 @@ template struct PendingRRefUsers<&libtorch::RRefContext::pendingUsers_>;
 
 template <typename Tag>
 constexpr bool kAsStated = std::is_same_v<decltype(pointerTo(Tag())), typename Tag::Member>;
-static_assert(kAsStated<RRefLock> &&
-    kAsStated<RRefOwners> &&
-    kAsStated<RRefForks> &&
-    kAsStated<RRefConfirmedUsers> &&
-    kAsStated<RRefPendingChildren>);
+static_assert(
+    kAsStated<RRefLock> && kAsStated<RRefOwners> && kAsStated<RRefForks> &&
+    kAsStated<RRefConfirmedUsers> && kAsStated<RRefPendingChildren>);
 
 } // namespace torchwire

@@ -46,7 +46,8 @@ void askForHolders(
     try {
       replies.emplace_back(peer.name_, agent.send(peer, holdersRequest(forks), seconds));
     } catch (const std::exception& e) { // this worker is shutting down
-      log(LogLevel::info, "worker '" + peer.name_ + "' was not asked which forks it holds: " + e.what());
+      log(LogLevel::info,
+          "worker '" + peer.name_ + "' was not asked which forks it holds: " + e.what());
     }
   }
   for (const auto& [name, reply] : replies) {

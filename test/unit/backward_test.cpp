@@ -161,7 +161,8 @@ TEST_CASE("A worker that is gone fails the pass if the roots reach it", "[backwa
   CHECK(workers.open() == 0);
 }
 
-TEST_CASE("A worker that is gone does not matter if the roots do not reach it", "[backward_failure]") {
+TEST_CASE(
+    "A worker that is gone does not matter if the roots do not reach it", "[backward_failure]") {
   StandInProgram program = oneHop(false);
   program.parts.emplace_back();
   const size_t parameter = program.part(2).add(leaf());

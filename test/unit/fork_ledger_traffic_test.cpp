@@ -163,7 +163,8 @@ class Life : public std::enable_shared_from_this<Life> {
     }
   }
   void onFork() {
-    const bool isThere = owner_.table.has(rref_); // asked first: a copy of this message may run at the same time
+    const bool isThere =
+        owner_.table.has(rref_); // asked first: a copy of this message may run at the same time
     lostTooEarly = lostTooEarly || (!isThere && !forked_);
     owner_.ledger.add(rref_, child(), 2);
     if (!forked_.exchange(true)) {

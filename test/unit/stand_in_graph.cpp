@@ -81,7 +81,8 @@ void StandInGraph::run(std::vector<Ready> ready) {
   }
 }
 
-std::vector<StandInGraph::Ready> StandInGraph::passOn(const StandInFunction& function, int64_t gradient) {
+std::vector<StandInGraph::Ready> StandInGraph::passOn(
+    const StandInFunction& function, int64_t gradient) {
   std::vector<Ready> ready;
   MutexLock lock(mutex_);
   for (const size_t next : function.next) {

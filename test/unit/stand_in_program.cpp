@@ -54,7 +54,9 @@ size_t StandInProgram::send(WorkerId from, size_t index, WorkerId to) {
 
 StandInProgram StandInProgram::random(unsigned seed, WorkerId workers) {
   std::mt19937 random(seed);
-  const auto below = [&](size_t limit) { return std::uniform_int_distribution<size_t>(0, limit - 1)(random); };
+  const auto below = [&](size_t limit) {
+    return std::uniform_int_distribution<size_t>(0, limit - 1)(random);
+  };
   StandInProgram program(workers);
   std::vector<std::vector<size_t>> tensors(static_cast<size_t>(workers));
   for (WorkerId worker = 0; worker < workers; ++worker) {
@@ -82,7 +84,8 @@ StandInProgram StandInProgram::random(unsigned seed, WorkerId workers) {
     }
   }
   for (size_t roots = 1 + below(3); roots > 0; --roots) {
-    program.part(0).roots.push_back(tensors[0][tensors[0].size() - 1 - below(std::min<size_t>(3, tensors[0].size()))]);
+    program.part(0).roots.push_back(
+        tensors[0][tensors[0].size() - 1 - below(std::min<size_t>(3, tensors[0].size()))]);
   }
   return program;
 }

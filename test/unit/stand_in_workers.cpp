@@ -26,7 +26,10 @@ std::function<void(const Error&, const Result&)> encoded(const PassNetwork::Answ
 // ---- all workers --------------------------------------------------------------------------------
 
 StandInWorkers::StandInWorkers(StandInProgram program, Faults faults)
-    : program_(std::move(program)), faults_(faults), pool_(kThreads, "stand_in"), random_(faults.seed) {
+    : program_(std::move(program)),
+      faults_(faults),
+      pool_(kThreads, "stand_in"),
+      random_(faults.seed) {
   for (size_t id = 0; id < program_.parts.size(); ++id) {
     workers_.push_back(std::make_unique<StandInWorker>(*this, static_cast<WorkerId>(id)));
   }
@@ -44,10 +47,7 @@ Error StandInWorkers::backward(bool smart, milliseconds timeout) {
 }
 
 void StandInWorkers::start(
-    WorkerId root,
-    bool smart,
-    milliseconds timeout,
-    std::function<void(const Error&)> done,
+    WorkerId root, bool smart, milliseconds timeout, std::function<void(const Error&)> done,
     const std::function<void(StandInGraph&)>& prepare) {
   StandInWorker& worker = *workers_[static_cast<size_t>(root)];
   const auto opened = worker.table().openRoot(
@@ -55,7 +55,8 @@ void StandInWorkers::start(
   if (prepare) {
     prepare(static_cast<StandInGraph&>(*opened.graph));
   }
-  std::make_shared<RootPass>(worker.sharedTable(), worker, opened, timeout, std::move(done))->start();
+  std::make_shared<RootPass>(worker.sharedTable(), worker, opened, timeout, std::move(done))
+      ->start();
 }
 
 StandInProgram::Gradients StandInWorkers::gradients() const {
@@ -107,7 +108,10 @@ void StandInWorkers::sendGradient(WorkerId from, const RemoteSend& to, int64_t g
   }
   pass->sent();
   if (isDead(to.worker)) {
-    post([pass, to] { pass->answered(Error(ErrorCode::unreachable, "worker " + std::to_string(to.worker) + " is dead"), {}); });
+    post([pass, to] {
+      pass->answered(
+          Error(ErrorCode::unreachable, "worker " + std::to_string(to.worker) + " is dead"), {});
+    });
     return;
   }
   const GradientsHead head{pass->id(), pass->terms(), to.send};
@@ -115,8 +119,7 @@ void StandInWorkers::sendGradient(WorkerId from, const RemoteSend& to, int64_t g
   const auto deliver = [this, pass, head, to, gradient, answered] {
     StandInWorker& worker = *workers_[static_cast<size_t>(to.worker)];
     worker.table().gradients(
-        head,
-        [&worker, to, gradient] { worker.openGraph()->setGradient(to.send, gradient); },
+        head, [&worker, to, gradient] { worker.openGraph()->setGradient(to.send, gradient); },
         [this, pass, answered](const Error& error, const Report& report) {
           if (answered->exchange(true)) {
             return; // as a call table does
@@ -134,7 +137,9 @@ void StandInWorkers::sendGradient(WorkerId from, const RemoteSend& to, int64_t g
 
 std::unique_ptr<StandInGraph> StandInWorker::graph(bool root) {
   StandInGraph::Hooks hooks;
-  hooks.send = [this](const RemoteSend& to, int64_t gradient) { all_.sendGradient(id_, to, gradient); };
+  hooks.send = [this](const RemoteSend& to, int64_t gradient) {
+    all_.sendGradient(id_, to, gradient);
+  };
   hooks.accumulate = [this](size_t leaf, int64_t gradient) {
     MutexLock lock(all_.mutex_);
     all_.gradients_[{id_, leaf}] += gradient;
@@ -196,7 +201,8 @@ void StandInWorker::serve(PassRequest kind, const std::vector<char>& body, const
       table_->resume(decodePassId(body), encoded<Report>(answer));
       return;
     case PassRequest::endPass:
-      table_->endPass(decodePassId(body), [answer](const PassEnded& ended) { answer({}, encode(ended)); });
+      table_->endPass(
+          decodePassId(body), [answer](const PassEnded& ended) { answer({}, encode(ended)); });
       return;
   }
 }

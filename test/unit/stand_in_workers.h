@@ -42,9 +42,7 @@ class StandInWorkers {
   /// Starts one, from any worker; `done` is called at its end. Throws what openRoot throws.
   /// `prepare` gets the root's graph before anything is evaluated.
   void start(
-      WorkerId root,
-      bool smart,
-      std::chrono::milliseconds timeout,
+      WorkerId root, bool smart, std::chrono::milliseconds timeout,
       std::function<void(const Error&)> done,
       const std::function<void(StandInGraph&)>& prepare = nullptr);
 
@@ -122,7 +120,8 @@ class StandInWorker final : public GraphSource, public PassNetwork {
     return "worker '" + std::to_string(worker) + "'";
   }
   void request(
-      WorkerId to, PassRequest kind, std::vector<char> body, std::chrono::milliseconds, Answer answer) override;
+      WorkerId to, PassRequest kind, std::vector<char> body, std::chrono::milliseconds,
+      Answer answer) override;
   void later(std::chrono::milliseconds delay, Task task) override;
   void soon(Task task) override;
 
