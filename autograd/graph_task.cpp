@@ -23,18 +23,19 @@ using torch::autograd::NodeTask;
 
 thread_local const PassId* currentPass = nullptr;
 
-// The autograd function that this thread is in, for the message if it fails. libtorch does not pass it on, but
-// announces every function to RecordFunction's callbacks.
-thread_local std::string currentFunction;
+// The autograd functions that this thread is in, the innermost last, for the message if one fails. libtorch does not
+// pass it on, but announces every function to RecordFunction's callbacks.
+thread_local std::vector<std::string> currentFunctions;
 
 std::unique_ptr<at::ObserverContext> enterFunction(const at::RecordFunction& function) {
-  currentFunction = function.name();
+  currentFunctions.emplace_back(function.name());
   return nullptr;
 }
 
 void leaveFunction(const at::RecordFunction&, at::ObserverContext*) {
-  if (std::uncaught_exceptions() == 0) { // otherwise it is the one that failed
-    currentFunction.clear();
+  if (std::uncaught_exceptions() == 0 &&
+      !currentFunctions.empty()) { // else it is the one that failed
+    currentFunctions.pop_back();
   }
 }
 
@@ -153,7 +154,13 @@ void GraphTask::evaluateRoots() {
 
 void GraphTask::evaluate(int64_t send, const Attach& attach) {
   --waiting_;
-  attach();
+  try {
+    attach();
+  } catch (const std::exception&) { // the context is being released
+    noteError(std::current_exception(), "");
+    stop();
+    return;
+  }
   // libtorch has counted the send functions when it made the task.
   run(NodeTask(task_, sends_.at(send), InputBuffer(0)), /*count=*/false);
 }
@@ -161,16 +168,21 @@ void GraphTask::evaluate(int64_t send, const Attach& attach) {
 void GraphTask::run(NodeTask task, bool count) {
   keepPythonThreadState();
   const PassId* const outer = std::exchange(currentPass, &pass_);
-  currentFunction.clear();
+  const size_t depth = currentFunctions.size();
+  std::exception_ptr error;
   try {
     (DistEngine::getInstance().*pointerTo(EvaluateUntilQueueEmpty()))(std::move(task), count);
     if (task_->future_result_->hasError()) {
-      noteError(task_->future_result_->exception_ptr());
+      error = task_->future_result_->exception_ptr();
     }
   } catch (const std::exception&) {
-    stop();
-    noteError(std::current_exception());
+    error = std::current_exception();
   }
+  if (error) {
+    noteError(error, currentFunctions.size() > depth ? currentFunctions.back() : "");
+    stop();
+  }
+  currentFunctions.resize(depth);
   currentPass = outer;
 }
 
@@ -182,8 +194,14 @@ bool GraphTask::busy() const {
   return !task_->has_error_.load() && task_->outstanding_tasks_.load() > waiting_.load();
 }
 
+// The future is taken as libtorch's set_exception takes it. Otherwise the last thread that evaluates would find the task
+// complete and run its final callbacks, among them DDP's, as if it had succeeded.
 void GraphTask::stop() {
   task_->has_error_ = true;
+  if (!task_->future_completed_.exchange(true)) {
+    task_->future_result_->setErrorIfNeeded(
+        std::make_exception_ptr(std::runtime_error("the backward pass was ended")));
+  }
 }
 
 // ---- send functions without gradients -----------------------------------------------------------
@@ -231,12 +249,12 @@ std::vector<NodeTask> GraphTask::removeDead(std::vector<Node*> dead) {
 
 // ---- errors -------------------------------------------------------------------------------------
 
-void GraphTask::noteError(const std::exception_ptr& error) {
+void GraphTask::noteError(const std::exception_ptr& error, const std::string& function) {
   const ErrorText text = describeException(error);
   // Begins as PyTorch's message does, on which programs may match.
   std::string described = "Error on Node " + std::to_string(self_.id_) + ": " + text.message +
       "\n(raised in the backward pass on worker '" + self_.name_ + "', in " +
-      (currentFunction.empty() ? "a hook" : "autograd function " + currentFunction) + ")";
+      (function.empty() ? "a hook" : "autograd function " + function) + ")";
   if (!text.traceback.empty()) {
     described += "\n" + text.traceback;
   }

@@ -65,7 +65,7 @@ class GraphTask final : public RootGraph {
   void makeTask(bool retainGraph, const RootEdges& roots);
   void run(torch::autograd::NodeTask task, bool count);
   std::vector<torch::autograd::NodeTask> removeDead(std::vector<Node*> dead);
-  void noteError(const std::exception_ptr& error) EXCLUDES(mutex_);
+  void noteError(const std::exception_ptr& error, const std::string& function) EXCLUDES(mutex_);
 
   const ContextPtr context_;
   const PassId pass_;

@@ -37,17 +37,26 @@ bool Pass::resting() const {
 
 // ---- what sets it in motion ---------------------------------------------------------------------
 
-void Pass::run(RootEvents events) {
+void Pass::prepare(RootEvents events) {
+  Error error;
+  {
+    MutexLock lock(mutex_);
+    ++active_; // until run() has done its part
+    if (!over_) {
+      events_ = std::move(events);
+      return;
+    }
+    error = error_;
+  }
+  events.failed(error);
+}
+
+void Pass::run() {
   {
     MutexLock lock(mutex_);
     if (over_) {
-      const Error error = error_;
-      lock.unlock();
-      events.failed(error);
       return;
     }
-    events_ = std::move(events);
-    ++active_;
   }
   graph_->evaluateRoots();
   evaluated();

@@ -48,8 +48,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
   size_t waiting() const EXCLUDES(mutex_);
   bool resting() const EXCLUDES(mutex_);
 
-  /// Starts the root's part: evaluates from the roots on this thread.
-  void run(RootEvents events) EXCLUDES(mutex_);
+  /// From now on the root hears of its pass; then starts its part: evaluates from the roots on the calling thread.
+  /// Exactly once each, in this order, perhaps on different threads.
+  void prepare(RootEvents events) EXCLUDES(mutex_);
+  void run() EXCLUDES(mutex_);
 
   /// Gradients for a send function have come; evaluates from there on this thread.
   void gradients(int64_t send, const LocalGraph::Attach& attach, Reply reply) EXCLUDES(mutex_);

@@ -63,6 +63,14 @@ std::vector<char> encode(const GradientsHead& head) {
   return bytes;
 }
 
+std::vector<char> encode(const EndRequest& request) {
+  std::vector<char> bytes = buffer();
+  ByteWriter out(bytes);
+  write(out, request.pass);
+  out.number(static_cast<uint32_t>(request.limit.count()));
+  return bytes;
+}
+
 std::vector<char> encode(const Report& report) {
   std::vector<char> bytes = buffer();
   ByteWriter(bytes).number(report.waiting);
@@ -109,6 +117,14 @@ GradientsHead decodeGradientsHead(const std::vector<char>& bytes) {
   head.terms = {(flags & kSmart) != 0, (flags & kRetainGraph) != 0};
   head.send = in.number<int64_t>();
   return head;
+}
+
+EndRequest decodeEndRequest(const std::vector<char>& bytes) {
+  ByteReader in(bytes);
+  EndRequest request;
+  request.pass = readPassId(in);
+  request.limit = std::chrono::milliseconds(in.number<uint32_t>());
+  return request;
 }
 
 Report decodeReport(const std::vector<char>& bytes) {

@@ -6,11 +6,12 @@
 // |           |                               | the worker is idle again, any other one at once             |
 // | discover  | DiscoverRequest               | Discovered, once all that it led to has been answered       |
 // | resume    | PassId                        | Report, once the worker is idle again                       |
-// | endPass   | PassId                        | PassEnded, once all that it was passed on to have answered  |
+// | endPass   | EndRequest                    | PassEnded, once all that it was passed on to have answered  |
 //
 // docs/backward.md has the algorithms.
 #pragma once
 
+#include <chrono>
 #include <compare>
 #include <cstdint>
 #include <exception>
@@ -51,6 +52,12 @@ struct Report {
   int64_t waiting = 0;
 };
 
+/// `limit`: how long whoever sends it waits for the answer.
+struct EndRequest {
+  PassId pass;
+  std::chrono::milliseconds limit{};
+};
+
 struct DiscoverRequest {
   PassId pass;
   std::vector<int64_t> sends; // reached by the pass
@@ -73,6 +80,7 @@ struct PassEnded {
 
 std::vector<char> encode(const PassId& id);
 std::vector<char> encode(const GradientsHead& head);
+std::vector<char> encode(const EndRequest& request);
 std::vector<char> encode(const Report& report);
 std::vector<char> encode(const DiscoverRequest& request);
 std::vector<char> encode(const Discovered& discovered);
@@ -81,6 +89,7 @@ std::vector<char> encode(const PassEnded& ended);
 /// These throw FormatError for bytes that have another form.
 PassId decodePassId(const std::vector<char>& bytes);
 GradientsHead decodeGradientsHead(const std::vector<char>& bytes);
+EndRequest decodeEndRequest(const std::vector<char>& bytes);
 Report decodeReport(const std::vector<char>& bytes);
 DiscoverRequest decodeDiscoverRequest(const std::vector<char>& bytes);
 Discovered decodeDiscovered(const std::vector<char>& bytes);

@@ -26,6 +26,8 @@ class PassNetwork {
   virtual WorkerId self() const = 0;
   /// "worker 'trainer1'"
   virtual std::string describe(WorkerId worker) const = 0;
+  /// All other workers of the group.
+  virtual std::vector<WorkerId> peers() const = 0;
   /// `limit` 0: as long as any call may take.
   virtual void request(
       WorkerId to, PassRequest kind, std::vector<char> body, std::chrono::milliseconds limit,

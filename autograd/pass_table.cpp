@@ -11,9 +11,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A pass has failed and its root waits to say so: no reason to wait long for a worker that does not answer.
-constexpr milliseconds kEndPassLimit{3000};
-
 std::runtime_error noContext(const PassNetwork& network, int64_t context) {
   return std::runtime_error(
       "Could not find autograd context with id: " + std::to_string(context) + " on " +
@@ -31,10 +28,14 @@ PassTable::ContextPtr PassTable::find(int64_t context) {
 }
 
 PassTable::ContextPtr PassTable::findOrAdd(int64_t context) {
-  if (!graphs_.has(context)) {
-    throw noContext(network_, context); // or its entry would stay for ever
-  }
   MutexLock lock(mutex_);
+  if (closed_) {
+    throw std::runtime_error(*closed_);
+  }
+  if (!graphs_.has(
+          context)) { // asked under the lock: forget() comes after a release, and must find the entry
+    throw noContext(network_, context);
+  }
   auto& entry = contexts_[context];
   if (!entry) {
     entry = std::make_shared<Context>();
@@ -96,7 +97,8 @@ PassTable::Root PassTable::openRoot(int64_t context, const PassTerms& terms, con
         network_.describe(entry->running->id().root) +
         ": wait for it, or use a context of its own for each");
   }
-  const PassId id{context, network_.self(), ++started_};
+  ++started_;
+  const PassId id{context, network_.self(), ++lastNumber_};
   std::unique_ptr<RootGraph> graph = open(id);
   RootGraph* const view = graph.get();
   entry->running = makePass(id, terms, std::move(graph), entry);
@@ -118,6 +120,10 @@ std::shared_ptr<Pass> PassTable::joined(const GradientsHead& head) {
     if (entry->running && entry->running->id() == head.pass) {
       return entry->running;
     }
+    if (entry->running && entry->running->id().root == head.pass.root &&
+        entry->running->id().number > head.pass.number) {
+      throw std::runtime_error("the root has given this backward pass up and started another");
+    }
     if (entry->running && entry->running->id().root != head.pass.root) {
       throw std::runtime_error(
           "another backward pass runs already in autograd context " +
@@ -130,6 +136,9 @@ std::shared_ptr<Pass> PassTable::joined(const GradientsHead& head) {
     stale->abort(Error(ErrorCode::passFailed, "the root has started another backward pass"));
   }
   MutexLock lock(entry->mutex);
+  if (hasEnded(*entry, head.pass) || (entry->running && entry->running->id() != head.pass)) {
+    throw std::runtime_error("the backward pass is over on " + network_.describe(network_.self()));
+  }
   if (!entry->running) { // another thread may have been as fast
     entry->running = makePass(head.pass, head.terms, graphs_.open(head.pass, head.terms), entry);
     if (entry->discovery && entry->discovery->pass() == head.pass) {
@@ -164,12 +173,35 @@ void PassTable::forgetAll(const std::string& why) {
   std::vector<int64_t> contexts;
   {
     MutexLock lock(mutex_);
+    closed_ = why;
     for (const auto& [context, entry] : contexts_) {
       contexts.push_back(context);
     }
   }
   for (const int64_t context : contexts) {
     forget(context, why);
+  }
+}
+
+void PassTable::rootLost(WorkerId root) {
+  std::vector<ContextPtr> entries;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [context, entry] : contexts_) {
+      entries.push_back(entry);
+    }
+  }
+  for (const ContextPtr& entry : entries) {
+    std::shared_ptr<Pass> pass;
+    {
+      MutexLock lock(entry->mutex);
+      pass = entry->running;
+    }
+    if (pass && pass->id().root == root) {
+      pass->abort(Error(
+          ErrorCode::passFailed,
+          network_.describe(root) + ", which started the backward pass, was lost"));
+    }
   }
 }
 
@@ -190,6 +222,7 @@ void PassTable::gradients(
 void PassTable::resume(const PassId& id, const Pass::Reply& reply) {
   const ContextPtr entry = find(id.context);
   std::shared_ptr<Pass> pass;
+  std::shared_ptr<Discovery> done; // destroyed unlocked
   std::set<int64_t> reached;
   if (entry) {
     MutexLock lock(entry->mutex);
@@ -199,7 +232,7 @@ void PassTable::resume(const PassId& id, const Pass::Reply& reply) {
     if (entry->discovery && entry->discovery->pass() == id) {
       reached = entry->discovery->reached();
       if (hasEnded(*entry, id)) {
-        entry->discovery = nullptr; // nobody comes back for it
+        done = std::move(entry->discovery); // nobody comes back for it
       }
     }
   }
@@ -224,9 +257,11 @@ std::set<int64_t> PassTable::reached(const PassId& id) {
 
 std::shared_ptr<Discovery> PassTable::discoveryOf(const PassId& id) {
   const ContextPtr entry = findOrAdd(id.context);
+  std::shared_ptr<Discovery> former; // destroyed unlocked
   MutexLock lock(entry->mutex);
   if (!entry->discovery || entry->discovery->pass() != id) {
-    entry->discovery = std::make_shared<Discovery>(id, graphs_.walk(id.context));
+    former =
+        std::exchange(entry->discovery, std::make_shared<Discovery>(id, graphs_.walk(id.context)));
   }
   return entry->discovery;
 }
@@ -275,7 +310,8 @@ void PassTable::askOn(const PassId& id, const Discovery::Next& next, const Disco
 
 // ---- ending a pass that has failed --------------------------------------------------------------
 
-void PassTable::endPass(const PassId& id, const EndReply& reply) {
+void PassTable::endPass(const EndRequest& request, WorkerId caller, const EndReply& reply) {
+  const PassId& id = request.pass;
   std::shared_ptr<Pass> pass;
   try {
     const ContextPtr entry = findOrAdd(id.context);
@@ -291,8 +327,7 @@ void PassTable::endPass(const PassId& id, const EndReply& reply) {
     }
     told = id.number;
     auto& last =
-        entry->ended
-            [id.root]; // also where nothing has come of it yet: gradients may be on their way
+        entry->ended[id.root]; // also where nothing has come of it: gradients may be on their way
     last = std::max(last, id.number);
   } catch (const std::exception&) { // the context has been released here
     reply({});
@@ -304,24 +339,30 @@ void PassTable::endPass(const PassId& id, const EndReply& reply) {
         ErrorCode::passFailed,
         "the backward pass was ended by its root, " + network_.describe(id.root)));
   }
-  tellOn(id, std::move(here), reply);
+  tellOn(request, caller, std::move(here), reply);
 }
 
-void PassTable::tellOn(const PassId& id, PassEnded here, const EndReply& reply) {
+// Whoever is told tells on, within less time: what comes back too late for the one in between is lost.
+void PassTable::tellOn(
+    const EndRequest& request, WorkerId caller, PassEnded here, const EndReply& reply) {
   const auto answers = std::make_shared<Gathering<PassEnded>>(
       [reply](const Error&, PassEnded ended) { reply(std::move(ended)); });
-  for (const WorkerId worker : graphs_.knownWorkers(id.context)) {
-    if (worker == network_.self()) {
+  const EndRequest next{request.pass, request.limit * 2 / 3};
+  for (const WorkerId worker : graphs_.knownWorkers(request.pass.context)) {
+    if (worker == network_.self() || worker == caller) {
       continue;
     }
     answers->expect();
     network_.request(
-        worker, PassRequest::endPass, encode(id), kEndPassLimit,
-        [answers](const Error& error, const std::vector<char>& body) {
+        worker, PassRequest::endPass, encode(next), next.limit,
+        [self = shared_from_this(), worker, next, answers](
+            const Error& error, const std::vector<char>& body) {
           PassEnded ended;
-          if (!error) {
-            read(body, decodePassEnded, ended);
-          } // otherwise it is gone, and its part of the pass with it
+          if (error) {
+            self->tellAll(next, worker);
+          } else {
+            (void)read(body, decodePassEnded, ended);
+          }
           answers->arrived({}, [&](PassEnded& all) {
             all.waiting.insert(all.waiting.end(), ended.waiting.begin(), ended.waiting.end());
           });
@@ -330,6 +371,17 @@ void PassTable::tellOn(const PassId& id, PassEnded here, const EndReply& reply) 
   answers->arrived({}, [&](PassEnded& all) {
     all.waiting.insert(all.waiting.begin(), here.waiting.begin(), here.waiting.end());
   });
+}
+
+// Where a worker does not answer, nobody knows whom it would have told. The failure does not wait for these.
+void PassTable::tellAll(const EndRequest& request, WorkerId silent) {
+  for (const WorkerId worker : network_.peers()) {
+    if (worker != silent) {
+      network_.request(
+          worker, PassRequest::endPass, encode(request), request.limit,
+          [](const Error&, const std::vector<char>&) {});
+    }
+  }
 }
 
 } // namespace torchwire

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -44,7 +46,7 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
       EXCLUDES(mutex_);
   void discover(const DiscoverRequest& request, const DiscoveryReply& reply) EXCLUDES(mutex_);
   void resume(const PassId& id, const Pass::Reply& reply) EXCLUDES(mutex_);
-  void endPass(const PassId& id, const EndReply& reply) EXCLUDES(mutex_);
+  void endPass(const EndRequest& request, WorkerId caller, const EndReply& reply) EXCLUDES(mutex_);
 
   /// Finds the exact set of a pass whose root is here, on all workers that it reaches.
   void discoverFrom(const Root& root, const DiscoveryReply& reply) EXCLUDES(mutex_);
@@ -57,7 +59,11 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
   /// The context is gone from this worker: ends its pass.
   void forget(int64_t context, const std::string& why) EXCLUDES(mutex_);
 
+  /// This worker shuts down: ends all passes and lets none begin.
   void forgetAll(const std::string& why) EXCLUDES(mutex_);
+
+  /// A worker is gone: ends the passes that it has started.
+  void rootLost(WorkerId root) EXCLUDES(mutex_);
 
   size_t passesStarted() const {
     return started_.load();
@@ -86,13 +92,21 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
   static void over(const ContextPtr& context, const PassId& id, const Error& error);
   std::shared_ptr<Discovery> discoveryOf(const PassId& id) EXCLUDES(mutex_);
   void askOn(const PassId& id, const Discovery::Next& next, const DiscoveryReply& reply);
-  void tellOn(const PassId& id, PassEnded here, const EndReply& reply);
+  void tellOn(const EndRequest& request, WorkerId caller, PassEnded here, const EndReply& reply);
+  void tellAll(const EndRequest& request, WorkerId silent);
 
   GraphSource& graphs_;
   PassNetwork& network_;
-  std::atomic<uint64_t> started_{0}; // also the number of the last pass whose root is here
+  std::atomic<uint64_t> started_{0};
+  // Of the last pass whose root is here. Begins with the time, so that a worker which takes the place of one that left
+  // does not count from below it.
+  std::atomic<uint64_t> lastNumber_{
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                std::chrono::system_clock::now().time_since_epoch())
+                                .count())};
   Mutex mutex_;
   std::unordered_map<int64_t, ContextPtr> contexts_ GUARDED_BY(mutex_);
+  std::optional<std::string> closed_ GUARDED_BY(mutex_); // why no pass begins any more
 };
 
 } // namespace torchwire

@@ -53,7 +53,7 @@ struct ResetGraphTask {
 template struct PrivateMember<
     ResetGraphTask, &torch::distributed::autograd::DistAutogradContext::resetGraphTask>;
 
-// Recv functions leave the futures of their requests in the context; torchwire has counted them already.
+// Recv functions leave futures in the context, one for each request. They say nothing (Agent::send).
 struct ClearOutstandingRpcs {
   friend auto pointerTo(ClearOutstandingRpcs);
 };

@@ -8,6 +8,14 @@ namespace {
 
 namespace py = pybind11;
 
+bool isFinalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
 class PythonThreadState {
  public:
   PythonThreadState() {
@@ -16,7 +24,8 @@ class PythonThreadState {
     }
   }
   ~PythonThreadState() {
-    if (state_ != nullptr && Py_IsInitialized() != 0) {
+    if (state_ != nullptr && Py_IsInitialized() != 0 &&
+        !isFinalizing()) { // else Python has ended it
       PyEval_RestoreThread(state_);
       PyThreadState_Clear(state_);
       PyThreadState_DeleteCurrent();

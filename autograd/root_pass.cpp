@@ -8,6 +8,13 @@ namespace torchwire {
 
 using std::chrono::milliseconds;
 
+namespace {
+
+// The pass has failed and its root waits to say so: no reason to wait long for a worker that does not answer.
+constexpr milliseconds kEndPassLimit{3000};
+
+} // namespace
+
 RootPass::RootPass(
     std::shared_ptr<PassTable> table, PassNetwork& network, PassTable::Root root,
     milliseconds timeout, Done done)
@@ -18,11 +25,10 @@ RootPass::RootPass(
       done_(std::move(done)) {}
 
 void RootPass::start() {
-  network_.soon([self = shared_from_this()] {
-    self->root_.pass->run(
-        {[self](int64_t waiting) { self->onIdle(waiting); },
-         [self](const Error& error) { self->fail(error); }});
-  });
+  root_.pass->prepare(
+      {[self = shared_from_this()](int64_t waiting) { self->onIdle(waiting); },
+       [self = shared_from_this()](const Error& error) { self->fail(error); }});
+  network_.soon([pass = root_.pass] { pass->run(); });
 }
 
 // True for the first who knows how the pass ends.
@@ -124,7 +130,7 @@ void RootPass::failStuck() {
 }
 
 void RootPass::endEverywhere(const std::function<void(PassEnded)>& then) {
-  table_->endPass(root_.pass->id(), then);
+  table_->endPass({root_.pass->id(), kEndPassLimit}, network_.self(), then);
 }
 
 Error RootPass::explain(const PassEnded& ended) const {

@@ -124,6 +124,10 @@ std::optional<std::string> TorchEngine::describePass(int64_t contextId) {
       std::to_string(pass->waiting()) + " send functions wait";
 }
 
+void TorchEngine::peerLost(WorkerId peer) {
+  passes_->rootLost(peer);
+}
+
 void TorchEngine::shutDown() {
   passes_->forgetAll(describe(self()) + " shut its RPC agent down during the backward pass");
 }
@@ -165,7 +169,7 @@ void TorchEngine::track(const std::shared_ptr<Pass>& pass, const FuturePtr& futu
 
 // ---- requests of other engines ------------------------------------------------------------------
 
-TorchEngine::FuturePtr TorchEngine::serve(const Message& request) {
+TorchEngine::FuturePtr TorchEngine::serve(WorkerId caller, const Message& request) {
   switch (static_cast<int>(request.type())) { // PyTorch's enumeration does not have these
     case own_messages::kGradients:
       return serveGradients(request);
@@ -174,7 +178,7 @@ TorchEngine::FuturePtr TorchEngine::serve(const Message& request) {
     case own_messages::kResume:
       return serveResume(request);
     case own_messages::kEndPass:
-      return serveEndPass(request);
+      return serveEndPass(caller, request);
     default:
       throw std::runtime_error("not a request to the engine: " + std::to_string(request.type()));
   }
@@ -207,9 +211,9 @@ TorchEngine::FuturePtr TorchEngine::serveResume(const Message& request) {
   return future;
 }
 
-TorchEngine::FuturePtr TorchEngine::serveEndPass(const Message& request) {
+TorchEngine::FuturePtr TorchEngine::serveEndPass(WorkerId caller, const Message& request) {
   auto future = openFuture();
-  passes_->endPass(decodePassId(request.payload()), [future](const PassEnded& ended) {
+  passes_->endPass(decodeEndRequest(request.payload()), caller, [future](const PassEnded& ended) {
     complete(*future, encode(ended), own_messages::kPassEnded);
   });
   return future;
@@ -262,6 +266,16 @@ std::string TorchEngine::describe(WorkerId worker) const {
   } catch (const std::exception&) { // it has left the group
     return "the worker with rank " + std::to_string(worker);
   }
+}
+
+std::vector<WorkerId> TorchEngine::peers() const {
+  std::vector<WorkerId> others;
+  for (const auto& worker : agent_.getWorkerInfos()) {
+    if (worker.id_ != self()) {
+      others.push_back(worker.id_);
+    }
+  }
+  return others;
 }
 
 void TorchEngine::request(

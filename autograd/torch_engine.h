@@ -48,16 +48,19 @@ class TorchEngine final : public Engine, private GraphSource, private PassNetwor
   static void track(const std::shared_ptr<Pass>& pass, const FuturePtr& future);
 
   /// Serves the requests between engines (own_messages.h) on the calling thread, one of the pool's.
-  FuturePtr serve(const Message& request);
+  FuturePtr serve(WorkerId caller, const Message& request);
 
-  /// Ends all passes. Whoever waits for one gets an error.
+  /// A worker is gone: ends the passes that it has started.
+  void peerLost(WorkerId peer);
+
+  /// Ends all passes. Whoever waits for one gets an error. None begins any more.
   void shutDown();
 
  private:
   FuturePtr serveGradients(const Message& request);
   FuturePtr serveDiscover(const Message& request);
   FuturePtr serveResume(const Message& request);
-  FuturePtr serveEndPass(const Message& request);
+  FuturePtr serveEndPass(WorkerId caller, const Message& request);
 
   // GraphSource
   bool has(int64_t context) override;
@@ -68,6 +71,7 @@ class TorchEngine final : public Engine, private GraphSource, private PassNetwor
   // PassNetwork
   WorkerId self() const override;
   std::string describe(WorkerId worker) const override;
+  std::vector<WorkerId> peers() const override;
   void request(
       WorkerId to, PassRequest kind, std::vector<char> body, std::chrono::milliseconds limit,
       Answer answer) override;

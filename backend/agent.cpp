@@ -17,6 +17,7 @@
 #include "backend/own_messages.h"
 #include "backend/peer_watch.h"
 #include "backend/random.h"
+#include "backend/response.h"
 #include "backend/tensorpipe_link.h"
 #include "cuda/devices.h"
 #include "rref/owner_watch.h"
@@ -34,6 +35,10 @@ constexpr milliseconds kGoodbyePatience{2000};
 constexpr milliseconds kWaitSlice{200};
 // Workers of a group start minutes apart on a busy cluster, whatever their time-out for calls is.
 constexpr milliseconds kShortestWaitForGroup{60000};
+
+// Not num_worker_threads: a hook may start a pass in another context and wait for it, which takes a thread for each level. Only
+// those are started that are needed at a time.
+constexpr size_t kMostEvaluations = 256;
 
 milliseconds fromSeconds(float seconds) {
   const float longest = 1e9F; // seconds: some 30 years, which a time point can still be moved by
@@ -95,13 +100,14 @@ Agent::Agent(
       self_(id),
       requests_(options_.numWorkerThreads, "torchwire_work"),
       control_(options_.numWorkerThreads, "torchwire_ctrl"),
+      evaluations_(kMostEvaluations, "torchwire_grad"),
       completions_(options_.numWorkerThreads, "torchwire_done"),
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
       rrefs_(std::make_shared<RRefService>(dispatcher_)),
       calls_(std::make_shared<CallTable>(timer_)),
       directory_(workerInfo_),
       engine_(std::make_shared<TorchEngine>(
-          *this, control_, timer_, options_.backwardMode == BackwardMode::smart)),
+          *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
       contexts_(*this, engine_) {
   rrefs_->serve(dispatcher_);
   cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
@@ -119,7 +125,7 @@ void Agent::registerHandlers() {
   using namespace own_messages;
   for (const auto type : {kGradients, kDiscover, kResume, kEndPass}) {
     dispatcher_.handleOwn(
-        type, [this](WorkerId, Message& request) { return engine_->serve(request); });
+        type, [this](WorkerId caller, Message& request) { return engine_->serve(caller, request); });
   }
   using rpc::MessageType;
   using rpc::RpcCommandBase;
@@ -196,8 +202,7 @@ void Agent::openLinks(const GroupKey& key) {
       *context_, timer_, std::move(events), LinkManager::Limits());
   server_ = std::make_shared<Server>(
       dispatcher_,
-      requests_,
-      control_,
+      [this](uint32_t messageType) -> WorkerPool& { return poolOf(messageType); },
       [links = links_, calls = calls_, self = self_](WorkerId caller, OutgoingFrame frame) {
         if (caller == self) {
           IncomingFrame response = loopBack(std::move(frame));
@@ -247,6 +252,13 @@ void Agent::introduceToPeers() {
   waiting->none.wait(lock, [&] { return waiting->count == 0; }); // dials have their own deadlines
 }
 
+WorkerPool& Agent::poolOf(uint32_t messageType) {
+  if (own_messages::isEvaluation(messageType)) {
+    return evaluations_;
+  }
+  return isControl(messageType) ? control_ : requests_;
+}
+
 // ---- calls of this worker -----------------------------------------------------------------------
 
 c10::intrusive_ptr<rpc::JitFuture> Agent::send(
@@ -283,6 +295,11 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     TorchEngine::track(pass, call.future);
   }
   transmit(to.id_, callId, std::move(frame));
+  if (pass) {
+    // Nothing for libtorch to wait for or to fail by: the pass does both, and its context may be gone by then.
+    return completed(c10::make_intrusive<Message>(
+        std::vector<char>(), std::vector<at::Tensor>(), own_messages::kGradientsDone));
+  }
   return call.future;
 }
 
@@ -347,6 +364,7 @@ void Agent::onPeerLost(WorkerId peer, const Error& error) {
     rrefs_->forgetWorker(peer);
   }
   calls_->failPeer(peer, error);
+  control_.run([engine = engine_, peer] { engine->peerLost(peer); });
   if (error.code() == ErrorCode::peerLeft) {
     // Not on a broken link, and not when a dial fails either: from here a network that is cut looks like a process that
     // has died, and a worker that comes back goes on with its contexts. Elsewhere than here, since graphs are freed.
@@ -456,6 +474,7 @@ void Agent::shutdownImpl() {
   calls_->failAll(error);
   requests_.join();
   control_.join();
+  evaluations_.join();
   completions_.join();
 }
 

@@ -118,6 +118,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
 
   void registerHandlers();
 
+  WorkerPool& poolOf(uint32_t messageType);
+
   // Starting.
   GroupKey agreeOnKey();
   void openLinks(const GroupKey& key);
@@ -153,6 +155,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   Timer timer_;
   WorkerPool requests_;
   WorkerPool control_; // apart from requests_: what a handler waits for must not wait behind handlers
+  // Apart from control_: functions and hooks of a backward pass may block, and wait for what that serves.
+  WorkerPool evaluations_;
   WorkerPool completions_; // apart from requests_: a handler that waits for a call must not starve it
   Dispatcher& dispatcher_; // the base class owns it
   const std::shared_ptr<RRefService> rrefs_;

@@ -45,6 +45,11 @@ constexpr MessageType kResume = detail::request(0x84);
 constexpr MessageType kResumed = detail::response(0x85);
 constexpr MessageType kEndPass = detail::request(0x86);
 constexpr MessageType kPassEnded = detail::response(0x87);
+/// Whether serving a request runs autograd functions and hooks of the user's.
+constexpr bool isEvaluation(uint32_t messageType) {
+  return messageType == static_cast<uint32_t>(kGradients) ||
+      messageType == static_cast<uint32_t>(kResume);
+}
 constexpr MessageType kCreationSite = detail::request(0x90);
 constexpr MessageType kHoldersRequest = detail::request(0x92);
 constexpr MessageType kHoldersReply = detail::response(0x93);

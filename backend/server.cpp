@@ -33,16 +33,12 @@ OutgoingFrame encodeResult(rpc::JitFuture& result) {
 
 } // namespace
 
-Server::Server(
-    const Dispatcher& dispatcher, WorkerPool& requests, WorkerPool& control, Respond respond)
-    : dispatcher_(dispatcher),
-      requests_(requests),
-      control_(control),
-      respond_(std::move(respond)) {}
+Server::Server(const Dispatcher& dispatcher, PoolOf poolOf, Respond respond)
+    : dispatcher_(dispatcher), poolOf_(std::move(poolOf)), respond_(std::move(respond)) {}
 
 bool Server::serve(WorkerId caller, IncomingFrame frame) {
   ++metrics_.active;
-  WorkerPool& pool = isControl(headerOf(frame).messageType) ? control_ : requests_;
+  WorkerPool& pool = poolOf_(headerOf(frame).messageType);
   const bool accepted =
       pool.run([self = shared_from_this(), caller, frame = std::move(frame)]() mutable {
         self->run(caller, std::move(frame));

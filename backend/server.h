@@ -22,8 +22,11 @@ class Server : public std::enable_shared_from_this<Server> {
   /// Sends a response frame to the caller, or drops it when the caller is gone.
   using Respond = std::function<void(WorkerId caller, OutgoingFrame)>;
 
+  /// Where a request runs, by its type.
+  using PoolOf = std::function<WorkerPool&(uint32_t messageType)>;
+
   /// `dispatcher` and the pools are used by serve() and by tasks of the pools only.
-  Server(const Dispatcher& dispatcher, WorkerPool& requests, WorkerPool& control, Respond respond);
+  Server(const Dispatcher& dispatcher, PoolOf poolOf, Respond respond);
 
   /// Runs the request in `frame` soon.
   /// False when the pool has ended: the request is dropped.
@@ -42,8 +45,7 @@ class Server : public std::enable_shared_from_this<Server> {
   void answer(WorkerId caller, uint64_t callId, JitFuture& result);
 
   const Dispatcher& dispatcher_;
-  WorkerPool& requests_;
-  WorkerPool& control_;
+  const PoolOf poolOf_;
   const Respond respond_;
   ServerMetrics metrics_;
 };

@@ -187,10 +187,14 @@ void RRefService::runCreation(const RRefId& rref, const ForkId& fork, const RunF
     auto owner = ownerOf(rref, fork, value->elementType());
     ledger_.entered(forkId);
     value->addCallback([self = shared_from_this(), owner, forkId](JitFuture& done) {
-      if (done.hasError()) {
-        owner->setError(done.exception_ptr());
-      } else {
-        owner->setValue(done.value());
+      try {
+        if (done.hasError()) {
+          owner->setError(done.exception_ptr());
+        } else {
+          owner->setValue(done.value());
+        }
+      } catch (const std::exception&) { // an RRef of another type than its value, say
+        owner->setError(std::current_exception());
       }
       self->ledger_.finished(forkId);
     });

@@ -37,7 +37,7 @@ Port::Port(
     const GroupKey& key,
     std::unique_ptr<PortKind> kind,
     std::string address)
-    : loop_(std::move(loop)), key_(key), kind_(std::move(kind)), address_(std::move(address)) {}
+    : kept_(std::move(loop)), loop_(*kept_), key_(key), kind_(std::move(kind)), address_(std::move(address)) {}
 
 std::shared_ptr<Port> Port::open(
     std::shared_ptr<Loop> loop,
@@ -48,10 +48,10 @@ std::shared_ptr<Port> Port::open(
   std::shared_ptr<Port> port(
       new Port(std::move(loop), key, std::move(kind), std::move(address)), [](Port* last) {
         // What it holds is the loop's; but the loop's last pointer must not go on its own thread.
-        const std::shared_ptr<Loop> loop = std::move(last->loop_);
+        const std::shared_ptr<Loop> loop = std::move(last->kept_);
         loop->post([last] { delete last; }); // NOLINT(cppcoreguidelines-owning-memory)
       });
-  port->loop_->post([port, listeningSocket] { port->openDoor(listeningSocket); });
+  port->loop_.post([port, listeningSocket] { port->openDoor(listeningSocket); });
   return port;
 }
 
@@ -62,7 +62,7 @@ void Port::openDoor(int listeningSocket) {
   events.hasLane = [this](uint8_t lane) { return lanes_.contains(lane); };
   events.admitted = [this](Door::Admitted admitted) { admit(std::move(admitted)); };
   door_ = std::make_unique<Door>(
-      *loop_, listeningSocket, key_, kind_->medium(), kind_->memorySize(), std::move(events));
+      loop_, listeningSocket, key_, kind_->medium(), kind_->memorySize(), std::move(events));
 }
 
 std::string Port::addressOf(uint8_t lane) const {
@@ -79,7 +79,7 @@ void Port::setLane(uint8_t lane, Newcomer newcomer) {
 
 void Port::admit(Door::Admitted admitted) {
   std::unique_ptr<Stream> stream =
-      kind_->makeStream(*loop_, admitted.socket, std::move(admitted.memory), false);
+      kind_->makeStream(loop_, admitted.socket, std::move(admitted.memory), false);
   const auto lane = lanes_.find(admitted.lane);
   if (lane != lanes_.end()) { // else it was closed during the handshake
     const Newcomer newcomer = lane->second;
@@ -98,7 +98,7 @@ void Port::dial(const std::string& address, Dialled dialled) {
   }
   const uint64_t number = nextDialler_++;
   auto dialler = std::make_unique<Dialler>(
-      *loop_,
+      loop_,
       key_,
       *target,
       [this, number, dialled = std::move(dialled)](const Error& error, Dialler::Reached reached) {
@@ -115,7 +115,7 @@ void Port::onDialled(
   if (error) {
     dialled(error, nullptr);
   } else {
-    dialled(error, kind_->makeStream(*loop_, reached.socket, std::move(reached.memory), true));
+    dialled(error, kind_->makeStream(loop_, reached.socket, std::move(reached.memory), true));
   }
 }
 

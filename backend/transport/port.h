@@ -51,7 +51,7 @@ class Port : public std::enable_shared_from_this<Port> {
   Port& operator=(const Port&) = delete;
 
   const std::shared_ptr<Loop>& loop() const {
-    return loop_;
+    return kept_;
   }
   const PortKind& kind() const {
     return *kind_;
@@ -77,7 +77,8 @@ class Port : public std::enable_shared_from_this<Port> {
   void admit(Door::Admitted admitted);
   void onDialled(uint64_t number, const Error& error, Dialler::Reached reached, const Dialled& dialled);
 
-  std::shared_ptr<Loop> loop_; // changes at the end only
+  std::shared_ptr<Loop> kept_; // given up at the end, by whoever held the port last
+  Loop& loop_; // the same: the loop may use it at that moment
   const GroupKey key_;
   const std::unique_ptr<PortKind> kind_;
   const std::string address_;

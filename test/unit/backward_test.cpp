@@ -205,3 +205,51 @@ TEST_CASE("A pass waits for functions on other threads", "[backward]") {
   --graph->devices();
   CHECK_FALSE(result.get());
 }
+
+TEST_CASE("A pass that is ended before it runs says so", "[backward]") {
+  StandInWorkers workers(oneHop(false), {});
+  std::promise<Error> over;
+  workers.start(
+      0, true, milliseconds(0), [&](const Error& error) { over.set_value(error); },
+      [&](StandInGraph&) {
+        workers.table(0).forget(StandInWorkers::kContext, "the context was released");
+      });
+  CHECK_THAT(over.get_future().get().message(), Catch::Contains("released"));
+  CHECK(workers.open() == 0);
+}
+
+TEST_CASE("No pass begins on a worker that has shut down", "[backward]") {
+  StandInWorkers workers(oneHop(false), {});
+  workers.table(0).forgetAll("worker '0' shut down");
+  CHECK_THROWS_WITH(
+      workers.start(0, true, milliseconds(0), [](const Error&) {}), Catch::Contains("shut down"));
+}
+
+TEST_CASE("A root that is lost leaves its context to others", "[backward_failure]") {
+  StandInWorkers workers(oneHop(true), {});
+  workers.start(0, false, milliseconds(0), [](const Error&) {});
+  while (!workers.table(1).running(StandInWorkers::kContext)) {
+    std::this_thread::yield();
+  }
+  workers.table(1).rootLost(0);
+  CHECK_FALSE(workers.table(1).running(StandInWorkers::kContext));
+  workers.table(0).forgetAll("the end of the test");
+}
+
+TEST_CASE("Gradients of an older pass do not disturb a newer one", "[backward]") {
+  StandInWorkers workers(oneHop(true), {});
+  workers.start(0, false, milliseconds(0), [](const Error&) {});
+  std::shared_ptr<Pass> newer;
+  while (!newer) {
+    newer = workers.table(1).running(StandInWorkers::kContext);
+  }
+  GradientsHead old{newer->id(), newer->terms(), 101};
+  --old.pass.number;
+  std::promise<Error> answer;
+  workers.table(1).gradients(
+      old, [] {}, [&](const Error& error, const Report&) { answer.set_value(error); });
+  CHECK(answer.get_future().get());
+  CHECK(workers.table(1).running(StandInWorkers::kContext) == newer);
+  workers.table(0).forgetAll("the end of the test");
+  workers.table(1).forgetAll("the end of the test");
+}

@@ -177,6 +177,16 @@ std::vector<WorkerId> StandInWorker::knownWorkers(int64_t) {
   return {known.begin(), known.end()};
 }
 
+std::vector<WorkerId> StandInWorker::peers() const {
+  std::vector<WorkerId> others;
+  for (size_t worker = 0; worker < all_.program_.parts.size(); ++worker) {
+    if (static_cast<WorkerId>(worker) != id_) {
+      others.push_back(static_cast<WorkerId>(worker));
+    }
+  }
+  return others;
+}
+
 void StandInWorker::request(
     WorkerId to, PassRequest kind, std::vector<char> body, milliseconds, Answer answer) {
   ++all_.ownRequests_;
@@ -186,13 +196,14 @@ void StandInWorker::request(
   }
   all_.post([this, to, kind, body = std::move(body), answer = std::move(answer)] {
     all_.workers_[static_cast<size_t>(to)]->serve(
-        kind, body, [this, answer](const Error& error, std::vector<char> result) {
+        id_, kind, body, [this, answer](const Error& error, std::vector<char> result) {
           all_.post([answer, error, result = std::move(result)] { answer(error, result); });
         });
   });
 }
 
-void StandInWorker::serve(PassRequest kind, const std::vector<char>& body, const Answer& answer) {
+void StandInWorker::serve(
+    WorkerId caller, PassRequest kind, const std::vector<char>& body, const Answer& answer) {
   switch (kind) {
     case PassRequest::discover:
       table_->discover(decodeDiscoverRequest(body), encoded<Discovered>(answer));
@@ -201,8 +212,9 @@ void StandInWorker::serve(PassRequest kind, const std::vector<char>& body, const
       table_->resume(decodePassId(body), encoded<Report>(answer));
       return;
     case PassRequest::endPass:
-      table_->endPass(
-          decodePassId(body), [answer](const PassEnded& ended) { answer({}, encode(ended)); });
+      table_->endPass(decodeEndRequest(body), caller, [answer](const PassEnded& ended) {
+        answer({}, encode(ended));
+      });
       return;
   }
 }

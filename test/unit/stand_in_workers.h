@@ -116,6 +116,7 @@ class StandInWorker final : public GraphSource, public PassNetwork {
   WorkerId self() const override {
     return id_;
   }
+  std::vector<WorkerId> peers() const override;
   std::string describe(WorkerId worker) const override {
     return "worker '" + std::to_string(worker) + "'";
   }
@@ -126,7 +127,8 @@ class StandInWorker final : public GraphSource, public PassNetwork {
   void soon(Task task) override;
 
  private:
-  void serve(PassRequest kind, const std::vector<char>& body, const Answer& answer);
+  void serve(
+      WorkerId caller, PassRequest kind, const std::vector<char>& body, const Answer& answer);
 
   StandInWorkers& all_;
   const WorkerId id_;
