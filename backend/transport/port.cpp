@@ -33,18 +33,17 @@ LaneAddress splitLane(const std::string& text) {
 } // namespace
 
 Port::Port(
-    std::shared_ptr<Loop> loop,
-    const GroupKey& key,
-    std::unique_ptr<PortKind> kind,
+    std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<PortKind> kind,
     std::string address)
-    : kept_(std::move(loop)), loop_(*kept_), key_(key), kind_(std::move(kind)), address_(std::move(address)) {}
+    : kept_(std::move(loop)),
+      loop_(*kept_),
+      key_(key),
+      kind_(std::move(kind)),
+      address_(std::move(address)) {}
 
 std::shared_ptr<Port> Port::open(
-    std::shared_ptr<Loop> loop,
-    const GroupKey& key,
-    std::unique_ptr<PortKind> kind,
-    int listeningSocket,
-    std::string address) {
+    std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<PortKind> kind,
+    int listeningSocket, std::string address) {
   std::shared_ptr<Port> port(
       new Port(std::move(loop), key, std::move(kind), std::move(address)), [](Port* last) {
         // What it holds is the loop's; but the loop's last pointer must not go on its own thread.
@@ -98,9 +97,7 @@ void Port::dial(const std::string& address, Dialled dialled) {
   }
   const uint64_t number = nextDialler_++;
   auto dialler = std::make_unique<Dialler>(
-      loop_,
-      key_,
-      *target,
+      loop_, key_, *target,
       [this, number, dialled = std::move(dialled)](const Error& error, Dialler::Reached reached) {
         onDialled(number, error, std::move(reached), dialled);
       });
