@@ -4,7 +4,7 @@
 namespace torchwire {
 
 enum class BackwardMode {
-  smart, // finds out first which send functions the roots reach
+  smart, // when it is stuck, finds out which send functions the roots reach
   fast, // takes for granted that the roots reach all of them
 };
 

@@ -93,9 +93,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         one and the others find it in the store. docs/security.md says what each protects from.
     keepalive_interval: seconds after which a silent TCP connection is probed; a peer that does not answer for twice
         as long is taken for gone. Default 10, at least 2; 0 means never.
-    backward_mode: how a distributed backward pass that begins here finds out what it reaches. "smart", the default,
-        looks first, so that results which the roots do not use cost nothing; "fast" takes for granted that the roots
-        use the results of all calls in the context, and fails at the time-out when they do not.
+    backward_mode: what a distributed backward pass that begins here does when its roots do not use the results of all
+        calls in the context. "smart", the default, finds out which they use once the pass comes to a stop, and goes on
+        without the others; "fast" fails at the time-out.
     record_creation_site: whether `rpc.remote` and `rpc.RRef` record where in the program they are called, for
         `torchwire.rrefs()` and the report of leaked RRefs. Default False; costs each of them a message.
     _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them and
