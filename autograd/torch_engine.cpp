@@ -11,6 +11,7 @@
 #include "autograd/private_members.h"
 #include "autograd/root_pass.h"
 #include "backend/own_messages.h"
+#include "backend/response.h"
 
 namespace torchwire {
 namespace {
@@ -22,13 +23,6 @@ using torch::distributed::autograd::PropagateGradientsReq;
 
 c10::intrusive_ptr<rpc::JitFuture> openFuture() {
   return c10::make_intrusive<rpc::JitFuture>(at::AnyClassType::get());
-}
-
-void complete(rpc::JitFuture& future, std::vector<char> body, rpc::MessageType type) {
-  auto message =
-      c10::make_intrusive<rpc::Message>(std::move(body), std::vector<at::Tensor>(), type);
-  future.markCompleted(
-      at::IValue(std::move(message)), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
 }
 
 void fail(rpc::JitFuture& future, const Error& error) {
@@ -43,7 +37,7 @@ std::function<void(const Error&, const Result&)> replyTo(
     if (error) {
       fail(*future, error);
     } else {
-      complete(*future, encode(result), type);
+      complete(*future, messageOf(encode(result), type));
     }
   };
 }
@@ -214,7 +208,7 @@ TorchEngine::FuturePtr TorchEngine::serveResume(const Message& request) {
 TorchEngine::FuturePtr TorchEngine::serveEndPass(WorkerId caller, const Message& request) {
   auto future = openFuture();
   passes_->endPass(decodeEndRequest(request.payload()), caller, [future](const PassEnded& ended) {
-    complete(*future, encode(ended), own_messages::kPassEnded);
+    complete(*future, messageOf(encode(ended), own_messages::kPassEnded));
   });
   return future;
 }
@@ -286,8 +280,7 @@ void TorchEngine::request(
         limit == milliseconds(0) ? rpc::kUnsetRpcTimeout : static_cast<float>(limit.count()) / 1000;
     future = agent_.send(
         agent_.getWorkerInfo(static_cast<rpc::worker_id_t>(to)),
-        c10::make_intrusive<Message>(std::move(body), std::vector<at::Tensor>(), typeOf(kind)),
-        seconds);
+        messageOf(std::move(body), typeOf(kind)), seconds);
   } catch (const std::exception& e) {
     answer(Error(ErrorCode::passFailed, e.what()), {});
     return;

@@ -297,8 +297,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   transmit(to.id_, callId, std::move(frame));
   if (pass) {
     // Nothing for libtorch to wait for or to fail by: the pass does both, and its context may be gone by then.
-    return completed(c10::make_intrusive<Message>(
-        std::vector<char>(), std::vector<at::Tensor>(), own_messages::kGradientsDone));
+    return completed(messageOf({}, own_messages::kGradientsDone));
   }
   return call.future;
 }

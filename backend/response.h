@@ -26,6 +26,13 @@ inline at::TypePtr messageType() {
   return c10::getCustomClassType<c10::intrusive_ptr<torch::distributed::rpc::Message>>();
 }
 
+/// A message that carries no tensors.
+inline c10::intrusive_ptr<torch::distributed::rpc::Message> messageOf(
+    std::vector<char> body, torch::distributed::rpc::MessageType type) {
+  return c10::make_intrusive<torch::distributed::rpc::Message>(
+      std::move(body), std::vector<at::Tensor>(), type);
+}
+
 /// Completes a future of messageType().
 inline void complete(
     torch::distributed::rpc::JitFuture& future,

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "backend/response.h"
+#include "rref/context_view.h"
 
 namespace torchwire::rref {
 namespace {
@@ -53,15 +54,6 @@ void start(
     return;
   }
   engine.start(contextId, roots, retainGraph, std::move(done));
-}
-
-/// The future of what the RRef refers to, which may be yet to be created.
-c10::intrusive_ptr<rpc::JitFuture> valueOf(const rpc::RRefId& id) {
-  return rpc::RRefContext::getInstance().getOwnerRRef(id)->thenAsync(
-      [](rpc::JitFuture& owner) {
-        return rpc::fromRRefInterface(owner.value().toRRef())->getFuture();
-      },
-      at::AnyType::get());
 }
 
 Engine::Done answering(c10::intrusive_ptr<rpc::JitFuture> response) {

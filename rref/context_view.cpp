@@ -75,6 +75,14 @@ std::optional<OwnerView> ownerWith(rpc::RRefContext& context, const GlobalId& id
   return viewOf(found->second, context.*pointerTo(RRefForks()));
 }
 
+c10::intrusive_ptr<rpc::JitFuture> valueOf(const rpc::RRefId& id) {
+  return rpc::RRefContext::getInstance().getOwnerRRef(id)->thenAsync(
+      [](rpc::JitFuture& owner) {
+        return rpc::fromRRefInterface(owner.value().toRRef())->getFuture();
+      },
+      at::AnyType::get());
+}
+
 std::vector<UserView> usersOf(rpc::RRefContext& context) {
   std::vector<UserView> views;
   Kept kept; // declared before the lock, so it goes after it

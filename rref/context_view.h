@@ -46,6 +46,9 @@ std::optional<OwnerView> ownerWith(
     torch::distributed::rpc::RRefContext& context, const GlobalId& id);
 /// The forks that live on this worker.
 std::vector<UserView> usersOf(torch::distributed::rpc::RRefContext& context);
+/// The future of the value of an RRef that this worker owns, or will own once it has been created.
+c10::intrusive_ptr<torch::distributed::rpc::JitFuture> valueOf(
+    const torch::distributed::rpc::RRefId& id);
 ContextCounts countsOf(torch::distributed::rpc::RRefContext& context);
 
 } // namespace torchwire

@@ -4,6 +4,7 @@
 
 #include "backend/bytes.h"
 #include "backend/own_messages.h"
+#include "backend/response.h"
 
 namespace torchwire {
 namespace {
@@ -22,10 +23,6 @@ GlobalId readId(ByteReader& in) {
   id.createdOn = in.number<int32_t>();
   id.localId = in.number<int64_t>();
   return id;
-}
-
-MessagePtr messageOf(std::vector<char> body, rpc::MessageType type) {
-  return c10::make_intrusive<rpc::Message>(std::move(body), std::vector<at::Tensor>(), type);
 }
 
 MessagePtr listOf(const std::vector<GlobalId>& forks, rpc::MessageType type) {

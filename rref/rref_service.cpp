@@ -51,13 +51,6 @@ void tellOwner(const rpc::RRef& rref, const CreationSite& site) {
   }
 }
 
-/// The value of an RRef that this worker owns, or will own.
-Future valueOf(const rpc::RRefId& id) {
-  return context().getOwnerRRef(id)->thenAsync(
-      [](JitFuture& owner) { return rpc::fromRRefInterface(owner.value().toRRef())->getFuture(); },
-      at::AnyType::get());
-}
-
 } // namespace
 
 // ---- the forks in libtorch's books --------------------------------------------------------------
@@ -166,9 +159,7 @@ Future RRefService::create(
   auto response = c10::make_intrusive<JitFuture>(messageType());
   const bool first =
       ledger_.begin(toGlobalId(rref), toGlobalId(fork), caller, [response, rref, fork] {
-        response->markCompleted(
-            at::IValue(rpc::RemoteRet(rref, fork).toMessage()),
-            std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
+        complete(*response, rpc::RemoteRet(rref, fork).toMessage());
       });
   if (first) {
     notes_.see(toGlobalId(rref));
