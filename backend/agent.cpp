@@ -18,7 +18,7 @@
 #include "backend/peer_watch.h"
 #include "backend/random.h"
 #include "backend/response.h"
-#include "backend/tensorpipe_link.h"
+#include "backend/self_link.h"
 #include "cuda/devices.h"
 #include "rref/owner_watch.h"
 #include "rref/backward.h"
@@ -170,12 +170,15 @@ GroupKey Agent::agreeOnKey() {
   self.incarnation = randomNumber();
   self.torchVersion = torchVersion();
   self.protocolVersion = kProtocolVersion;
+  for (const auto& layer : options_.layers) {
+    self.linkOptions |= layer->linkOption();
+  }
   membership_ = std::make_unique<Membership>(
       store_, std::move(self), worldSize_, std::max(getRpcTimeout(), kShortestWaitForGroup));
   return membership_->agree(options_.secret);
 }
 
-void Agent::openLinks(const GroupKey& key) {
+TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
   chosen_ = chooseAddress(options_.bindAddress, hostOfStore(store_));
   TensorPipeOptions options;
   options.workerName = workerInfo_.name_;
@@ -190,32 +193,65 @@ void Agent::openLinks(const GroupKey& key) {
   options.channels = options_.channels;
   options.groupKey = key;
   options.keepAlive = options_.keepAlive;
-  context_ = makeTensorPipeContext(std::move(options), timer_);
+  options.layers = options_.layers;
+  return options;
+}
+
+void Agent::openLinks(const GroupKey& key) {
+  context_ = makeTensorPipeContext(linkSettings(key), timer_);
+  selfLink_ = std::make_shared<SelfLink>();
+  for (const auto& layer : options_.layers) {
+    context_ = layer->around(std::move(context_), timer_);
+    selfLink_ = layer->aroundSelf(std::move(selfLink_), timer_);
+  }
 
   LinkManager::Events events;
-  events.frame = [this](WorkerId from, IncomingFrame frame) { onFrame(from, std::move(frame)); };
+  events.frame = [this](WorkerId from, IncomingFrame frame) {
+    onFrame(*server_, *calls_, from, std::move(frame));
+  };
   events.peerLost = [this](WorkerId peer, const Error& error) { onPeerLost(peer, error); };
   if (!isStaticGroup()) {
     events.stranger = [this](const Hello& hello) { return onStranger(hello); };
   }
   links_ = std::make_shared<LinkManager>(
       *context_, timer_, std::move(events), LinkManager::Limits());
+  startServer();
+}
+
+void Agent::startServer() {
   server_ = std::make_shared<Server>(
       dispatcher_,
       [this](uint32_t messageType) -> WorkerPool& { return poolOf(messageType); },
-      [links = links_, calls = calls_, self = self_](WorkerId caller, OutgoingFrame frame) {
+      [links = links_, toSelf = selfLink_, self = self_](WorkerId caller, OutgoingFrame frame) {
+        const auto sent = [](const Error& error) {
+          if (error) {
+            log(LogLevel::info, "a response was not sent: " + error.message());
+          }
+        };
         if (caller == self) {
-          IncomingFrame response = loopBack(std::move(frame));
-          const uint64_t callId = headerOf(response).callId;
-          calls->answer(callId, self, std::move(response));
+          toSelf->send(std::move(frame), sent);
         } else {
-          links->sendIfConnected(caller, std::move(frame), [](const Error& error) {
-            if (error) {
-              log(LogLevel::info, "a response was not sent: " + error.message());
-            }
-          });
+          links->sendIfConnected(caller, std::move(frame), sent);
         }
       });
+  receiveFromSelf(selfLink_, server_, calls_, self_);
+}
+
+// Not bound to this agent: a handler may complete its future, and so answer, when the agent is gone.
+void Agent::receiveFromSelf(
+    const std::shared_ptr<Link>& link,
+    const std::shared_ptr<Server>& server,
+    const std::shared_ptr<CallTable>& calls,
+    WorkerId self) {
+  link->receive([=, weak = std::weak_ptr(link)](const Error& error, IncomingFrame frame) {
+    if (error) {
+      return; // closed
+    }
+    onFrame(*server, *calls, self, std::move(frame));
+    if (const auto same = weak.lock()) {
+      receiveFromSelf(same, server, calls, self);
+    }
+  });
 }
 
 void Agent::joinGroup(const std::string& address) {
@@ -303,17 +339,16 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
 }
 
 void Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
-  if (to == self_) {
-    if (!server_->serve(self_, loopBack(std::move(frame)))) {
-      calls_->fail(callId, Error(ErrorCode::shutDown, "this worker has shut its RPC agent down"));
-    }
-    return;
-  }
-  links_->send(to, std::move(frame), [this, callId, to](const Error& error) {
+  auto sent = [this, callId, to](const Error& error) {
     if (error) {
       calls_->fail(callId, sendError(to, error));
     }
-  });
+  };
+  if (to == self_) {
+    selfLink_->send(std::move(frame), std::move(sent));
+  } else {
+    links_->send(to, std::move(frame), std::move(sent));
+  }
 }
 
 // A link that breaks under a frame does not know whose it is.
@@ -346,13 +381,13 @@ void Agent::complete(const OwnCall& call, Outcome outcome) {
 
 // ---- events of the links ------------------------------------------------------------------------
 
-void Agent::onFrame(WorkerId from, IncomingFrame frame) {
+void Agent::onFrame(Server& server, CallTable& calls, WorkerId from, IncomingFrame frame) {
   const FrameHeader header = headerOf(frame);
   if (header.kind == FrameKind::request) {
-    if (!server_->serve(from, std::move(frame))) {
+    if (!server.serve(from, std::move(frame))) {
       log(LogLevel::warning, "a request was dropped: this worker shuts down or cannot start threads");
     }
-  } else if (!calls_->answer(header.callId, from, std::move(frame))) {
+  } else if (!calls.answer(header.callId, from, std::move(frame))) {
     log(LogLevel::debug, "dropped the late response to call " + std::to_string(header.callId));
   }
 }
@@ -468,6 +503,7 @@ void Agent::shutdownImpl() {
   }
   timer_.stop();
   if (context_) {
+    selfLink_->close();
     context_->join(); // from here on no event comes
   }
   calls_->failAll(error);

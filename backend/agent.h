@@ -19,10 +19,12 @@
 #include "backend/address.h"
 #include "backend/call_table.h"
 #include "backend/dispatcher.h"
+#include "backend/link_layer.h"
 #include "backend/link_manager.h"
 #include "backend/membership.h"
 #include "backend/metrics.h"
 #include "backend/server.h"
+#include "backend/tensorpipe_link.h"
 #include "backend/timer.h"
 #include "backend/transport/group_key.h"
 #include "backend/worker_directory.h"
@@ -41,6 +43,7 @@ struct AgentOptions {
   std::string secret; // the group's, see GroupKey; empty: the workers have none of their own
   std::chrono::milliseconds keepAlive{10000}; // 0: none
   BackwardMode backwardMode = BackwardMode::smart;
+  std::vector<std::shared_ptr<LinkLayer>> layers; // the innermost first
   size_t deviceMaps = 0; // how many entries the options have: refused, see cuda/devices.h
   size_t devices = 0;
 };
@@ -123,6 +126,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   // Starting.
   GroupKey agreeOnKey();
   void openLinks(const GroupKey& key);
+  TensorPipeOptions linkSettings(const GroupKey& key);
+  void startServer();
   void joinGroup(const std::string& address);
   void introduceToPeers();
 
@@ -137,7 +142,12 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   void complete(const OwnCall& call, Outcome outcome);
 
   // Events of the links.
-  void onFrame(WorkerId from, IncomingFrame frame);
+  static void onFrame(Server& server, CallTable& calls, WorkerId from, IncomingFrame frame);
+  static void receiveFromSelf(
+      const std::shared_ptr<Link>& link,
+      const std::shared_ptr<Server>& server,
+      const std::shared_ptr<CallTable>& calls,
+      WorkerId self);
   void onPeerLost(WorkerId peer, const Error& error);
   std::optional<Refusal> onStranger(const Hello& hello);
 
@@ -165,6 +175,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   WorkerDirectory directory_;
   std::unique_ptr<LinkContext> context_;
   std::shared_ptr<LinkManager> links_;
+  std::shared_ptr<Link> selfLink_;
   std::shared_ptr<Server> server_;
   std::unique_ptr<Membership> membership_;
   const std::shared_ptr<TorchEngine> engine_; // what RRefs that have no value yet wait with holds it weakly

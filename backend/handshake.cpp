@@ -99,6 +99,10 @@ std::optional<Refusal> objectionToHello(
         "it runs torch " + self.torchVersion + ", not " + hello.self.torchVersion +
         ": install the same torch on both");
   }
+  if (auto objection = linkOptionsObjection(
+          "it", self.linkOptions, "the dialling worker", hello.self.linkOptions)) {
+    return refuse(*objection);
+  }
   if (hello.groupId != groupId) {
     return refuse("it belongs to another RPC group: check the init_method of both");
   }

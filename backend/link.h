@@ -11,6 +11,7 @@
 
 #include "backend/error.h"
 #include "backend/frame.h"
+#include "backend/roster.h"
 
 namespace torchwire {
 
@@ -54,8 +55,8 @@ class LinkContext {
   /// Called once. Throws std::runtime_error with a sentence when it cannot listen.
   virtual std::string listen(Accepted accepted) = 0;
 
-  /// A link to the address; errors show on its first operation.
-  virtual std::shared_ptr<Link> dial(const std::string& address) = 0;
+  /// A link to the peer's address; errors show on its first operation.
+  virtual std::shared_ptr<Link> dial(const WorkerRecord& peer) = 0;
 
   /// Opaque bytes that tell a peer's context what this one can use; sent in the handshake.
   virtual std::vector<char> offer() const = 0;

@@ -28,7 +28,7 @@ bool isTransient(ErrorCode code) {
 void LinkManager::startDial(WorkerId to) {
   Handle dial{to, 0, nullptr};
   Hello hello;
-  std::string address;
+  WorkerRecord record;
   {
     MutexLock lock(mutex_);
     Peer* peer = find(to);
@@ -39,10 +39,10 @@ void LinkManager::startDial(WorkerId to) {
     ++peer->attempts;
     hello = introduction(*peer);
     hello.linkId = dial.linkId = randomNumber();
-    address = peer->record.address;
+    record = peer->record;
   }
   try {
-    dial.link = context_.dial(address);
+    dial.link = context_.dial(record);
   } catch (const std::exception& e) { // the address itself is of no use to this worker's transports
     dialFailed(dial, Error(ErrorCode::refused, std::string("its address cannot be dialled: ") + e.what()));
     return;

@@ -31,10 +31,30 @@ std::optional<std::string> versionObjection(const WorkerRecord& a, const WorkerR
     return a.describe() + " runs torch " + a.torchVersion + " but " + b.describe() +
         " runs torch " + b.torchVersion + ": install the same torch on both";
   }
-  return std::nullopt;
+  return linkOptionsObjection(a.describe(), a.linkOptions, b.describe(), b.linkOptions);
 }
 
 } // namespace
+
+std::optional<std::string> linkOptionsObjection(
+    const std::string& a, uint32_t optionsOfA, const std::string& b, uint32_t optionsOfB) {
+  const uint32_t differing = optionsOfA ^ optionsOfB;
+  const auto sentence = [&](uint32_t option, const std::string& verb, const std::string& remedy) {
+    const bool hasIt = (optionsOfA & option) != 0;
+    return (hasIt ? a : b) + verb + (hasIt ? b : a) + " does not: " + remedy;
+  };
+  if ((differing & link_options::kFaultInjection) != 0) {
+    return sentence(
+        link_options::kFaultInjection, " injects faults (FAULTY_TORCHWIRE) but ",
+        "choose the same backend on all workers");
+  }
+  if ((differing & link_options::kChecksums) != 0) {
+    return sentence(
+        link_options::kChecksums, " adds checksums to its frames but ",
+        "give all workers the same `checksums`");
+  }
+  return std::nullopt;
+}
 
 void WorkerRecord::write(ByteWriter& out) const {
   out.string(name);
@@ -43,6 +63,7 @@ void WorkerRecord::write(ByteWriter& out) const {
   out.string(address);
   out.string(torchVersion);
   out.number(protocolVersion);
+  out.number(linkOptions);
 }
 
 WorkerRecord WorkerRecord::read(ByteReader& in) {
@@ -53,6 +74,7 @@ WorkerRecord WorkerRecord::read(ByteReader& in) {
   record.address = in.string();
   record.torchVersion = in.string();
   record.protocolVersion = in.number<uint32_t>();
+  record.linkOptions = in.number<uint32_t>();
   return record;
 }
 
@@ -68,8 +90,7 @@ std::optional<std::string> objectionToName(const std::string& name) {
     return "the worker name '" + name.substr(0, 40) + "...' has " + std::to_string(name.size()) +
         " characters; at most " + std::to_string(kMaxNameLength) + " are allowed";
   }
-  const auto bad =
-      std::find_if(name.begin(), name.end(), [](char c) { return !allowedInName(c); });
+  const auto bad = std::find_if(name.begin(), name.end(), [](char c) { return !allowedInName(c); });
   if (bad != name.end()) {
     return "the worker name '" + name + "' contains '" + std::string(1, *bad) +
         "'; use letters, digits, '_', '-' and ':' only";

@@ -13,6 +13,18 @@ namespace torchwire {
 /// PyTorch's rank of a worker in the RPC group.
 using WorkerId = int32_t;
 
+/// What changes the frames on a link, so that all workers of a group have to agree on it: bits of
+/// WorkerRecord::linkOptions.
+namespace link_options {
+constexpr uint32_t kChecksums = 1; // checksum_layer.h
+constexpr uint32_t kFaultInjection = 2; // faults/fault_layer.h
+} // namespace link_options
+
+/// A sentence that says how the link options of two workers differ, with the remedy, or nothing. `a` and `b`
+/// are how it calls them.
+std::optional<std::string> linkOptionsObjection(
+    const std::string& a, uint32_t optionsOfA, const std::string& b, uint32_t optionsOfB);
+
 /// What a worker tells the group of itself. A value.
 struct WorkerRecord {
   std::string name;
@@ -21,6 +33,7 @@ struct WorkerRecord {
   std::string address; // where others dial it: "transport://host:port"
   std::string torchVersion; // the public part: "2.11.0"
   uint32_t protocolVersion = 0;
+  uint32_t linkOptions = 0;
 
   void write(ByteWriter& out) const;
   static WorkerRecord read(ByteReader& in);

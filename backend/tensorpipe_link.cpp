@@ -159,7 +159,7 @@ class TensorPipeContext final : public LinkContext {
   }
 
   std::string listen(Accepted accepted) override;
-  std::shared_ptr<Link> dial(const std::string& address) override;
+  std::shared_ptr<Link> dial(const WorkerRecord& peer) override;
   std::vector<char> offer() const override;
   LinkDescription describe(const std::vector<char>& peersOffer) const override;
   void join() override;
@@ -198,6 +198,9 @@ TensorPipeContext::TensorPipeContext(TensorPipeOptions options, Timer& timer)
         transports_[i].context);
   }
   for (size_t i = 0; i < channels_.size(); ++i) {
+    for (const auto& layer : options_.layers) {
+      channels_[i].context = layer->aroundChannel(std::move(channels_[i].context), timer_);
+    }
     context_.registerChannel(
         static_cast<int64_t>(channels_.size() - i), channels_[i].entry->name, channels_[i].context);
   }
@@ -274,8 +277,8 @@ void TensorPipeContext::listenAgain(int attempt) {
   acceptNext(listener);
 }
 
-std::shared_ptr<Link> TensorPipeContext::dial(const std::string& address) {
-  return std::make_shared<TensorPipeLink>(context_.connect(address));
+std::shared_ptr<Link> TensorPipeContext::dial(const WorkerRecord& peer) {
+  return std::make_shared<TensorPipeLink>(context_.connect(peer.address));
 }
 
 std::vector<char> TensorPipeContext::offer() const {

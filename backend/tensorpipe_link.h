@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/link.h"
+#include "backend/link_layer.h"
 #include "backend/timer.h"
 #include "backend/transport/group_key.h"
 
@@ -24,6 +25,7 @@ struct TensorPipeOptions {
   std::optional<GroupKey> groupKey; // what peers have to prove, where the transport can ask them
   // A peer that does not answer for twice as long is taken for gone. 0: never.
   std::chrono::milliseconds keepAlive{10000};
+  std::vector<std::shared_ptr<LinkLayer>> layers; // to stand around the channels, the innermost first
 };
 
 /// The timer must outlive the context's listening and be stopped before the context is joined.

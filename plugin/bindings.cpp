@@ -33,6 +33,7 @@ AgentOptions optionsFrom(const py::dict& dict) {
       static_cast<int64_t>(dict["keepalive_interval"].cast<double>() * 1000));
   options.backwardMode =
       dict["backward_mode"].cast<std::string>() == "fast" ? BackwardMode::fast : BackwardMode::smart;
+  options.layers = dict["layers"].cast<std::vector<std::shared_ptr<LinkLayer>>>();
   options.deviceMaps = py::len(dict["device_maps"]);
   options.devices = py::len(dict["devices"]);
   return options;
@@ -106,6 +107,12 @@ py::list peersOf(const Agent& agent) {
     list.append(toDict(peer));
   }
   return list;
+}
+
+/// Opaque to Python: what it is made of is given to the agent.
+void bindLayers(py::module_& module) {
+  py::class_<LinkLayer, std::shared_ptr<LinkLayer>>(
+      module, "LinkLayer", "Something that stands around the links of a worker.");
 }
 
 void bindStart(AgentClass& agent) {
@@ -193,6 +200,7 @@ PYBIND11_MODULE(_C, module) {
   namespace rpc = torch::distributed::rpc;
   // The base classes are registered by PyTorch's own module.
   py::module_::import("torch.distributed.rpc");
+  torchwire::bindLayers(module);
   torchwire::bindAgent(module);
   module.attr("TRANSPORTS") = torchwire::descriptionsOf(torchwire::transportTable());
   module.attr("CHANNELS") = torchwire::descriptionsOf(torchwire::channelTable());

@@ -235,6 +235,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "backward_mode": options.backward_mode,
         "transports": options._transports,
         "channels": options._channels,
+        "layers": [],
         "device_maps": options.device_maps,
         "devices": options.devices,
     }

@@ -171,8 +171,8 @@ std::string FaultyContext::listen(Accepted accepted) {
       });
 }
 
-std::shared_ptr<Link> FaultyContext::dial(const std::string& address) {
-  auto link = shared_->wrap(inner_.dial(address));
+std::shared_ptr<Link> FaultyContext::dial(const WorkerRecord& peer) {
+  auto link = shared_->wrap(inner_.dial(peer));
   if (shared_->faults->refusesDial()) {
     link->close();
   }

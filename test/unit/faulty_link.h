@@ -56,7 +56,7 @@ class FaultyContext final : public LinkContext {
   FaultyContext(LinkContext& inner, Timer& timer, const FaultPlan& plan);
 
   std::string listen(Accepted accepted) override;
-  std::shared_ptr<Link> dial(const std::string& address) override;
+  std::shared_ptr<Link> dial(const WorkerRecord& peer) override;
   std::vector<char> offer() const override;
   LinkDescription describe(const std::vector<char>& peersOffer) const override;
   void join() override;

@@ -15,6 +15,7 @@ WorkerRecord record(WorkerId id) {
   worker.address = "tcp://10.0.0.1:4711";
   worker.torchVersion = "2.11.0";
   worker.protocolVersion = kProtocolVersion;
+  worker.linkOptions = 0;
   return worker;
 }
 
@@ -86,6 +87,24 @@ TEST_CASE("another torch is refused with both versions", "[handshake]") {
   CHECK(objection(hello) == "it runs torch 2.11.0, not 2.12.1: install the same torch on both");
 }
 
+TEST_CASE("a worker with other link options is refused with the difference", "[handshake]") {
+  Hello hello = helloTo(record(1));
+  SECTION("faults") {
+    hello.self.linkOptions = link_options::kFaultInjection | link_options::kChecksums;
+    CHECK(
+        objection(hello) ==
+        "the dialling worker injects faults (FAULTY_TORCHWIRE) but it does not: choose the same backend on "
+        "all workers");
+  }
+  SECTION("checksums") {
+    hello.self.linkOptions = link_options::kChecksums;
+    CHECK(
+        objection(hello) ==
+        "the dialling worker adds checksums to its frames but it does not: give all workers the same "
+        "`checksums`");
+  }
+}
+
 TEST_CASE("another group is refused", "[handshake]") {
   Hello hello = helloTo(record(1));
   hello.groupId = 98;
@@ -108,7 +127,7 @@ TEST_CASE("a hello for another worker at this address is refused", "[handshake]"
 
 TEST_CASE("the version is the first difference that is named", "[handshake]") {
   Hello hello; // as decoded of another version: nothing else is known
-  hello.self.protocolVersion = 2;
+  hello.self.protocolVersion = kProtocolVersion - 1;
   CHECK_THAT(objection(hello), Catch::Contains("protocol"));
 }
 

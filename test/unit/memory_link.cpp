@@ -151,7 +151,8 @@ class MemoryNetwork::Context final : public LinkContext {
     core_.listen(address_, std::move(accepted));
     return address_;
   }
-  std::shared_ptr<Link> dial(const std::string& address) override {
+  std::shared_ptr<Link> dial(const WorkerRecord& peer) override {
+    const std::string& address = peer.address;
     if (address.rfind("memory://", 0) != 0) {
       throw std::invalid_argument("no link in memory has the address " + address);
     }

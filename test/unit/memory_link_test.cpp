@@ -27,7 +27,7 @@ struct Pair {
       }
       world.ledger.bell().ring();
     });
-    dialler = a.dial(kB);
+    dialler = a.dial({.address = kB});
     REQUIRE(world.network.deliverUntil([this] { return accepter() != nullptr; }));
   }
 
@@ -113,7 +113,7 @@ TEST_CASE("a dial of an address without a listener fails at its first operation"
   const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
   CAPTURE(nameOf(style));
   World world(style);
-  const auto link = world.network.context(kA).dial("memory://nobody");
+  const auto link = world.network.context(kA).dial({.address = "memory://nobody"});
   CallbackNote& sent = world.ledger.note("send");
   CallbackNote& received = world.ledger.note("receive");
   link->send(textFrame("hello?"), CallbackLedger::expect(sent));

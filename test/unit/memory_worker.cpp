@@ -190,7 +190,7 @@ RawPeer::RawPeer(Bell& bell, std::shared_ptr<Link> link)
 
 RawPeer RawPeer::dial(World& world, const MemoryWorker& to) {
   LinkContext& own = world.network.context("memory://raw");
-  return RawPeer(world.ledger.bell(), own.dial(to.record().address));
+  return RawPeer(world.ledger.bell(), own.dial(to.record()));
 }
 
 void RawPeer::listen(const std::shared_ptr<State>& state, const std::shared_ptr<Link>& link) {
