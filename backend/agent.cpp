@@ -398,6 +398,7 @@ void Agent::onPeerLost(WorkerId peer, const Error& error) {
     rrefs_->forgetWorker(peer);
   }
   calls_->failPeer(peer, error);
+  server_->callerLost(peer);
   control_.run([engine = engine_, peer] { engine->peerLost(peer); });
   if (error.code() == ErrorCode::peerLeft) {
     // Not on a broken link, and not when a dial fails either: from here a network that is cut looks like a process that

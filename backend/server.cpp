@@ -9,6 +9,7 @@
 
 #include "backend/codec.h"
 #include "backend/log.h"
+#include "backend/own_messages.h"
 #include "cuda/devices.h"
 
 namespace torchwire {
@@ -37,8 +38,16 @@ Server::Server(const Dispatcher& dispatcher, PoolOf poolOf, Respond respond)
     : dispatcher_(dispatcher), poolOf_(std::move(poolOf)), respond_(std::move(respond)) {}
 
 bool Server::serve(WorkerId caller, IncomingFrame frame) {
+  const FrameHeader header = headerOf(frame);
+  // A backward pass counts its requests and their answers, so that each must count once. Calls are left to the
+  // user to make repeatable, and libtorch's own messages are so.
+  if (own_messages::isOwnRequest(header.messageType) && !seen_.add(caller, header.callId)) {
+    log(LogLevel::info,
+        "dropped a request that has come before: call " + std::to_string(header.callId));
+    return true;
+  }
   ++metrics_.active;
-  WorkerPool& pool = poolOf_(headerOf(frame).messageType);
+  WorkerPool& pool = poolOf_(header.messageType);
   const bool accepted =
       pool.run([self = shared_from_this(), caller, frame = std::move(frame)]() mutable {
         self->run(caller, std::move(frame));

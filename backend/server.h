@@ -10,6 +10,7 @@
 #include "backend/frame.h"
 #include "backend/metrics.h"
 #include "backend/roster.h"
+#include "backend/seen_calls.h"
 #include "backend/worker_pool.h"
 
 namespace torchwire {
@@ -28,9 +29,14 @@ class Server : public std::enable_shared_from_this<Server> {
   /// `dispatcher` and the pools are used by serve() and by tasks of the pools only.
   Server(const Dispatcher& dispatcher, PoolOf poolOf, Respond respond);
 
-  /// Runs the request in `frame` soon.
+  /// Runs the request in `frame` soon, unless it is one of own_messages.h that has come before.
   /// False when the pool has ended: the request is dropped.
   bool serve(WorkerId caller, IncomingFrame frame);
+
+  /// The caller is gone, or its link: what it sends from now on is new.
+  void callerLost(WorkerId caller) {
+    seen_.forget(caller);
+  }
 
   ServerMetrics& metrics() {
     return metrics_;
@@ -47,6 +53,7 @@ class Server : public std::enable_shared_from_this<Server> {
   const Dispatcher& dispatcher_;
   const PoolOf poolOf_;
   const Respond respond_;
+  SeenCalls seen_;
   ServerMetrics metrics_;
 };
 

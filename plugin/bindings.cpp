@@ -8,7 +8,9 @@
 
 #include "backend/agent.h"
 #include "backend/transport_table.h"
+#include "build_features.h"
 #include "plugin/autograd_bindings.h"
+#include "plugin/fault_bindings.h"
 #include "plugin/rref_bindings.h"
 
 namespace py = pybind11;
@@ -202,6 +204,9 @@ PYBIND11_MODULE(_C, module) {
   py::module_::import("torch.distributed.rpc");
   torchwire::bindLayers(module);
   torchwire::bindAgent(module);
+#ifdef TORCHWIRE_FAULT_INJECTION
+  torchwire::bindFaults(module);
+#endif
   module.attr("TRANSPORTS") = torchwire::descriptionsOf(torchwire::transportTable());
   module.attr("CHANNELS") = torchwire::descriptionsOf(torchwire::channelTable());
   module.def("stock_transports", [](const rpc::TensorPipeRpcBackendOptions& options) {

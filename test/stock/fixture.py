@@ -5,12 +5,16 @@ Environment:
     TORCHWIRE_TEST_TRANSPORTS  comma-separated; unset leaves the backend's defaults
     TORCHWIRE_TEST_CHANNELS    likewise
     TORCHWIRE_TEST_BACKWARD_MODE  smart or fast; unset leaves the backend's default
+    TORCHWIRE_TEST_FAULT_PLAN  a TOML file, for FAULTY_TORCHWIRE; unset: nothing goes wrong
+    TORCHWIRE_TEST_FAULT_SEED  in the place of the plan's
 """
 
+import dataclasses
 import os
 
 import backend_name
 import backward_mode
+import fault_plan
 import torch.distributed.rpc as rpc
 from fork_server import ForkServerSpawning
 from torch.testing._internal.common_distributed import tp_transports
@@ -18,8 +22,10 @@ from torch.testing._internal.distributed.rpc.rpc_agent_test_fixture import (
     RpcAgentTestFixture,
 )
 
-if backend_name.NAME.endswith("TORCHWIRE"):
+if backend_name.IS_OURS:
     import torchwire  # noqa: F401 - importing it registers the backend
+if backend_name.NAME == backend_name.FAULTY:
+    import torchwire.testing
 
 
 def _names(variable):
@@ -38,7 +44,14 @@ def _extra_options():
         extra["backward_mode"] = backward_mode.NAME
     if backend_name.NAME == "TENSORPIPE" and extra["_transports"] is None:
         extra["_transports"] = tp_transports()  # what PyTorch's own fixture does
+    if fault_plan.FILE:
+        extra["fault_plan"] = _fault_plan()
     return {name: value for name, value in extra.items() if value is not None}
+
+
+def _fault_plan():
+    plan = torchwire.testing.Plan.from_toml(fault_plan.FILE)
+    return plan if fault_plan.SEED is None else dataclasses.replace(plan, seed=int(fault_plan.SEED))
 
 
 class TorchwireRpcAgentTestFixture(ForkServerSpawning, RpcAgentTestFixture):
@@ -57,3 +70,15 @@ class TorchwireRpcAgentTestFixture(ForkServerSpawning, RpcAgentTestFixture):
 
     def get_timeout_error_regex(self):
         return "RPC ran for more than"
+
+
+if backend_name.NAME == backend_name.FAULTY:
+    from torch.testing._internal.distributed.rpc.faulty_rpc_agent_test_fixture import (
+        FaultyRpcAgentTestFixture,
+    )
+
+    # PyTorch's fixture and tests name FAULTY_TENSORPIPE, and stay as they are.
+    torchwire.testing.replace_faulty_tensorpipe()
+
+    class FaultyTorchwireRpcAgentTestFixture(ForkServerSpawning, FaultyRpcAgentTestFixture):
+        pass

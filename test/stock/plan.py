@@ -4,6 +4,7 @@ from fnmatch import fnmatchcase
 
 import backend_name
 import backward_mode
+import fault_plan
 import table
 from case import Case
 
@@ -13,8 +14,8 @@ class PlanError(Exception):
 
 
 def _deviations():
-    """Reasons by (suite, test). They are about TORCHWIRE; another backend has none."""
-    if backend_name.NAME != backend_name.DEFAULT:
+    """Reasons by (suite, test). They are about torchwire; another backend has none."""
+    if not backend_name.IS_OURS:
         return {}
     return {
         (row["suite"], row["test"]): row["reason"]
@@ -41,11 +42,17 @@ def _matches(pattern, text):
     return pattern in text
 
 
+def _excluded():
+    return set(_pairs("fault_plan_exclusions.csv")) if fault_plan.FILE else set()
+
+
 def _chosen(catalogue, options):
+    excluded = _excluded()
+    _refuse_unknown("fault_plan_exclusions.csv", excluded, catalogue)
     pairs = _pairs("quick.csv") if options.mode == "quick" else catalogue
     _refuse_unknown("quick.csv", pairs, catalogue)
     for suite, test in pairs:
-        if options.suite and suite not in options.suite:
+        if (options.suite and suite not in options.suite) or (suite, test) in excluded:
             continue
         if options.test and not _matches(options.test, test):
             continue
@@ -56,7 +63,8 @@ def make(catalogue, options):
     """The cases, in the order of the catalogue."""
     deviations = _deviations()
     _refuse_unknown("deviations.csv", deviations, catalogue)
-    _refuse_unknown("tripwire_excuses.csv", _pairs("tripwire_excuses.csv"), catalogue)
+    if backend_name.NAME == backend_name.DEFAULT:
+        _refuse_unknown("tripwire_excuses.csv", _pairs("tripwire_excuses.csv"), catalogue)
     pairs = list(_chosen(catalogue, options))
     if not pairs:
         raise PlanError("no test matches")

@@ -2,9 +2,12 @@
 
 import unittest
 
+import backend_name
+import fault_plan
+import fixture
 import process_groups
-from fixture import TorchwireRpcAgentTestFixture
 from torch.testing._internal.distributed.rpc_utils import (
+    FAULTY_AGENT_TESTS,
     GENERIC_TESTS,
     TENSORPIPE_TESTS,
     generate_tests,
@@ -13,17 +16,18 @@ from torch.testing._internal.distributed.rpc_utils import (
 PREFIX = "Torchwire"
 
 # fixture, the suites that it is mixed into
-TABLE = [
-    (TorchwireRpcAgentTestFixture, GENERIC_TESTS),
-    (TorchwireRpcAgentTestFixture, TENSORPIPE_TESTS),
-]
+TABLE = [(fixture.TorchwireRpcAgentTestFixture, GENERIC_TESTS)]
+if not fault_plan.FILE:
+    TABLE.append((fixture.TorchwireRpcAgentTestFixture, TENSORPIPE_TESTS))
+    if backend_name.NAME == backend_name.FAULTY:
+        TABLE.append((fixture.FaultyTorchwireRpcAgentTestFixture, FAULTY_AGENT_TESTS))
 
 
 def _build():
     """Test classes by the name that PyTorch gives the suite."""
     built = {}
-    for fixture, suites in TABLE:
-        built.update(generate_tests(PREFIX, fixture, suites, __name__))
+    for fixture_class, suites in TABLE:
+        built.update(generate_tests(PREFIX, fixture_class, suites, __name__))
     # Processes of a test unpickle their class by its name in this module.
     globals().update(built)
     return {name[len(PREFIX) :]: class_ for name, class_ in built.items()}

@@ -1,0 +1,197 @@
+// What Python sees of the fault injection. Bindings only convert; each says how it treats the GIL.
+#include "plugin/fault_bindings.h"
+
+#include <torch/csrc/distributed/rpc/message.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <pybind11/stl.h>
+
+#include <array>
+#include <optional>
+#include <stdexcept>
+
+#include "backend/faults/fault_layer.h"
+#include "backend/own_messages.h"
+
+namespace py = pybind11;
+
+namespace torchwire {
+namespace {
+
+using faults::Action;
+using faults::Duration;
+using faults::Entry;
+using faults::FaultLayer;
+using faults::FaultLog;
+using faults::Phase;
+using faults::Plan;
+using faults::Rule;
+
+constexpr std::array kPhases = {
+    Phase::connect, Phase::request, Phase::inFlight, Phase::response, Phase::midTensor};
+constexpr std::array kActions = {
+    Action::drop,    Action::fail,   Action::delay, Action::duplicate, Action::reorder,  Action::corrupt,
+    Action::close,   Action::refuse, Action::pause, Action::kill,      Action::partition};
+
+template <typename Values>
+auto valueNamed(const Values& values, const std::string& name) {
+  for (const auto value : values) {
+    if (name == faults::nameOf(value)) {
+      return value;
+    }
+  }
+  throw std::invalid_argument("a fault plan has an unknown name: " + name);
+}
+
+Duration durationFrom(const py::dict& dict) {
+  const auto shape = dict["shape"].cast<std::string>();
+  Duration duration;
+  duration.shape = shape == "uniform" ? Duration::Shape::uniform
+      : shape == "normal"             ? Duration::Shape::normal
+      : shape == "exponential"        ? Duration::Shape::exponential
+                                      : Duration::Shape::fixed;
+  duration.a = dict["a"].cast<double>();
+  duration.b = dict["b"].cast<double>();
+  return duration;
+}
+
+Rule ruleFrom(const py::dict& dict) {
+  using Names = std::vector<std::string>;
+  Rule rule;
+  rule.name = dict["name"].cast<std::string>();
+  rule.action = valueNamed(kActions, dict["action"].cast<std::string>());
+  rule.phase = valueNamed(kPhases, dict["phase"].cast<std::string>());
+  rule.messages = dict["messages"].cast<std::vector<uint32_t>>();
+  rule.from = dict["from"].cast<Names>();
+  rule.to = dict["to"].cast<Names>();
+  rule.nth = dict["nth"].cast<std::vector<uint64_t>>();
+  rule.probability = dict["probability"].cast<double>();
+  rule.atLeast = dict["at_least"].cast<uint64_t>();
+  rule.atMost = dict["at_most"].cast<uint64_t>();
+  rule.eachMessage = dict["each_message"].cast<bool>();
+  rule.seconds = durationFrom(dict["seconds"]);
+  rule.after = dict["after"].cast<double>();
+  rule.byte = dict["byte"].cast<std::optional<uint64_t>>();
+  return rule;
+}
+
+Plan planFrom(const py::dict& dict) {
+  Plan plan;
+  plan.revision = dict["revision"].cast<uint64_t>();
+  plan.seed = dict["seed"].cast<uint64_t>();
+  for (const py::handle rule : dict["rules"]) {
+    plan.rules.push_back(ruleFrom(py::cast<py::dict>(rule)));
+  }
+  return plan;
+}
+
+py::dict toDict(const Entry& entry) {
+  py::dict dict;
+  dict["time"] = entry.time;
+  dict["worker"] = entry.worker;
+  dict["revision"] = entry.revision;
+  dict["rule"] = entry.rule;
+  dict["action"] = faults::nameOf(entry.action);
+  dict["phase"] = faults::nameOf(entry.phase);
+  dict["from"] = entry.from;
+  dict["to"] = entry.to;
+  dict["message"] = entry.message;
+  dict["call_id"] = entry.callId;
+  dict["occurrence"] = entry.occurrence;
+  dict["seconds"] = entry.seconds;
+  dict["byte"] = entry.byte;
+  return dict;
+}
+
+/// A layer with the log that it writes. Thread-safe.
+class LoggingFaultLayer final : public LinkLayer {
+ public:
+  LoggingFaultLayer(const std::string& worker, const py::dict& plan, const std::string& logPath)
+      : log_(std::make_shared<FaultLog>(logPath)), layer_(worker, planFrom(plan), log_) {}
+
+  uint32_t linkOption() const override {
+    return layer_.linkOption();
+  }
+  std::unique_ptr<LinkContext> around(std::unique_ptr<LinkContext> links, Timer& timer) override {
+    return layer_.around(std::move(links), timer);
+  }
+  std::shared_ptr<Link> aroundSelf(std::shared_ptr<Link> link, Timer& timer) override {
+    return layer_.aroundSelf(std::move(link), timer);
+  }
+  std::shared_ptr<tensorpipe::channel::Context> aroundChannel(
+      std::shared_ptr<tensorpipe::channel::Context> channel, Timer& timer) override {
+    return layer_.aroundChannel(std::move(channel), timer);
+  }
+
+  FaultLayer& layer() {
+    return layer_;
+  }
+  const FaultLog& log() const {
+    return *log_;
+  }
+
+ private:
+  const std::shared_ptr<FaultLog> log_;
+  FaultLayer layer_;
+};
+
+py::dict messageTypes() {
+  using enum torch::distributed::rpc::MessageType;
+  namespace own = own_messages;
+  py::dict types;
+#define TORCHWIRE_TYPE(name) types[#name] = static_cast<uint32_t>(name)
+  TORCHWIRE_TYPE(SCRIPT_CALL);
+  TORCHWIRE_TYPE(PYTHON_CALL);
+  TORCHWIRE_TYPE(SCRIPT_REMOTE_CALL);
+  TORCHWIRE_TYPE(PYTHON_REMOTE_CALL);
+  TORCHWIRE_TYPE(SCRIPT_RREF_FETCH_CALL);
+  TORCHWIRE_TYPE(PYTHON_RREF_FETCH_CALL);
+  TORCHWIRE_TYPE(RREF_USER_DELETE);
+  TORCHWIRE_TYPE(RREF_FORK_REQUEST);
+  TORCHWIRE_TYPE(RREF_CHILD_ACCEPT);
+  TORCHWIRE_TYPE(FORWARD_AUTOGRAD_REQ);
+  TORCHWIRE_TYPE(CLEANUP_AUTOGRAD_CONTEXT_REQ);
+  TORCHWIRE_TYPE(RUN_WITH_PROFILING_REQ);
+  TORCHWIRE_TYPE(RREF_BACKWARD_REQ);
+#undef TORCHWIRE_TYPE
+  types["GRADIENTS"] = static_cast<uint32_t>(own::kGradients); // BACKWARD_AUTOGRAD_REQ, on our wire
+  types["DISCOVER"] = static_cast<uint32_t>(own::kDiscover);
+  types["RESUME"] = static_cast<uint32_t>(own::kResume);
+  types["END_PASS"] = static_cast<uint32_t>(own::kEndPass);
+  types["CREATION_SITE"] = static_cast<uint32_t>(own::kCreationSite);
+  types["HOLDERS_REQUEST"] = static_cast<uint32_t>(own::kHoldersRequest);
+  return types;
+}
+
+/// Takes the GIL to read the plan only: what a partition held goes on from here, on this thread.
+void setPlan(LoggingFaultLayer& self, const py::dict& dict) {
+  Plan plan = planFrom(dict);
+  const py::gil_scoped_release release;
+  self.layer().setPlan(std::move(plan));
+}
+
+/// Keeps the GIL.
+py::list logOf(const LoggingFaultLayer& self) {
+  py::list list;
+  for (const Entry& entry : self.log().entries()) {
+    list.append(toDict(entry));
+  }
+  return list;
+}
+
+} // namespace
+
+void bindFaults(py::module_& module) {
+  py::class_<LoggingFaultLayer, LinkLayer, std::shared_ptr<LoggingFaultLayer>>(
+      module, "FaultLayer", "Injects faults on the links of a worker; see torchwire.testing.")
+      .def(
+          py::init<const std::string&, const py::dict&, const std::string&>(),
+          py::arg("worker"),
+          py::arg("plan"),
+          py::arg("log_path"))
+      .def("set_plan", &setPlan, py::arg("plan"))
+      .def("log", &logOf, "One dict for each injected fault, in order.");
+  module.attr("FAULT_MESSAGE_TYPES") = messageTypes();
+}
+
+} // namespace torchwire
