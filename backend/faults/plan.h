@@ -98,4 +98,10 @@ struct Plan {
   std::vector<Rule> rules;
 };
 
+/// Whether the table above has the action at the phase. A partition's phase does not matter.
+bool isPossible(Action action, Phase phase);
+
+/// A sentence that says what is wrong with a plan, or nothing.
+std::optional<std::string> objectionTo(const Plan& plan);
+
 } // namespace torchwire::faults

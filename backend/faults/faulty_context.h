@@ -1,0 +1,39 @@
+// All links of a worker, with a plan's faults.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/annotations.h"
+#include "backend/faults/injector.h"
+#include "backend/link.h"
+#include "backend/timer.h"
+
+namespace torchwire::faults {
+
+/// Wraps a context, and all its links with it. A dial that is refused does not reach the inner context: TensorPipe
+/// would open a connection, and a peer's listener that sees one end before its first message may die of it.
+/// Thread-safe.
+class FaultyContext final : public LinkContext {
+ public:
+  FaultyContext(
+      std::unique_ptr<LinkContext> inner, std::shared_ptr<Injector> injector, Timer& timer);
+  ~FaultyContext() override;
+
+  std::string listen(Accepted accepted) override;
+  std::shared_ptr<Link> dial(const WorkerRecord& peer) override;
+  std::vector<char> offer() const override;
+  LinkDescription describe(const std::vector<char>& peersOffer) const override;
+  void join() override;
+
+ private:
+  class Links; // that are there, to be closed by join()
+
+  const std::unique_ptr<LinkContext> inner_;
+  const std::shared_ptr<Injector> injector_;
+  Timer& timer_;
+  const std::shared_ptr<Links> links_; // with the listener
+};
+
+} // namespace torchwire::faults
