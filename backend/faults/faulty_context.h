@@ -32,7 +32,6 @@ class FaultyContext final : public LinkContext {
 
   const std::unique_ptr<LinkContext> inner_;
   const std::shared_ptr<Injector> injector_;
-  Timer& timer_;
   const std::shared_ptr<Links> links_; // with the listener
 };
 

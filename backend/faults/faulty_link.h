@@ -46,7 +46,7 @@ class FaultyLink final : public Link,
     OutgoingFrame frame;
     Sent sent;
     FrameKind kind{};
-    std::optional<Occasion> at; // nothing: no rule is about it
+    std::optional<Occasion> at = std::nullopt; // nothing: no rule is about it
     bool struck = false; // already in mid-tensor
   };
   struct WaitingItem {
@@ -71,6 +71,7 @@ class FaultyLink final : public Link,
   void goOut(Item item) EXCLUDES(mutex_);
   void openGate() EXCLUDES(mutex_);
   void alarmGate(Partitions::Clock::time_point until) EXCLUDES(mutex_);
+  void onGateAlarm(Partitions::Clock::time_point until, bool inTime) EXCLUDES(mutex_);
   void pass(Item item) EXCLUDES(mutex_);
   void sendWaitingForNext() EXCLUDES(mutex_);
 
@@ -93,8 +94,10 @@ class FaultyLink final : public Link,
 
   // What a fault does to the link.
   void breakLink(const Entry& fault) EXCLUDES(mutex_);
+  void failOwnCalls(const Entry& fault, const std::vector<Item>& held) EXCLUDES(mutex_);
   std::vector<Item> takeHeld() REQUIRES(mutex_);
   std::string peer() const EXCLUDES(mutex_);
+  bool isClosed() const EXCLUDES(mutex_);
 
   const std::shared_ptr<Link> inner_;
   const std::shared_ptr<Injector> injector_;

@@ -57,6 +57,7 @@ class Streams {
   struct Stream {
     uint64_t hash = 0;
     std::vector<size_t> rules; // that match it, as indexes into the plan
+    bool readsContent = false; // one of them
     Tally all;
     // Grows with the number of different messages; starts anew with the next plan.
     std::unordered_map<uint64_t, Tally> byContent;

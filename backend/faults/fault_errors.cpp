@@ -1,0 +1,45 @@
+#include "backend/faults/fault_errors.h"
+
+namespace torchwire::faults {
+namespace {
+
+std::string ruleOf(const Entry& fault) {
+  return "rule '" + fault.rule + "' of the fault plan";
+}
+
+} // namespace
+
+std::string failureText(const Entry& fault) {
+  // The prefix is makeRPCError's of RPCErrorType::INTENTIONAL_FAILURE. That the text names a worker tells
+  // Agent::sendError to leave it as it is.
+  return "RPCErr:2:a call from worker '" + fault.from + "' to worker '" + fault.to +
+      "' failed on purpose, by " + ruleOf(fault);
+}
+
+std::string brokenLinkText(const Entry& fault) {
+  return "worker '" + fault.to + "' lost the connection to itself: " + brokenBy(fault).message();
+}
+
+Error failedBy(const Entry& fault) {
+  return Error(ErrorCode::linkBroken, failureText(fault));
+}
+
+Error brokenBy(const Entry& fault) {
+  return Error(ErrorCode::linkBroken, "the link was broken on purpose, by " + ruleOf(fault));
+}
+
+Error refusedBy(const Entry& fault) {
+  return Error(ErrorCode::linkBroken, "connection refused (injected by " + ruleOf(fault) + ")");
+}
+
+Error heldForEver() {
+  return Error(
+      ErrorCode::linkBroken,
+      "a fault held it back, and by then this worker shut its RPC agent down");
+}
+
+Error closedMeanwhile() {
+  return Error(ErrorCode::linkBroken, "the link was closed while a fault held it back");
+}
+
+} // namespace torchwire::faults

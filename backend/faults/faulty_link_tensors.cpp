@@ -1,0 +1,103 @@
+// FaultyLink: faults in the middle of a tensor.
+#include <algorithm>
+#include <utility>
+
+#include "backend/faults/alarm.h"
+#include "backend/faults/faulty_frame.h"
+#include "backend/faults/faulty_link.h"
+
+namespace torchwire::faults {
+
+// Whether it keeps the item.
+bool FaultyLink::strikeTensors(Item& item) {
+  const auto& tensors = item.frame.tensors;
+  const auto last = std::find_if(
+      tensors.rbegin(), tensors.rend(), [](const Segment& tensor) { return tensor.length > 0; });
+  if (item.struck || !item.at || last == tensors.rend()) {
+    return false;
+  }
+  item.struck = true;
+  Occasion at = *item.at;
+  at.phase = Phase::midTensor;
+  at.bytes = tensorBytes(item.frame);
+  const auto fault = injector_->draw(at);
+  if (!fault) {
+    return false;
+  }
+  if (fault->action == Action::corrupt) {
+    injector_->inject(*fault);
+    corruptTensors(item.frame, fault->byte);
+    return false;
+  }
+  if (toSelf_) {
+    stall(std::move(item), *fault);
+    return true;
+  }
+  auto armed = injector_->midTensor()->arm(last->data, midTensorStrike(*fault));
+  item.sent = [armed = std::move(armed), sent = std::move(item.sent)](const Error& error) mutable {
+    armed.reset();
+    sent(error);
+  };
+  return false;
+}
+
+// Keeps no link alive: the channel may drop it long after the link has gone.
+MidTensor::Strike FaultyLink::midTensorStrike(const Entry& fault) {
+  return [weak = weak_from_this(), injector = injector_, fault](MidTensor::GoOn goOn) {
+    injector->inject(fault); // only here is it certain that it takes place
+    const auto link = weak.lock();
+    if (fault.action == Action::drop) {
+      return;
+    }
+    if (fault.action == Action::delay && link && !link->isClosed()) {
+      setAlarm(link->timer_, fault.seconds, [goOn = std::move(goOn)](bool) { goOn(); });
+      return;
+    }
+    if (fault.action == Action::close && link) {
+      link->breakLink(fault);
+    }
+    goOn();
+  };
+}
+
+bool FaultyLink::isClosed() const {
+  MutexLock lock(mutex_);
+  return closed_;
+}
+
+// No channel is between a worker and itself, and half a tensor no use to anyone: the whole frame
+// waits, and all behind it.
+void FaultyLink::stall(Item item, const Entry& fault) {
+  uint64_t id = 0;
+  {
+    MutexLock lock(mutex_);
+    id = next_++;
+    ++held_;
+    waiting_.emplace(id, WaitingItem{std::move(item)});
+    stalled_ = true;
+  }
+  midTensorStrike(fault)([weak = weak_from_this(), id] {
+    if (const auto self = weak.lock()) {
+      self->endStall(id);
+    }
+  });
+}
+
+void FaultyLink::endStall(uint64_t id) {
+  Item item;
+  {
+    MutexLock lock(mutex_);
+    const auto it = waiting_.find(id);
+    if (it == waiting_.end()) { // the link was broken or closed meanwhile
+      return;
+    }
+    item = std::move(it->second.item);
+    waiting_.erase(it);
+    stalled_ = false;
+  }
+  inner_->send(std::move(item.frame), std::move(item.sent));
+  --held_;
+  openGate();
+}
+
+} // namespace torchwire::faults
