@@ -16,6 +16,7 @@ a direct call of it the shutdown proper would still have to find the replacement
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
@@ -28,15 +29,18 @@ from torchwire.patches import Patches
 _patches = Patches()
 
 
-def install() -> None:
-    """Makes rpc.shutdown() and its parts ask torchwire's agent, until the next shutdown ends."""
+def install(before_leaving: Callable[[], None]) -> None:
+    """Makes rpc.shutdown() and its parts ask torchwire's agent, until the next shutdown ends.
+
+    `before_leaving` is called once all workers have come, when none has left yet, and again at the very end.
+    """
     _patches.undo()  # an agent that was dropped without a shutdown has left its own behind
     leaks = LeakReport()
-    _replace_wait_all_workers(leaks)
-    _replace_finalize_shutdown(leaks)
+    _replace_wait_all_workers(leaks, before_leaving)
+    _replace_finalize_shutdown(leaks, before_leaving)
 
 
-def _replace_wait_all_workers(leaks: LeakReport) -> None:
+def _replace_wait_all_workers(leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
     original = api._wait_all_workers
 
     @functools.wraps(original)
@@ -50,17 +54,19 @@ def _replace_wait_all_workers(leaks: LeakReport) -> None:
             original(timeout)
         if agent is not None:
             leaks.prepare()  # the last moment at which all peers answer for certain
+        before_leaving()
 
     _patches.replace(api, "_wait_all_workers", wait_all_workers)
 
 
-def _replace_finalize_shutdown(leaks: LeakReport) -> None:
+def _replace_finalize_shutdown(leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
     original = api._finalize_shutdown
 
     @functools.wraps(original)
     def finalize_shutdown() -> None:
         _patches.undo()  # first, because the original may raise
         creation_sites.uninstall()
+        before_leaving()
         if current_agent() is not None:
             leaks.prepare()  # of use only after a shutdown that was not graceful
         try:

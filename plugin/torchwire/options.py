@@ -14,6 +14,7 @@ from torchwire.device_map import DeviceLike, DeviceMap
 from torchwire.suggestion import did_you_mean
 
 Value = TypeVar("Value")
+Options = TypeVar("Options", bound="TorchwireRpcBackendOptions")
 
 
 class _Checked(Generic[Value]):
@@ -139,7 +140,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         _channels: list[str] | None = None,
         **unknown: NoReturn,
     ) -> None:
-        _refuse_unknown(unknown)
+        self._refuse_unknown(unknown)
         super().__init__()
         self.rpc_timeout = rpc_timeout
         self.init_method = init_method
@@ -193,15 +194,27 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self._device_maps[to] = device_map.merged(self._device_maps.get(to, {}), pairs, where)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={self._shown(name)!r}" for name in _KEYWORDS)
+        fields = ", ".join(f"{name}={self._shown(name)!r}" for name in self._keywords())
         return f"{type(self).__name__}({fields})"
+
+    @classmethod
+    def _keywords(cls) -> tuple[str, ...]:
+        # What the constructor of a derived class does not know it passes on to that of its base.
+        constructors = [vars(owner).get("__init__") for owner in reversed(cls.__mro__)]
+        defaults = [getattr(each, "__kwdefaults__", None) or {} for each in constructors]
+        return tuple(dict.fromkeys(name for each in defaults for name in each))
+
+    @classmethod
+    def _refuse_unknown(cls, unknown: Mapping[str, Any]) -> None:
+        known = cls._keywords()
+        for name in unknown:
+            raise TypeError(
+                f"{cls.__name__} has no option {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
+            )
 
     def _shown(self, name: str) -> Any:
         value = getattr(self, name)
         return "***" if name == "secret" and value is not None else value
-
-
-_KEYWORDS = tuple(TorchwireRpcBackendOptions.__init__.__kwdefaults__ or ())
 
 
 def from_any(options: rpc.RpcBackendOptions) -> TorchwireRpcBackendOptions:
@@ -212,7 +225,7 @@ def from_any(options: rpc.RpcBackendOptions) -> TorchwireRpcBackendOptions:
     if isinstance(options, TorchwireRpcBackendOptions):
         return options
     if isinstance(options, rpc.TensorPipeRpcBackendOptions):
-        return _from_stock(options)
+        return from_stock(options, TorchwireRpcBackendOptions)
     # PyTorch's own tests, and so perhaps users, look for how this sentence begins.
     raise TypeError(
         "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions` or a `TorchwireRpcBackendOptions`, "
@@ -241,14 +254,16 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
     }
 
 
-def _from_stock(stock: rpc.TensorPipeRpcBackendOptions) -> TorchwireRpcBackendOptions:
-    options = TorchwireRpcBackendOptions(
+def from_stock(stock: rpc._TensorPipeRpcBackendOptionsBase, kind: type[Options], **others: Any) -> Options:
+    """Options of the class `kind` that say the same as PyTorch's; `others` are keywords that those do not have."""
+    options = kind(
         num_worker_threads=stock.num_worker_threads,
         rpc_timeout=stock.rpc_timeout,
         init_method=stock.init_method,
         devices=stock.devices,
         _transports=_C.stock_transports(stock),
         _channels=_C.stock_channels(stock),
+        **others,
     )
     # As they are: what the stock class let pass is refused by the whole group at once (see device_map.merged).
     options._device_maps = {worker: dict(devices) for worker, devices in stock.device_maps.items()}
@@ -259,11 +274,3 @@ def _map_for(worker: Any) -> str:
     if not isinstance(worker, str):
         raise TypeError(f"a device map is for a worker's name, got {worker!r} ({type(worker).__name__})")
     return f"device map for worker {worker!r}"
-
-
-def _refuse_unknown(unknown: Mapping[str, Any]) -> None:
-    for name in unknown:
-        raise TypeError(
-            f"TorchwireRpcBackendOptions has no option {name!r}{did_you_mean(name, _KEYWORDS)}; "
-            f"it takes {', '.join(_KEYWORDS)}"
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -11,7 +12,7 @@ import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
 from torchwire import backend_type, creation_sites, exit_hook, graceful_shutdown, worker_checks
-from torchwire._C import TorchwireAgent
+from torchwire._C import LinkLayer, TorchwireAgent
 from torchwire.options import TorchwireRpcBackendOptions, as_agent_options, from_any
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,10 @@ def _construct_options(rpc_timeout: float, init_method: str, **others: Any) -> T
     return TorchwireRpcBackendOptions(rpc_timeout=rpc_timeout, init_method=init_method, **others)
 
 
+def _nothing() -> None:
+    pass
+
+
 def _init_backend(
     store: dist.Store,
     name: str,
@@ -48,10 +53,26 @@ def _init_backend(
     Raises TypeError and ValueError for bad arguments, before anything is opened, and whatever stops the agent from
     starting; RPC is then as uninitialised as before.
     """
-    if not isinstance(store, dist.Store):
-        raise TypeError(f"init_rpc, worker {name!r}: store must be a c10d store, got {type(store).__name__}")
-    checked = from_any(rpc_backend_options)
+    worker_checks.check_store(store, name)
+    return start_agent(store, name, rank, world_size, from_any(rpc_backend_options))
+
+
+def start_agent(
+    store: dist.Store,
+    name: str,
+    rank: int,
+    world_size: int | None,
+    checked: TorchwireRpcBackendOptions,
+    layers: Sequence[LinkLayer] = (),
+    before_leaving: Callable[[], None] = _nothing,
+) -> TorchwireAgent:
+    """Like _init_backend, with options of torchwire's own.
+
+    `layers` stand around the links, the innermost first, inside those that the options ask for. `before_leaving`
+    is called when the agent shuts down, while the group and its store are still there; perhaps several times.
+    """
     options = as_agent_options(checked)
+    options["layers"] = [*layers, *options["layers"]]
     name = worker_checks.check_name(name)
     world_size = worker_checks.check_world_size(world_size, name)
     rank = worker_checks.check_rank(rank, name)
@@ -60,7 +81,7 @@ def _init_backend(
         store.set_timeout(_STORE_TIMEOUT)
     agent = TorchwireAgent(store, name, rank, world_size, options)
     _start(agent)
-    graceful_shutdown.install()
+    graceful_shutdown.install(before_leaving)
     creation_sites.install(record=checked.record_creation_site)
     exit_hook.install()
     return agent

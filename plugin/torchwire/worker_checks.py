@@ -1,4 +1,4 @@
-"""Checks of a worker's place in the group: the name, rank and world size that init_rpc was given."""
+"""Checks of a worker's place in the group: the store, name, rank and world size that its agent starts with."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import numbers
 import re
 from typing import Any
 
+import torch.distributed as dist
+
 _LONGEST_NAME = 127
 _HIGHEST_RANK = 32767  # PyTorch's worker ids have 16 bits, one of them the sign
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_:-]")
+
+
+def check_store(store: Any, name: Any) -> None:
+    """Raises TypeError unless `store` is one that PyTorch's rendezvous makes."""
+    if not isinstance(store, dist.Store):
+        raise TypeError(f"init_rpc, worker {name!r}: store must be a c10d store, got {type(store).__name__}")
 
 
 def check_name(name: Any) -> str:
