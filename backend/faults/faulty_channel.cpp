@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "backend/annotations.h"
+#include "backend/faults/fault_layer.h"
+#include "backend/faults/injector.h"
 #include "backend/faults/mid_tensor.h"
 
 namespace torchwire::faults {
@@ -107,7 +109,7 @@ void FaultyChannel::sendWhole(Send send) {
   if (!canBeHalved(buffer, length)) {
     inner_->send(buffer, length, std::move(send.callback));
   } else if (auto strike = midTensor_->take(buffer.unwrap<tp::CpuBuffer>().ptr)) {
-    sendFirstHalf(std::move(send), std::move(*strike));
+    sendFirstHalf(std::move(send), std::move(strike));
   } else {
     auto [first, second] = halves(buffer, length);
     inner_->send(first.buffer, first.length, [](const tp::Error&) {}); // the second half fails too
@@ -172,8 +174,9 @@ void FaultyChannel::close() {
   if (rest) {
     waiting.push_front(std::move(*rest));
   }
+  const tp::Error closed(std::make_shared<ClosedInMidTensor>(), __FILE__, __LINE__);
   for (const Send& send : waiting) {
-    send.callback(TP_CREATE_ERROR(ClosedInMidTensor));
+    send.callback(closed);
   }
 }
 
@@ -222,6 +225,11 @@ class FaultyChannelContext final : public tp::channel::Context {
 std::shared_ptr<tp::channel::Context> makeFaultyChannel(
     std::shared_ptr<tp::channel::Context> inner, std::shared_ptr<MidTensor> midTensor) {
   return std::make_shared<FaultyChannelContext>(std::move(inner), std::move(midTensor));
+}
+
+std::shared_ptr<tp::channel::Context> FaultLayer::aroundChannel(
+    std::shared_ptr<tp::channel::Context> channel, Timer& /*timer*/) {
+  return makeFaultyChannel(std::move(channel), injector_->midTensor());
 }
 
 } // namespace torchwire::faults
