@@ -30,6 +30,8 @@ from torchwire.testing.options import FaultyTorchwireRpcBackendOptions
 from torchwire.testing.plan import Plan
 from torchwire.testing.replacement import replace_faulty_tensorpipe, restore_faulty_tensorpipe
 from torchwire.testing.rule import Rule
+from torchwire.testing.run import Run, WorkerFailure
+from torchwire.testing.workers import run_workers
 
 __all__ = [
     "Exponential",
@@ -38,7 +40,9 @@ __all__ = [
     "Normal",
     "Plan",
     "Rule",
+    "Run",
     "Uniform",
+    "WorkerFailure",
     "clear_plan",
     "current_plan",
     "fault_log",
@@ -46,6 +50,7 @@ __all__ = [
     "replace_faulty_tensorpipe",
     "replay",
     "restore_faulty_tensorpipe",
+    "run_workers",
     "set_plan",
 ]
 

@@ -63,6 +63,11 @@ def replay(log: Iterable[Fault], timeout: float = 10.0) -> int:
     return set_plan(Plan.from_log(log), timeout)
 
 
+def end_faults_here() -> None:
+    """Ends all faults on this worker alone, and its part in plans of the group. Raises as set_plan does."""
+    _running_for("end_faults_here").watch.end_faults()
+
+
 def current_plan() -> Plan:
     """The plan in effect on this worker. Raises RuntimeError as set_plan does."""
     return _running_for("current_plan").watch.plan

@@ -31,3 +31,4 @@ PHASES_OF: dict[str, tuple[str, ...]] = {
 }
 
 TIMED = ("delay", "reorder", "pause", "partition")
+NEEDS_TIME = ("delay", "pause", "partition")  # a reorder has a default

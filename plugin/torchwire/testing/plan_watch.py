@@ -72,6 +72,13 @@ class PlanWatch:
         self._store = None
         atexit.unregister(self.stop)
 
+    def end_faults(self) -> None:
+        """Stops, and puts an empty plan into effect on this worker alone."""
+        self.stop()
+        with self._mutex:
+            self._plan = Plan()
+            self._layer.set_plan(self._plan.to_layer(self._revision))
+
     def publish(self, plan: Plan) -> int:
         """Puts `plan` into effect here, and soon on all; returns its revision. Raises RuntimeError when it is over."""
         store = self._open_store()

@@ -14,11 +14,25 @@ _NO_TIME = 1e-9  # a drawn time may be 0, which a rule cannot ask for
 
 def rules_from(log: Iterable[Fault]) -> list[Rule]:
     """A rule for each kind of fault in each stream; raises TypeError and ValueError for a log that makes none."""
-    occurrences: dict[tuple[tuple[str, Any], ...], set[int]] = {}
-    for fault in _checked(log):
-        if fault.action != "partition" or fault.message:  # held handshakes have no rule of their own
-            occurrences.setdefault(tuple(_arguments(fault).items()), set()).add(fault.occurrence)
+    occurrences: dict[tuple[tuple[str, Any], ...], list[int]] = {}
+    for (*_, occurrence), arguments in _by_message(_checked(log)).items():
+        occurrences.setdefault(tuple(arguments.items()), []).append(occurrence)
     return [Rule(nth=nth, **dict(arguments)) for arguments, nth in occurrences.items()]
+
+
+def _by_message(faults: list[Fault]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a rule for each message at each point, by stream and occurrence."""
+    rules: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for fault in faults:
+        held = fault.action == "partition"
+        if held and not fault.message:
+            continue  # a handshake, for which there is no rule
+        place = (fault.from_, fault.to, fault.message, fault.phase, fault.occurrence)
+        before = rules.setdefault(place, arguments := _arguments(fault))
+        # What had been delayed already when a partition held it. What had been struck otherwise is not held again.
+        if before is not arguments and held and before["action"] == "delay":
+            before["seconds"] += fault.seconds
+    return rules
 
 
 def _checked(log: Iterable[Fault]) -> list[Fault]:
@@ -26,6 +40,7 @@ def _checked(log: Iterable[Fault]) -> list[Fault]:
     for fault in faults:
         if not isinstance(fault, Fault):
             raise TypeError(f"a log must hold Fault, got {fault!r} ({type(fault).__name__}); see read_logs()")
+    faults.sort(key=lambda fault: fault.time)
     revisions = sorted({fault.revision for fault in faults})
     if len(revisions) > 1:
         raise ValueError(

@@ -12,7 +12,7 @@ from torchwire import option_checks
 from torchwire.suggestion import did_you_mean
 from torchwire.testing import message_types
 from torchwire.testing.duration import Duration, check_duration, check_seconds
-from torchwire.testing.phases import PHASES, PHASES_OF, TIMED
+from torchwire.testing.phases import NEEDS_TIME, PHASES, PHASES_OF, TIMED
 
 _HIGHEST = 2**63 - 1
 _NAME = re.compile(r"[A-Za-z0-9 _.:/#-]+")
@@ -149,7 +149,7 @@ def fit_together(where: str, arguments: Mapping[str, Any], defaults: Mapping[str
         if arguments[argument] != default:
             _check_meaning(where, kind, argument)
     _check_phase(where, kind, arguments["phase"])
-    if kind in TIMED and arguments["seconds"] == 0:
+    if kind in NEEDS_TIME and arguments["seconds"] == 0:
         raise ValueError(f"{where}seconds is missing: say how long, such as seconds=0.5 or seconds=Uniform(0.1, 0.5)")
     if kind == "partition" and arguments["between"] is None:
         raise ValueError(f"{where}between is missing: name two sets of workers, between=(['worker0'], ['worker1'])")

@@ -12,7 +12,6 @@ from torchwire.testing.phases import PHASES, PHASES_OF
 # What each action needs to be a rule.
 NEEDED = {
     "delay": {"seconds": 0.5},
-    "reorder": {"seconds": 0.5},
     "pause": {"seconds": 0.5},
     "partition": {"seconds": 0.5, "between": ("worker0", "worker1")},
 }
@@ -346,6 +345,12 @@ def test_what_a_partition_held_is_delayed_in_a_replay():
     assert rule == Rule(
         "delay", name="slow", messages="PYTHON_CALL", from_="worker0", to="worker1", nth=4, seconds=0.75
     )
+
+
+def test_what_was_delayed_and_then_held_is_delayed_for_both_in_a_replay():
+    log = [fault(time=2.0, action="partition", seconds=0.5), fault(time=1.0, seconds=0.25)]
+    (rule,) = Plan.from_log(log).rules
+    assert (rule.action, rule.nth, rule.seconds) == ("delay", (4,), 0.75)
 
 
 def test_a_drawn_time_of_zero_makes_a_rule():
