@@ -44,6 +44,9 @@ std::vector<OwnerView> ownersOf(torch::distributed::rpc::RRefContext& context);
 /// One of them.
 std::optional<OwnerView> ownerWith(
     torch::distributed::rpc::RRefContext& context, const GlobalId& id);
+/// Those whose creation libtorch has given up, and that nobody has given a value to.
+std::vector<c10::intrusive_ptr<torch::distributed::rpc::OwnerRRef>> ownersGivenUp(
+    torch::distributed::rpc::RRefContext& context);
 /// The forks that live on this worker.
 std::vector<UserView> usersOf(torch::distributed::rpc::RRefContext& context);
 /// The future of the value of an RRef that this worker owns, or will own once it has been created.

@@ -211,6 +211,14 @@ void RRefService::protectEarlyOwners() {
   }
 }
 
+void RRefService::failOwnersGivenUp(const std::string& why) {
+  for (const auto& owner : ownersGivenUp(context())) {
+    // A value that comes all the same is too late, as it is for RRefs of other workers.
+    owner->setError(std::make_exception_ptr(std::runtime_error(
+        "RRef creation via rpc.remote() failed on this worker, its owner: " + why)));
+  }
+}
+
 void RRefService::noteCreated(const c10::intrusive_ptr<rpc::RRef>& rref, const std::string& site) {
   const GlobalId id = toGlobalId(rref->rrefId());
   const GlobalId here = rref->isOwner()
