@@ -367,10 +367,11 @@ void Agent::complete(const OwnCall& call, Outcome outcome) {
   Task task([this, call, outcome = std::move(outcome)]() mutable {
     // As in Server::run: what a user's callback leaves in the thread's state is not for the next one.
     const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
-    const Error error = outcome.error;
-    finish(call.future, std::move(outcome));
-    if (error && call.to == self_) {
-      RRefService::failOwnersGivenUp(error.message());
+    if (outcome.error && call.to == self_) {
+      RRefService::failOwnCall(
+          outcome.error.message(), [&] { finish(call.future, std::move(outcome)); });
+    } else {
+      finish(call.future, std::move(outcome));
     }
     if (call.context) {
       // After the callbacks, because it is there that libtorch reads a response and opens its context, be it anew.

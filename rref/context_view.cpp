@@ -75,14 +75,14 @@ std::optional<OwnerView> ownerWith(rpc::RRefContext& context, const GlobalId& id
   return viewOf(found->second, context.*pointerTo(RRefForks()));
 }
 
-std::vector<c10::intrusive_ptr<rpc::OwnerRRef>> ownersGivenUp(rpc::RRefContext& context) {
+std::vector<c10::intrusive_ptr<rpc::OwnerRRef>> ownersWithoutValue(rpc::RRefContext& context) {
   std::vector<c10::intrusive_ptr<rpc::OwnerRRef>> owners;
   Kept kept;
   const std::lock_guard lock(context.*pointerTo(RRefLock()));
   for (const auto& [id, rref] : context.*pointerTo(RRefOwners())) {
     kept.push_back(rref);
     auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref);
-    if (owner->getTimedOut() && !owner->hasValue()) {
+    if (!owner->hasValue()) {
       owners.push_back(std::move(owner));
     }
   }

@@ -44,8 +44,8 @@ std::vector<OwnerView> ownersOf(torch::distributed::rpc::RRefContext& context);
 /// One of them.
 std::optional<OwnerView> ownerWith(
     torch::distributed::rpc::RRefContext& context, const GlobalId& id);
-/// Those whose creation libtorch has given up, and that nobody has given a value to.
-std::vector<c10::intrusive_ptr<torch::distributed::rpc::OwnerRRef>> ownersGivenUp(
+/// Those that have no value yet.
+std::vector<c10::intrusive_ptr<torch::distributed::rpc::OwnerRRef>> ownersWithoutValue(
     torch::distributed::rpc::RRefContext& context);
 /// The forks that live on this worker.
 std::vector<UserView> usersOf(torch::distributed::rpc::RRefContext& context);

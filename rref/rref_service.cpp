@@ -211,11 +211,15 @@ void RRefService::protectEarlyOwners() {
   }
 }
 
-void RRefService::failOwnersGivenUp(const std::string& why) {
-  for (const auto& owner : ownersGivenUp(context())) {
-    // A value that comes all the same is too late, as it is for RRefs of other workers.
-    owner->setError(std::make_exception_ptr(std::runtime_error(
-        "RRef creation via rpc.remote() failed on this worker, its owner: " + why)));
+void RRefService::failOwnCall(const std::string& why, const std::function<void()>& end) {
+  const auto owners = ownersWithoutValue(context()); // before libtorch takes the one that is meant off its list
+  end();
+  for (const auto& owner : owners) {
+    if (owner->getTimedOut() && !owner->hasValue()) {
+      // A value that comes all the same is too late, as it is for RRefs of other workers.
+      owner->setError(std::make_exception_ptr(std::runtime_error(
+          "RRef creation via rpc.remote() failed on this worker, its owner: " + why)));
+    }
   }
 }
 

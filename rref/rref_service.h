@@ -39,9 +39,9 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   /// RRef's owner, if that is another worker.
   void noteCreated(
       const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref, const std::string& site);
-  /// A call by which this worker made an RRef of its own has failed, and libtorch knows. Who waits for its value
-  /// gets the error: the request may have been lost, and then nothing else ends the wait.
-  static void failOwnersGivenUp(const std::string& why);
+  /// Ends a call of this worker to itself with an error, which `end` tells libtorch. If the call was to make an
+  /// RRef, who waits for its value gets the error too: the request may be lost, and then nothing else ends the wait.
+  static void failOwnCall(const std::string& why, const std::function<void()>& end);
   /// A worker of a dynamic group has left.
   void forgetWorker(WorkerId worker) {
     ledger_.forgetWorker(worker);
