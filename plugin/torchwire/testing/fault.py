@@ -48,6 +48,7 @@ class Fault:
         """The fault for an entry of the extension's log, or for a line of a log file."""
         fields = {("from_" if key == "from" else key): value for key, value in entry.items()}
         fields["message"] = message_types.name_of(entry["message"])
+        fields["seconds"] = float(entry["seconds"])
         fields["byte"] = entry["byte"] if entry["action"] == "corrupt" else None
         return cls(**fields)
 

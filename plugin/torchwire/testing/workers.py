@@ -56,7 +56,7 @@ def run_workers(
     """
     checked = _checked_options(options, plan)
     count = _checked_count(workers)
-    seconds = option_checks.timeout("run_workers: timeout", timeout)
+    seconds = _checked_timeout(timeout)
     call = pickle.dumps((function, args))
     variables = {**os.environ, **(environment or {})}  # all, since a fork server has those that it was started with
     begin, wall_clock = time.monotonic(), time.time()
@@ -218,6 +218,13 @@ def _checked_count(workers: Any) -> int:
     if int(workers) < 1:
         raise ValueError(f"run_workers: workers must be at least 1, got {workers}")
     return int(workers)
+
+
+def _checked_timeout(timeout: Any) -> float:
+    seconds = option_checks.timeout("run_workers: timeout", timeout)
+    if seconds == 0:
+        raise ValueError("run_workers: timeout must be more than 0, since nothing may hang")
+    return seconds
 
 
 def _log_since(begin: float, folder: str) -> list[Fault]:
