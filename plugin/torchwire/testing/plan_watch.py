@@ -14,7 +14,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch.distributed as dist
 
@@ -80,26 +80,43 @@ class PlanWatch:
             self._layer.set_plan(self._plan.to_layer(self._revision))
 
     def publish(self, plan: Plan) -> int:
-        """Puts `plan` into effect here, and soon on all; returns its revision. Raises RuntimeError when it is over."""
-        store = self._open_store()
-        while True:
-            before = store.get(_PLAN).decode()
-            revision = json.loads(before)["revision"] + 1
-            record = _record(revision, plan, self._worker)
-            if store.compare_set(_PLAN, before, record).decode() == record:
-                self._look(store)
-                return revision
+        """Puts `plan` into effect here, and soon on all; returns its revision.
+
+        Raises RuntimeError when this worker shuts down, or the store does not answer.
+        """
+        with self._asking() as store:
+            while True:
+                before = store.get(_PLAN).decode()
+                revision = json.loads(before)["revision"] + 1
+                record = _record(revision, plan, self._worker)
+                if store.compare_set(_PLAN, before, record).decode() == record:
+                    self._look(store)
+                    return revision
 
     def wait_for(self, workers: Iterable[str], revision: int, timeout: float) -> list[str]:
-        """Waits, at most `timeout` seconds, until all have this revision or a later one; returns who has not."""
-        store = self._open_store()
+        """Waits, at most `timeout` seconds, until all have this revision or a later one; returns who has not.
+
+        Raises RuntimeError as publish does.
+        """
         deadline = time.monotonic() + timeout
         missing = list(workers)
         while True:
-            missing = [worker for worker in missing if _revision_of(store, worker) < revision]
+            with self._asking() as store:
+                missing = [worker for worker in missing if _revision_of(store, worker) < revision]
             if not missing or time.monotonic() >= deadline:
                 return missing
             self._stopping.wait(_INTERVAL / 2)
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[dist.Store]:
+        store = self._open_store()
+        try:
+            yield store
+        except dist.DistError as error:
+            reason = str(error).partition("\n")[0]  # c10 errors append a stack trace
+            raise RuntimeError(
+                f"worker {self._worker!r} could not set a fault plan for all: the rendezvous store did not answer: {reason}"
+            ) from None
 
     def _open_store(self) -> dist.Store:
         store = self._store
@@ -111,6 +128,8 @@ class PlanWatch:
         while not self._stopping.wait(_INTERVAL):
             try:
                 self._look(self._open_store())
+            except dist.DistStoreError:  # it took too long; perhaps this process was paused
+                continue
             except Exception:  # the store ends with the process that hosts it
                 logger.debug("worker %s: the store has ended; the fault plan stays", self._worker, exc_info=True)
                 return

@@ -156,7 +156,9 @@ def test_the_thread_ends_quietly_with_the_store():
         group.all(faulty.init, f"tcp://127.0.0.1:{free_port()}", world_size=2)
         group[0].kill()  # which was the store's host
         wait_until(lambda: group[1].run(threads) == [])
-        with pytest.raises(WorkerError):
+        with pytest.raises(
+            WorkerError, match="'worker1' could not set a fault plan for all: the rendezvous store did not"
+        ):
             group[1].run(faults.set_plan, FAIL)
         assert group[1].run(faults.current_plan) == Plan()
         assert "Traceback" not in group[1].output()
