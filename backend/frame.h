@@ -7,6 +7,8 @@
 // | hello    | dialler -> accepter    | Hello (handshake.h)           | first on a link; lost: the dial fails   |
 // | welcome  | accepter -> dialler    | Hello of the accepter         | answers hello; then both may send       |
 // | refuse   | accepter -> dialler    | Refusal; then the link closes | answers hello                           |
+// |          | or, later, either way  | Refusal: why its sender will  | last on a link, not answered; lost: the |
+// |          |                        | read no further frame         | link has broken, but nobody says why    |
 // | request  | either way             | message (codec.h)             | any order; lost: the link has broken,   |
 // |          |                        |                               | the caller's call fails with it         |
 // | response | callee -> caller       | message, or an error sentence | any order, once per request; a late one |

@@ -18,7 +18,8 @@ namespace torchwire {
 /// A two-way, ordered, reliable stream of frames to one peer.
 ///
 /// Every callback is called exactly once, on any thread, possibly before the call that took it
-/// returns: callers hold no lock of their own. After an error all later operations fail too.
+/// returns: callers hold no lock of their own. After an error all later operations fail too, except
+/// after a receive with badFrame: the link may still be whole, for what is left to say on it.
 /// Thread-safe.
 class Link {
  public:

@@ -13,10 +13,15 @@ Error leftError(const WorkerRecord& peer) {
 }
 
 Error lostError(const WorkerRecord& peer, const Error& cause) {
+  const std::string what = "lost the connection to " + peer.describe() + " at " + peer.address;
+  if (cause.code() == ErrorCode::badFrame || cause.code() == ErrorCode::refused) {
+    // One of the two closed it because of a frame; both live, and the next call dials anew.
+    const std::string who = cause.code() == ErrorCode::refused ? ": it closed the link: " : ": ";
+    return Error(ErrorCode::linkBroken, what + who + cause.message());
+  }
   return Error(
       ErrorCode::linkBroken,
-      "lost the connection to " + peer.describe() + " at " + peer.address + " (" +
-          cause.message() + "): its process may have ended, see its log");
+      what + " (" + cause.message() + "): its process may have ended, see its log");
 }
 
 Error dialError(const WorkerRecord& peer, const Error& cause) {

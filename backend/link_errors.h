@@ -14,7 +14,7 @@ namespace torchwire {
 Error shutDownError();
 /// The peer has left in order.
 Error leftError(const WorkerRecord& peer);
-/// A link to the peer was there and broke.
+/// A link to the peer was there and broke; or, where the cause is a bad frame or a refusal, one side closed it.
 Error lostError(const WorkerRecord& peer, const Error& cause);
 /// No link to the peer came about.
 Error dialError(const WorkerRecord& peer, const Error& cause);

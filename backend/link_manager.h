@@ -13,6 +13,9 @@
 //                       └── also from dialling
 //   any ──goodbye──▶ left (sends fail at once)
 //
+// The error that ends a connected link may be a frame that makes no sense: then the peer is told so, by a
+// refusal, before the link closes.
+//
 // What is sent while greeting or dialling waits until the link is connected; what is sent while losing
 // fails.
 //
@@ -75,8 +78,9 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     std::chrono::milliseconds handshake{20000}; // for one dial or one accept to finish
     std::chrono::milliseconds retryDelay{50}; // before the second dial; doubles each time
     int attempts = 4;
-    // How long a refused link of ours stays open. To open large-tensor channels TensorPipe makes connections
-    // beside the pipe, on which it must not find an end before a beginning: that closes the channel for all.
+    // How long a link stays open that a refusal has ended. Ours, because to open large-tensor channels
+    // TensorPipe makes connections beside the pipe, on which it must not find an end before a beginning: that
+    // closes the channel for all. The peer's, for it to read why.
     std::chrono::milliseconds refusedGrace{2000};
   };
 
@@ -166,6 +170,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void receiveNext(const Handle& connected);
   void onFrame(const Handle& connected, IncomingFrame frame) EXCLUDES(mutex_);
   void lost(const Handle& connected, const Error& error) EXCLUDES(mutex_);
+  void closeWithReason(const std::shared_ptr<Link>& link, const std::string& reason);
   void countSent(Peer& peer, const OutgoingFrame& frame) REQUIRES(mutex_);
   void countReceived(WorkerId from, const IncomingFrame& frame) EXCLUDES(mutex_);
 

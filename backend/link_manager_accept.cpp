@@ -29,12 +29,15 @@ void LinkManager::accept(std::shared_ptr<Link> link) {
   link->receive([weak = weak_from_this(), link, spoke](const Error& error, IncomingFrame frame) {
     *spoke = true;
     auto self = weak.lock();
-    if (!self || error) {
+    if (!self || (error && error.code() != ErrorCode::badFrame)) {
       link->close();
       return;
     }
     Hello hello;
     try {
+      if (error) {
+        throw FormatError(error.message());
+      }
       if (kindOf(frame) != FrameKind::hello) {
         throw FormatError("the first frame is no hello");
       }

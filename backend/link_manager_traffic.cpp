@@ -95,12 +95,15 @@ void LinkManager::flush(const Handle& connected, std::deque<Waiting> waiting) {
 void LinkManager::receiveNext(const Handle& connected) {
   auto self = shared_from_this();
   connected.link->receive([self, connected](const Error& error, IncomingFrame frame) {
-    if (error) {
+    if (!error) {
+      self->onFrame(connected, std::move(frame)); // quick: whatever takes time is handed to a pool
+    } else {
       self->lost(connected, error);
-      return;
+      if (error.code() != ErrorCode::badFrame) {
+        return;
+      }
     }
-    self->onFrame(connected, std::move(frame)); // quick: whatever takes time is handed to a pool
-    self->receiveNext(connected);
+    self->receiveNext(connected); // on a link that was lost through a frame: see closeWithReason
   });
 }
 
@@ -128,19 +131,27 @@ void LinkManager::onFrame(const Handle& connected, IncomingFrame frame) {
       case FrameKind::goodbye:
         markLeft(connected.peer);
         return;
+      case FrameKind::refuse:
+        lost(connected, Error(ErrorCode::refused, Refusal::decode(frame).reason));
+        return;
       default:
         throw FormatError("a second handshake");
     }
   } catch (const FormatError& e) {
-    lost(connected, Error(ErrorCode::badFrame, std::string("it broke the protocol: ") + e.what()));
+    lost(
+        connected,
+        Error(ErrorCode::badFrame, std::string("a frame broke the protocol: ") + e.what()));
   }
 }
 
 // The calls on the link fail before a new link can be made: otherwise a call on the new one could be
-// taken for one of them. A frame that is sent meanwhile goes to the closed link, which says so.
+// taken for one of them. They also fail before the link closes: a call whose frame is still being sent would
+// otherwise hear of the close, and not of its cause. What another thread sends on the link meanwhile, be it
+// after a refusal, is of a call that has failed.
 void LinkManager::lost(const Handle& connected, const Error& cause) {
   Handle closing = connected;
   Error error;
+  const bool badFrame = cause.code() == ErrorCode::badFrame;
   bool quiet = false;
   {
     MutexLock lock(mutex_);
@@ -152,13 +163,17 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
     closing.generation = ++peer->generation;
     ++peer->traffic.linksLost;
     error = lostError(peer->record, cause);
-    quiet = leaving_;
+    quiet = leaving_ && !badFrame;
   }
-  connected.link->close();
   if (!quiet) {
     log(LogLevel::warning, error.message());
   }
   events_.peerLost(connected.peer, error);
+  if (badFrame) {
+    closeWithReason(connected.link, cause.message());
+  } else {
+    connected.link->close();
+  }
 
   MutexLock lock(mutex_);
   if (Peer* peer = current(closing, State::losing)) {
@@ -166,6 +181,14 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
     peer->link = nullptr;
     disconnected_.notify_all();
   }
+}
+
+// The peer closes once it has read why; to close here could overtake that. Until then receiveNext goes on, and
+// onFrame drops what comes: a socket that closes with bytes unread in it takes back what it has sent.
+void LinkManager::closeWithReason(const std::shared_ptr<Link>& link, const std::string& reason) {
+  const Refusal refusal{ErrorCode::refused, reason};
+  link->send(refusal.encode(), [](const Error&) {});
+  closeRefused(link, Error(refusal.code, refusal.reason));
 }
 
 void LinkManager::countSent(Peer& peer, const OutgoingFrame& frame) {

@@ -369,16 +369,62 @@ TEST_CASE("a frame that breaks the protocol costs its sender the link", "[link_m
   SECTION("a welcome that nobody waits for") {
     breach = helloOf(recordOf(0), b).encode(FrameKind::welcome);
   }
-  SECTION("a refusal that nobody waits for") {
-    breach = Refusal{ErrorCode::refused, "no"}.encode();
-  }
   peer.say(std::move(breach));
   world.network.deliverAll();
   CHECK(peer.error());
   REQUIRE(b.losses().size() == 1);
   CHECK(b.losses()[0].error.code() == ErrorCode::linkBroken);
-  CHECK_THAT(b.losses()[0].error.message(), Catch::Contains("it broke the protocol"));
+  CHECK_THAT(
+      b.losses()[0].error.message(),
+      Catch::Contains("at memory://w0: a frame broke the protocol: "));
   CHECK(b.arrivals().empty());
+}
+
+TEST_CASE("whoever breaks the protocol is told why before the link closes", "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  const bool peerCloses = GENERATE(true, false);
+  WorkerSettings settings;
+  settings.limits.refusedGrace = milliseconds(peerCloses ? 3600 * 1000 : 20);
+  Redial redial(style, settings);
+  redial.first.say(bareFrame(FrameKind::welcome));
+  redial.first.say(textFrame("too late"));
+  const auto deliver = [&](auto holds) { return redial.world.network.deliverUntil(holds); };
+  REQUIRE(deliver([&] { return redial.first.heard().size() == 2; }));
+  CHECK(redial.first.heard() == std::vector{FrameKind::welcome, FrameKind::refuse});
+  const Refusal refusal = Refusal::decode(redial.first.lastFrame());
+  CHECK(refusal.code == ErrorCode::refused);
+  CHECK(refusal.reason == "a frame broke the protocol: a second handshake");
+  REQUIRE(deliver([&] { return redial.b.losses().size() == 1; }));
+  CHECK(deliver([&] { return redial.b.links().status().front().state == "idle"; }));
+  CHECK(redial.b.links().status().front().state == "idle");
+  if (peerCloses) {
+    CHECK_FALSE(redial.first.error()); // it has its time to read the reason
+    redial.first.close();
+  }
+  CHECK(deliver([&] { return redial.world.network.openLinks() == 0; }));
+  CHECK(redial.first.error());
+  CHECK(redial.b.texts().empty());
+}
+
+TEST_CASE("a refusal ends a connected link with its reason, unanswered", "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  WorkerSettings settings;
+  settings.limits.refusedGrace = milliseconds(3600 * 1000);
+  Redial redial(style, settings);
+  redial.first.say(Refusal{ErrorCode::refused, "it was damaged"}.encode());
+  redial.first.say(textFrame("too late"));
+  REQUIRE(
+      redial.world.network.deliverUntil([&] { return static_cast<bool>(redial.first.error()); }));
+  CHECK(redial.first.heard() == std::vector{FrameKind::welcome});
+  REQUIRE(redial.b.losses().size() == 1);
+  CHECK(redial.b.losses()[0].error.code() == ErrorCode::linkBroken);
+  CHECK(
+      redial.b.losses()[0].error.message() ==
+      "lost the connection to worker 'w0' (rank 0) at memory://w0: it closed the link: it was "
+      "damaged");
+  CHECK(redial.b.texts().empty());
 }
 
 TEST_CASE("sends that fail on a breaking link all say so", "[link_manager]") {
