@@ -74,7 +74,7 @@ void FrameHeader::write(ByteWriter& out) const {
   out.number(messageType);
   out.number(callId);
   out.number(bodyLength);
-  out.number(uint64_t{0}); // reserved: a checksum, a trace id
+  out.number(uint64_t{0}); // a checksum, entered once the frame is whole
 }
 
 FrameHeader FrameHeader::read(ByteReader& in) {
@@ -90,7 +90,7 @@ FrameHeader FrameHeader::read(ByteReader& in) {
   header.messageType = in.number<uint32_t>();
   header.callId = in.number<uint64_t>();
   header.bodyLength = in.number<uint64_t>();
-  in.number<uint64_t>();
+  in.number<uint64_t>(); // the checksum: not of a header alone
   return header;
 }
 

@@ -87,6 +87,8 @@ struct FrameHeader {
   uint64_t bodyLength = 0; // bytes of the message's payload
 
   static constexpr size_t kSize = 32;
+  // Where the frame's checksum stands (u64), if the workers use any: see checksum_layer.h.
+  static constexpr size_t kChecksumOffset = 24;
 
   void write(ByteWriter& out) const;
   /// Throws FormatError for an unknown kind or a short buffer.
