@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 
 #include "backend/agent.h"
+#include "backend/checksum_layer.h"
 #include "backend/transport_table.h"
 #include "build_features.h"
 #include "plugin/autograd_bindings.h"
@@ -111,10 +112,13 @@ py::list peersOf(const Agent& agent) {
   return list;
 }
 
-/// Opaque to Python: what it is made of is given to the agent.
+/// Opaque to Python: what it is made of is given to the agent. Making one keeps the GIL.
 void bindLayers(py::module_& module) {
   py::class_<LinkLayer, std::shared_ptr<LinkLayer>>(
       module, "LinkLayer", "Something that stands around the links of a worker.");
+  py::class_<ChecksumLayer, LinkLayer, std::shared_ptr<ChecksumLayer>>(
+      module, "ChecksumLayer", "Frames carry a checksum, and damaged ones close their link.")
+      .def(py::init<>());
 }
 
 void bindStart(AgentClass& agent) {

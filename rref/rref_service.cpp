@@ -211,7 +211,7 @@ void RRefService::protectEarlyOwners() {
   }
 }
 
-void RRefService::failOwnCall(const std::string& why, const std::function<void()>& end) {
+void RRefService::failOwnCall(std::string why, const std::function<void()>& end) {
   const auto owners = ownersWithoutValue(context()); // before libtorch takes the one that is meant off its list
   end();
   for (const auto& owner : owners) {

@@ -41,7 +41,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
       const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref, const std::string& site);
   /// Ends a call of this worker to itself with an error, which `end` tells libtorch. If the call was to make an
   /// RRef, who waits for its value gets the error too: the request may be lost, and then nothing else ends the wait.
-  static void failOwnCall(const std::string& why, const std::function<void()>& end);
+  static void failOwnCall(std::string why, const std::function<void()>& end);
   /// A worker of a dynamic group has left.
   void forgetWorker(WorkerId worker) {
     ledger_.forgetWorker(worker);

@@ -16,6 +16,9 @@ def replace_script_operator() -> None: ...
 
 class LinkLayer: ...
 
+class ChecksumLayer(LinkLayer):
+    def __init__(self) -> None: ...
+
 # Only where torchwire is built with fault injection.
 FAULT_MESSAGE_TYPES: dict[str, int]
 

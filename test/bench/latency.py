@@ -8,6 +8,7 @@ first backend to the second, per workload.
 from __future__ import annotations
 
 import argparse
+import ast
 import multiprocessing
 import os
 import pathlib
@@ -22,24 +23,27 @@ WORKLOADS = ("add", "noop", "echo_64", "echo_1024", "echo_16384")  # echo_N: of 
 
 
 class Kind(NamedTuple):
-    """A backend, the transports and channels it is told to use, and environment variables."""
+    """A backend, the transports and channels it is told to use, other options of it, and environment variables."""
 
     text: str
     backend: str
     transports: list[str] | None
     channels: list[str] | None
+    options: dict[str, object]
     environment: dict[str, str]
 
     @classmethod
     def parse(cls, text: str) -> Kind:
-        group, *variables = text.split(";")
+        group, *settings = text.split(";")
+        values = dict(setting.split("=") for setting in settings)
         backend, transports, channels = (group.split("/") + ["", ""])[:3]
         return cls(
             text,
             backend,
             transports.split(",") if transports else None,
             channels.split(",") if channels else None,
-            dict(v.split("=") for v in variables),
+            {name: ast.literal_eval(value) for name, value in values.items() if name.islower()},
+            {name: value for name, value in values.items() if not name.islower()},
         )
 
 
@@ -66,7 +70,7 @@ def _call(rpc, workload: str):
 def _options(rpc, kind: Kind, store: str):
     member = rpc.backend_registry.BackendType[kind.backend]
     return member, rpc.backend_registry.construct_rpc_backend_options(
-        member, init_method=f"file://{store}", _transports=kind.transports, _channels=kind.channels
+        member, init_method=f"file://{store}", _transports=kind.transports, _channels=kind.channels, **kind.options
     )
 
 
@@ -147,7 +151,7 @@ def main() -> None:
         "groups",
         nargs="*",
         default=["TORCHWIRE/uv", "TENSORPIPE/uv"],
-        help="BACKEND[/transport,...[/channel,...]][;VARIABLE=value...] (default: both backends on uv)",
+        help="BACKEND[/transport,...[/channel,...]][;VARIABLE=value][;option=value]... (default: both backends on uv)",
     )
     parser.add_argument("--blocks", type=int, default=20, help="alternations (default 20)")
     parser.add_argument("--size", type=int, default=100, help="calls per block (default 100; echoes take a tenth)")

@@ -45,6 +45,7 @@ WRONG_OPTIONS = [
     ({"keepalive_interval": 1}, ValueError, "keepalive_interval must be between 2 and 32767 seconds.* got 1 seconds"),
     ({"keepalive_interval": -1}, ValueError, "keepalive_interval must be finite and not negative.*0 switches it off"),
     ({"record_creation_site": 1}, TypeError, r"record_creation_site must be True or False, got 1 \(int\)"),
+    ({"checksums": "yes"}, TypeError, r"checksums must be True or False, got 'yes' \(str\)"),
     ({"keepalive_interval": None}, TypeError, "keepalive_interval must be a number of seconds, got None"),
     ({"backward_mode": "smrt"}, ValueError, r"backward_mode: unknown name 'smrt' \(did you mean 'smart'\?\); choose"),
     ({"backward_mode": "FAST"}, ValueError, "backward_mode: unknown name 'FAST'; choose 'smart' or 'fast'"),
