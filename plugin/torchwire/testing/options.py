@@ -60,6 +60,7 @@ class FaultyTorchwireRpcBackendOptions(TorchwireRpcBackendOptions):
     fault_log: a folder, made if need be, in which the worker appends each fault to the file `<worker>.jsonl` before it
         happens. Default: the folder named by the environment variable TORCHWIRE_FAULT_LOG. With none,
         the log is kept in memory only, see fault_log().
+    checksums: as for TORCHWIRE, but by default True: what a fault damages is to be found.
 
     Checks and errors are those of TorchwireRpcBackendOptions. Not thread-safe. The agent reads the options once, in
     init_rpc.
@@ -71,8 +72,6 @@ class FaultyTorchwireRpcBackendOptions(TorchwireRpcBackendOptions):
     fault_plan = _Checked(_plan_or_path)
     fault_log = _Checked(option_checks.path)
 
-    # CHECKSUMS: once the base class has that option: `checksums: bool = True` here, so that what a fault corrupts is
-    # found, and `checksums=checksums` below.
     def __init__(
         self,
         *,
@@ -81,9 +80,10 @@ class FaultyTorchwireRpcBackendOptions(TorchwireRpcBackendOptions):
         num_fail_sends: int = 0,
         fault_plan: Plan | str | os.PathLike[str] | None = None,
         fault_log: str | os.PathLike[str] | None = None,
+        checksums: bool = True,
         **others: Any,
     ) -> None:
-        super().__init__(**others)
+        super().__init__(checksums=checksums, **others)
         self.messages_to_fail = messages_to_fail
         self.messages_to_delay = {} if messages_to_delay is None else messages_to_delay
         self.num_fail_sends = num_fail_sends
