@@ -37,10 +37,7 @@ class PlanWatch:
 
     def __init__(self, store: dist.Store, worker: str, layer: FaultLayer, plan: Plan) -> None:
         """`plan` is in effect in `layer`; what the store has from before takes its place now."""
-        # A connection of its own: the agent's may wait for something.
-        own = store.clone()  # type: ignore[attr-defined]  # PyTorch's stubs lack it
-        own.set_timeout(_STORE_TIMEOUT)
-        self._store: dist.Store | None = dist.PrefixStore(_PREFIX, own)
+        self._store: dist.Store | None = dist.PrefixStore(_PREFIX, _connection_beside(store))
         self._worker = worker
         self._layer = layer
         self._mutex = threading.Lock()  # of the next three
@@ -148,6 +145,19 @@ class PlanWatch:
         logger.info("worker %s: revision %d of the fault plan, set by %s", self._worker, self._revision, content["by"])
         with contextlib.suppress(RuntimeError):  # the store's end; who waits for the answer sees it too
             store.set(_ACKNOWLEDGED + self._worker, str(content["revision"]))
+
+
+def _connection_beside(store: dist.Store) -> dist.Store:
+    innermost = store
+    while isinstance(innermost, dist.PrefixStore):
+        innermost = innermost.underlying_store
+    if isinstance(innermost, dist.FileStore):
+        # It has no connection that could be busy; and a clone would count as one more worker that is done with the
+        # file, which the last of them removes.
+        return store
+    own = store.clone()  # type: ignore[attr-defined]  # PyTorch's stubs lack it
+    own.set_timeout(_STORE_TIMEOUT)
+    return own
 
 
 def _record(revision: int, plan: Plan, by: str) -> str:
