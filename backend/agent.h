@@ -48,7 +48,8 @@ struct AgentOptions {
   size_t devices = 0;
 };
 
-/// Runs everything of torch.distributed.rpc over links. Thread-safe.
+/// Runs everything of torch.distributed.rpc over links. In three files: agent.cpp starts, wires and ends it,
+/// agent_calls.cpp has the calls of this worker, agent_metrics.cpp what it tells about itself. Thread-safe.
 class Agent final : public torch::distributed::rpc::RpcAgent {
  public:
   using Message = torch::distributed::rpc::Message;
@@ -133,6 +134,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
 
   // Calls of this worker.
   void transmit(WorkerId to, uint64_t callId, OutgoingFrame frame);
+  void sendFailed(uint64_t callId, const Error& error);
   Error sendError(WorkerId to, const Error& error) const;
   struct OwnCall {
     WorkerId to;

@@ -1,0 +1,177 @@
+// Agent: calls of this worker, from the message to its answer.
+#include <ATen/ThreadLocalState.h>
+#include <ATen/core/ivalue_inl.h>
+#include <torch/csrc/distributed/rpc/utils.h>
+
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+
+#include "backend/agent.h"
+#include "backend/codec.h"
+#include "backend/own_messages.h"
+#include "backend/response.h"
+#include "backend/seconds.h"
+#include "cuda/devices.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+using std::chrono::milliseconds;
+
+std::exception_ptr toException(const Error& error) {
+  const std::string text = error.code() == ErrorCode::timeout
+      ? rpc::makeRPCError(error.message(), rpc::RPCErrorType::TIMEOUT)
+      : error.message();
+  return std::make_exception_ptr(std::runtime_error(text));
+}
+
+// A call that its thread is sending: until Agent::send returns, nobody can have callbacks on its future.
+class Sending {
+ public:
+  explicit Sending(uint64_t id) : callId(id), outer_(std::exchange(current, this)) {}
+  ~Sending() {
+    current = outer_;
+  }
+  Sending(const Sending&) = delete;
+  Sending& operator=(const Sending&) = delete;
+
+  static thread_local Sending* current;
+  const uint64_t callId;
+  bool failing = false;
+
+ private:
+  Sending* const outer_; // a link's callback may send, while it sends
+};
+thread_local Sending* Sending::current = nullptr;
+
+void finish(const c10::intrusive_ptr<rpc::JitFuture>& future, Outcome outcome) {
+  if (outcome.error) {
+    future->setError(toException(outcome.error));
+    return;
+  }
+  c10::intrusive_ptr<rpc::Message> message;
+  try {
+    message = decodeMessage(std::move(outcome.response));
+  } catch (const std::exception& e) {
+    future->setError(std::make_exception_ptr(
+        std::runtime_error(std::string("cannot read the response: ") + e.what())));
+    return;
+  }
+  if (message->type() == rpc::MessageType::EXCEPTION) {
+    const auto& text = std::as_const(*message).payload();
+    future->setError(
+        std::make_exception_ptr(std::runtime_error(std::string(text.begin(), text.end()))));
+  } else {
+    // Storages are for the CUDA streams that read them. To ask for those of a CPU message would be of no
+    // use, and fails for layouts that have none.
+    future->markCompleted(
+        at::IValue(std::move(message)), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
+  }
+}
+
+} // namespace
+
+c10::intrusive_ptr<rpc::JitFuture> Agent::send(
+    const WorkerInfo& to,
+    c10::intrusive_ptr<Message> message,
+    const float rpcTimeoutSeconds,
+    const rpc::DeviceMap& deviceMap) {
+  TORCH_CHECK(message->isRequest(), "Agent::send(..) is only for sending requests.");
+  TORCH_CHECK(
+      rpcAgentRunning_.load() && links_,
+      "worker '", workerInfo_.name_, "' tried to send() a message of type ", message->type(), " to '",
+      to.name_, "' but RPC is no longer running on this node.");
+  TORCH_CHECK(
+      deviceMap.empty(), "this version of torchwire sends CPU tensors only; call without a device map");
+  cuda::refuseCudaTensors(std::as_const(*message).tensors(), "Request");
+
+  std::shared_ptr<Pass> pass; // that has to wait for the answer
+  if (message->type() == rpc::MessageType::BACKWARD_AUTOGRAD_REQ) {
+    std::tie(message, pass) = engine_->gradientsRequest(std::move(message));
+  }
+  OwnCall call;
+  call.to = to.id_;
+  call.context = Container::contextOf(*message);
+  call.future = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
+  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(message));
+  const milliseconds timeout = rpcTimeoutSeconds == rpc::kUnsetRpcTimeout
+      ? getRpcTimeout()
+      : fromSeconds(rpcTimeoutSeconds);
+  activeCalls_.start();
+  const uint64_t callId = calls_->open(
+      to.id_, timeout, [this, call](Outcome outcome) { complete(call, std::move(outcome)); });
+  setCallId(frame, callId);
+  if (pass) {
+    TorchEngine::track(pass, call.future);
+    transmit(to.id_, callId, std::move(frame));
+    // Nothing for libtorch to wait for or to fail by: the pass does both, and its context may be gone by then.
+    return completed(messageOf({}, own_messages::kGradientsDone));
+  }
+  Sending now(callId);
+  transmit(to.id_, callId, std::move(frame));
+  return call.future;
+}
+
+void Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
+  auto sent = [this, callId, to](const Error& error) {
+    if (error) {
+      sendFailed(callId, sendError(to, error));
+    }
+  };
+  if (to == self_) {
+    selfLink_->send(std::move(frame), std::move(sent));
+  } else {
+    links_->send(to, std::move(frame), std::move(sent));
+  }
+}
+
+void Agent::sendFailed(uint64_t callId, const Error& error) {
+  Sending* const now = Sending::current;
+  const bool unseen = now != nullptr && now->callId == callId;
+  if (unseen) {
+    now->failing = true;
+  }
+  calls_->fail(callId, error);
+  if (unseen) {
+    now->failing = false;
+  }
+}
+
+// A link that breaks under a frame does not know whose it is.
+Error Agent::sendError(WorkerId to, const Error& error) const {
+  if (error.message().find("worker '") != std::string::npos) {
+    return error;
+  }
+  return Error(
+      error.code(),
+      "lost the connection to " + directory_.describe(to) +
+          " while sending a call (" + error.message() + "): its process may have ended, see its log");
+}
+
+// Completing a future runs the user's callbacks, so it happens on a thread that may block; but at once where nobody has
+// the future yet, so that who gets it can see that the call has failed. PyTorch's faulty backend does so too.
+void Agent::complete(const OwnCall& call, Outcome outcome) {
+  Task task([this, call, outcome = std::move(outcome)]() mutable {
+    // As in Server::run: what a user's callback leaves in the thread's state is not for the next one.
+    const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
+    if (outcome.error && call.to == self_) {
+      RRefService::failOwnCall(
+          outcome.error.message(), [&] { finish(call.future, std::move(outcome)); });
+    } else {
+      finish(call.future, std::move(outcome));
+    }
+    if (call.context) {
+      // After the callbacks, because it is there that libtorch reads a response and opens its context, be it anew.
+      contexts_.ownCallEnded(*call.context, call.to);
+    }
+    activeCalls_.finish(); // after the callbacks, which may have started further calls
+  });
+  const bool unseen = Sending::current != nullptr && Sending::current->failing;
+  if (unseen || !completions_.run(std::move(task))) {
+    task(); // a call that slipped in while the agent shut down: its future must not stay open
+  }
+}
+
+} // namespace torchwire
