@@ -213,7 +213,9 @@ void FaultyLink::endWait(uint64_t id, bool inTime) {
   --held_; // only now, so that what is sent meanwhile takes the same way
 }
 
-void FaultyLink::sendWaitingForNext() {
+// Of what has waited since before `from`: a frame that came while the present one was sent is none that this
+// one is the next to.
+void FaultyLink::sendWaitingForNext(uint64_t from) {
   if (held_ == 0) {
     return;
   }
@@ -221,10 +223,11 @@ void FaultyLink::sendWaitingForNext() {
   {
     MutexLock lock(mutex_);
     std::erase_if(waiting_, [&](auto& entry) {
-      if (entry.second.untilNext) {
+      const bool goes = entry.second.untilNext && entry.first < from;
+      if (goes) {
         items.push_back(std::move(entry.second.item));
       }
-      return entry.second.untilNext;
+      return goes;
     });
   }
   for (Item& item : items) {
@@ -326,11 +329,16 @@ void FaultyLink::planChanged() {
 
 void FaultyLink::pass(Item item) {
   const bool isNext = isOfCall(item.kind);
+  uint64_t from = 0;
+  {
+    MutexLock lock(mutex_);
+    from = next_;
+  }
   if (!strikeTensors(item)) {
     inner_->send(std::move(item.frame), std::move(item.sent));
   }
   if (isNext) {
-    sendWaitingForNext();
+    sendWaitingForNext(from);
   }
 }
 

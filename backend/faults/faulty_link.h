@@ -73,7 +73,7 @@ class FaultyLink final : public Link,
   void alarmGate(Partitions::Clock::time_point until) EXCLUDES(mutex_);
   void onGateAlarm(Partitions::Clock::time_point until, bool inTime) EXCLUDES(mutex_);
   void pass(Item item) EXCLUDES(mutex_);
-  void sendWaitingForNext() EXCLUDES(mutex_);
+  void sendWaitingForNext(uint64_t from) EXCLUDES(mutex_);
 
   // faulty_link_tensors.cpp: faults in mid-tensor.
   bool strikeTensors(Item& item) EXCLUDES(mutex_);

@@ -286,9 +286,20 @@ bool FaultStage::settled(const std::function<bool()>& holds) {
   return true;
 }
 
+bool FaultStage::untilLogged(const std::vector<std::string>& expected) {
+  const auto end = std::chrono::steady_clock::now() + Bell::kPatience;
+  while (logged() != expected && std::chrono::steady_clock::now() < end) {
+    if (kind_ != StageKind::threaded) {
+      world.network.deliverAll();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return logged() == expected;
+}
+
 void FaultStage::setPlan(const Plan& plan) {
+  b.injector->setPlan(plan); // first, so that it is in force for what a lets go
   a.injector->setPlan(plan);
-  b.injector->setPlan(plan);
 }
 
 } // namespace torchwire::faults

@@ -128,6 +128,8 @@ class FaultStage {
   }
   /// Lets happen what can; true if the condition holds all the while.
   bool settled(const std::function<bool()>& holds);
+  /// Waits for an entry in a log, which rings no bell.
+  bool untilLogged(const std::vector<std::string>& expected);
   void setPlan(const Plan& plan);
 
   bool isSelf() const {

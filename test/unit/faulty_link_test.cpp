@@ -220,7 +220,9 @@ TEST_CASE("a link that breaks in flight still hands the request on", "[faulty_li
   }
   REQUIRE(stage.until([&] { return stage.endAtCaller() && stage.endAtCallee(); }));
   CHECK_THAT(stage.endAtCallee().message(), Catch::Contains("on purpose, by rule 'close'"));
-  CHECK(stage.answer(1, "late").error());
+  const CallbackNote& late = stage.answer(1, "late");
+  REQUIRE(stage.until([&] { return late.called(); }));
+  CHECK(late.error());
 }
 
 TEST_CASE("a link that breaks at a response takes that along", "[faulty_link]") {
@@ -308,7 +310,7 @@ TEST_CASE("what is held when the timer stops is called back once", "[faulty_link
   rule.seconds.a = kLong;
   FaultStage stage(kind, planOf({rule}));
   stage.call("1");
-  REQUIRE(stage.until([&] { return stage.logged().size() == 1; }));
+  REQUIRE(stage.untilLogged({loggedOnce(Action::delay, phase)}));
   stage.world.timer.stop();
   CHECK(stage.until([&] { return stage.world.ledger.allCalled(); }));
   stage.call("2"); // held from now on fails at once
@@ -324,8 +326,9 @@ TEST_CASE("a close fails the receive that is pending, and those to come", "[faul
   CallbackNote& note = stage.world.ledger.note("a receive after the end");
   stage.caller->receive([&](const Error& error, const IncomingFrame&) { note.add(error); });
   CHECK(note.error());
-  CHECK(stage.call("1").called() == (kind != StageKind::threaded));
-  CHECK(stage.until([&] { return stage.world.ledger.allCalled(); }));
+  const CallbackNote& late = stage.call("1");
+  REQUIRE(stage.until([&] { return late.called(); }));
+  CHECK(late.error());
 }
 
 TEST_CASE("a link that is dropped calls back what it holds", "[faulty_link]") {
