@@ -98,6 +98,7 @@ LinkDescription FaultyContext::describe(const std::vector<char>& peersOffer) con
 
 void FaultyContext::join() {
   links_->close();
+  injector_->awaitWatchers(); // which may be calling back for a link that was just closed
   inner_->join();
 }
 

@@ -35,11 +35,22 @@ void Injector::setPlan(Plan plan) {
     readsContent_.store(streams_.readsContent(), std::memory_order_release);
     quiet_.store(streams_.empty(), std::memory_order_release);
     watchers = watchers_;
+    ++telling_;
   }
   for (const auto& watcher : watchers) {
     if (const auto told = watcher.lock()) {
       told->planChanged();
     }
+  }
+  MutexLock lock(mutex_);
+  --telling_;
+  told_.notify_all();
+}
+
+void Injector::awaitWatchers() {
+  MutexLock lock(mutex_);
+  while (telling_ > 0) {
+    told_.wait(lock);
   }
 }
 

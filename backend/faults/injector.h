@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -39,6 +40,8 @@ class Injector {
   void setPlan(Plan plan) EXCLUDES(mutex_);
   /// While the watcher lives, it is told of each new plan.
   void watch(std::weak_ptr<PlanWatcher> watcher) EXCLUDES(mutex_);
+  /// Waits until no setPlan() is telling them.
+  void awaitWatchers() EXCLUDES(mutex_);
 
   const std::string& self() const {
     return self_;
@@ -83,6 +86,8 @@ class Injector {
   std::atomic<bool> readsContent_{false};
 
   mutable Mutex mutex_;
+  std::condition_variable_any told_;
+  int telling_ GUARDED_BY(mutex_) = 0; // threads
   uint64_t revision_ GUARDED_BY(mutex_) = 0;
   Streams streams_ GUARDED_BY(mutex_);
   Partitions partitions_ GUARDED_BY(mutex_);

@@ -143,9 +143,7 @@ TEST_CASE("what was delayed is held when its time comes", "[faulty_partition]") 
   plan.rules.push_back(delay);
   FaultStage stage(kind, plan);
   stage.call("1");
-  CHECK(stage.until([&] {
-    return stage.logged() == Texts{"delay request 1", "partition request 1"};
-  }));
+  CHECK(stage.untilLogged({"delay request 1", "partition request 1"}));
   CHECK(stage.served().empty());
   stage.setPlan(planOf({}));
   CHECK(stage.until([&] { return stage.answers() == Texts{"re 1"}; }));
