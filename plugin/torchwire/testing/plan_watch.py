@@ -112,7 +112,8 @@ class PlanWatch:
         except dist.DistError as error:
             reason = str(error).partition("\n")[0]  # c10 errors append a stack trace
             raise RuntimeError(
-                f"worker {self._worker!r} could not set a fault plan for all: the rendezvous store did not answer: {reason}"
+                f"worker {self._worker!r} could not set a fault plan for all: the rendezvous store did not answer: "
+                f"{reason}"
             ) from None
 
     def _open_store(self) -> dist.Store:
@@ -127,8 +128,11 @@ class PlanWatch:
                 self._look(self._open_store())
             except dist.DistStoreError:  # it took too long; perhaps this process was paused
                 continue
-            except Exception:  # the store ends with the process that hosts it
+            except RuntimeError:  # the store ends with the process that hosts it
                 logger.debug("worker %s: the store has ended; the fault plan stays", self._worker, exc_info=True)
+                return
+            except Exception:  # other workers may run another version of torchwire
+                logger.warning("worker %s cannot read a fault plan; the former stays", self._worker, exc_info=True)
                 return
 
     def _look(self, store: dist.Store) -> None:
@@ -142,9 +146,10 @@ class PlanWatch:
             plan = Plan.from_dict(content["plan"])
             self._layer.set_plan(plan.to_layer(content["revision"]))
             self._plan, self._revision, self._record = plan, content["revision"], record
+            # Under the mutex too, or a former revision could be written last.
+            with contextlib.suppress(RuntimeError):  # the store's end; who waits for the answer sees it too
+                store.set(_ACKNOWLEDGED + self._worker, str(self._revision))
         logger.info("worker %s: revision %d of the fault plan, set by %s", self._worker, self._revision, content["by"])
-        with contextlib.suppress(RuntimeError):  # the store's end; who waits for the answer sees it too
-            store.set(_ACKNOWLEDGED + self._worker, str(content["revision"]))
 
 
 def _connection_beside(store: dist.Store) -> dist.Store:

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+import faulty
 import pytest
 import torch
 import torch.distributed.rpc as rpc
@@ -29,6 +30,14 @@ def other():
 
 def call_the_other(number):
     return name(), rpc.rpc_sync(other(), torch.add, (torch.tensor(number), 1)).item()
+
+
+def outcomes(count):
+    return faulty.outcomes(other(), count)
+
+
+def places(log):
+    return {(fault.from_, fault.to, fault.message, fault.phase, fault.occurrence) for fault in log}
 
 
 def variable(key):
@@ -168,6 +177,25 @@ def test_the_log_has_what_killed_a_worker(tmp_path):
     assert faults.read_logs(folder) == run.log
     again = run_workers(call_the_other, 4, options={"fault_log": str(folder)}, **FORK)
     assert again.log == []  # what was there before is no part of it
+
+
+def test_the_same_seed_gives_the_same_faults():
+    plans = [Plan([Rule("fail", messages="call", probability=0.3)], seed=seed) for seed in (1, 1, 2)]
+    first, again, other_seed = (run_workers(outcomes, 20, plan=plan, **FORK).results for plan in plans)
+    assert first == again
+    assert first != other_seed
+    assert all(0 < results.count(False) < 20 for results in first.values())
+
+
+def test_a_partition_holds_back_and_its_replay_delays():
+    held = Plan([Rule("partition", between=("worker0", "worker1"), seconds=0.5)])
+    run = run_workers(outcomes, 2, plan=held, **FORK)
+    assert run.results == {"worker0": [True, True], "worker1": [True, True]}
+    assert {fault.action for fault in run.log} == {"partition"}
+    replayed = run_workers(outcomes, 2, plan=Plan.from_log(run.log), **FORK)
+    assert replayed.results == run.results
+    assert {fault.action for fault in replayed.log} == {"delay"}
+    assert places(replayed.log) == places(run.log)
 
 
 def test_faults_end_before_the_shutdown():
