@@ -226,6 +226,18 @@ def outcomes_with_the_other(count):
     return faulty.outcomes("worker1" if rpc.get_worker_info().name == "worker0" else "worker0", count)
 
 
+def test_what_a_partition_held_back_is_delayed_in_a_replay(two):
+    two[0].run(faulty.add, "worker1")  # or the call would wait for a handshake that is held
+    two[0].run(faults.set_plan, Plan([Rule("partition", between=("worker0", "worker1"), seconds=2)]))
+    assert two[0].run(faulty.outcomes, "worker1", 1) == [True]
+    (held,) = two[0].run(faults.fault_log)
+    assert (held.action, held.message, held.phase) == ("partition", "SCRIPT_CALL", "request")
+    two[0].run(faults.replay, [held])
+    assert two[0].run(faulty.outcomes, "worker1", 1) == [True]
+    _, delayed = two[0].run(faults.fault_log)
+    assert (delayed.action, delayed.occurrence, delayed.seconds) == ("delay", held.occurrence, held.seconds)
+
+
 # ---- misuse ----
 
 

@@ -5,6 +5,7 @@ import pickle
 import pytest
 import torch.distributed.rpc as rpc
 import torchwire
+from torchwire.options import as_agent_options
 from torchwire.testing import (
     FaultyTorchwireRpcBackendOptions,
     Plan,
@@ -63,6 +64,13 @@ def test_the_log_folder_may_be_in_the_environment(monkeypatch):
     monkeypatch.setenv("TORCHWIRE_FAULT_LOG", "/there")
     assert log_folder_of(FaultyTorchwireRpcBackendOptions()) == "/there"
     assert log_folder_of(FaultyTorchwireRpcBackendOptions(fault_log="here")) == "here"
+
+
+def test_frames_have_checksums_unless_told_otherwise():
+    assert len(as_agent_options(FaultyTorchwireRpcBackendOptions())["layers"]) == 1
+    assert as_agent_options(FaultyTorchwireRpcBackendOptions(checksums=False))["layers"] == []
+    assert from_any(torchwire.TorchwireRpcBackendOptions()).checksums
+    assert from_any(rpc.TensorPipeRpcBackendOptions()).checksums
 
 
 def test_repr_shows_the_options_of_both_classes():

@@ -36,8 +36,8 @@ def outcomes(count):
     return faulty.outcomes(other(), count)
 
 
-def places(log):
-    return {(fault.from_, fault.to, fault.message, fault.phase, fault.occurrence) for fault in log}
+def call_worker1():
+    return name() == "worker1" or call_the_other(1)
 
 
 def variable(key):
@@ -187,15 +187,11 @@ def test_the_same_seed_gives_the_same_faults():
     assert all(0 < results.count(False) < 20 for results in first.values())
 
 
-def test_a_partition_holds_back_and_its_replay_delays():
-    held = Plan([Rule("partition", between=("worker0", "worker1"), seconds=0.5)])
-    run = run_workers(outcomes, 2, plan=held, **FORK)
-    assert run.results == {"worker0": [True, True], "worker1": [True, True]}
-    assert {fault.action for fault in run.log} == {"partition"}
-    replayed = run_workers(outcomes, 2, plan=Plan.from_log(run.log), **FORK)
-    assert replayed.results == run.results
-    assert {fault.action for fault in replayed.log} == {"delay"}
-    assert places(replayed.log) == places(run.log)
+def test_a_frame_that_a_fault_has_corrupted_is_found_by_its_checksum():
+    plan = Plan([Rule("corrupt", to="worker1", nth=1)])
+    run = run_workers(call_worker1, plan=plan, **FORK)
+    assert "a frame arrived damaged" in run.errors["worker0"].message
+    assert [fault.action for fault in run.log] == ["corrupt"]
 
 
 def test_faults_end_before_the_shutdown():
