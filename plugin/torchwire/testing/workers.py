@@ -166,12 +166,11 @@ class _Workers:
         return any(worker.failure is not None for worker in self._workers)
 
     def _take_step(self, step: str, where: str) -> None:
-        alive = [worker for worker in self._workers if worker.process.is_alive()]
         if step == worker_process.ABANDON:
             self._deadline = max(self._deadline, time.monotonic() + _GRACE)
-        for worker in alive:
+        for worker in self._workers:
             worker.tell(step)
-        self._await_answers(alive, where)
+        self._await_answers(self._workers, where)  # of those that are gone, it is noted that they are
 
     def _await_answers(self, workers: list[_Worker], where: str) -> None:
         awaited = {worker.connection: worker for worker in workers}

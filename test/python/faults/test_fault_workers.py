@@ -72,6 +72,14 @@ def result_that_cannot_travel():
     return lambda: None
 
 
+def call_worker1_when_it_has_returned():
+    if name() == "worker0":
+        time.sleep(0.5)
+        with pytest.raises(RuntimeError, match="worker1"):
+            call_the_other(1)
+    return "well"
+
+
 def shut_down():
     rpc.shutdown()
 
@@ -114,6 +122,16 @@ def test_a_process_that_ends_is_described(function, code, sentence):
     assert run.results == {"worker0": "well"}
     assert {worker: str(failure) for worker, failure in run.errors.items()} == {"worker1": sentence}
     assert run.exit_codes == {"worker0": 0, "worker1": code}
+
+
+def test_a_process_that_ends_when_it_has_returned_is_described():
+    plan = Plan([Rule("kill", to="worker1", phase="in_flight")])
+    run = run_workers(call_worker1_when_it_has_returned, plan=plan, **FORK)
+    assert run.results == {"worker0": "well", "worker1": "well"}
+    assert {worker: str(failure) for worker, failure in run.errors.items()} == {
+        "worker1": "ProcessEnded: the process was killed by SIGKILL"
+    }
+    assert run.exit_codes == {"worker0": 0, "worker1": -signal.SIGKILL}
 
 
 def test_a_process_that_hangs_is_killed_and_shows_its_stacks():
