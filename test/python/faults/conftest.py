@@ -2,4 +2,4 @@
 
 from torchwire import _build
 
-collect_ignore_glob = [] if _build.FAULT_INJECTION else ["test_*.py"]
+collect_ignore_glob = [] if _build.FAULT_INJECTION else ["test_*.py", "examples/test_*.py"]
