@@ -137,8 +137,7 @@ class ChecksumLink final : public Link {
   void send(OutgoingFrame frame, Sent sent) override {
     assert(frame.head.size() >= FrameHeader::kSize);
     if (!isHandshake(static_cast<FrameKind>(frame.head.front()))) {
-      const uint64_t checksum = checksumOf(frame);
-      std::memcpy(frame.head.data() + FrameHeader::kChecksumOffset, &checksum, sizeof(checksum));
+      enterChecksum(frame);
     }
     inner_->send(std::move(frame), std::move(sent));
   }
@@ -186,6 +185,11 @@ class ChecksumContext final : public LinkContext {
 };
 
 } // namespace
+
+void enterChecksum(OutgoingFrame& frame) {
+  const uint64_t checksum = checksumOf(frame);
+  std::memcpy(frame.head.data() + FrameHeader::kChecksumOffset, &checksum, sizeof(checksum));
+}
 
 std::unique_ptr<LinkContext> ChecksumLayer::around(
     std::unique_ptr<LinkContext> links, Timer& /*timer*/) {

@@ -22,4 +22,7 @@ class ChecksumLayer final : public LinkLayer {
   std::unique_ptr<LinkContext> around(std::unique_ptr<LinkContext> links, Timer& timer) override;
 };
 
+/// Enters the checksum into a frame that was made below the layer. Where there is no such layer, nobody looks at it.
+void enterChecksum(OutgoingFrame& frame);
+
 } // namespace torchwire

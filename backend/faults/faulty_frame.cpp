@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/checksum_layer.h"
 #include "backend/bytes.h"
 
 namespace torchwire::faults {
@@ -164,6 +165,7 @@ OutgoingFrame exceptionFrame(uint64_t callId, const std::string& text) {
       .write(out);
   out.raw(text.data(), text.size());
   out.number(uint32_t{0}); // tensors
+  enterChecksum(frame); // that layer is above this one
   return frame;
 }
 
