@@ -96,7 +96,7 @@ class Ear {
 
 enum class StageKind { pumped, synchronous, threaded, self };
 const char* nameOf(StageKind kind);
-/// Over all kinds, as Catch2 generators do not nest well with helper functions.
+/// For tests that loop over all of them.
 constexpr StageKind kStageKinds[] = {
     StageKind::pumped, StageKind::synchronous, StageKind::threaded, StageKind::self};
 
