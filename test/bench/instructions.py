@@ -20,6 +20,7 @@ WARM_UP = 20
 
 FUNCTIONS = {
     "send a request": "torchwire::Agent::send(",
+    "of that, on the link": "torchwire::LinkManager::send(",  # differs with how full the ring is
     "take a frame in": "torchwire::LinkManager::onFrame(",
     "complete a call": "torchwire::Agent::complete(",
     "find a thread for a request": "torchwire::Server::serve(",
