@@ -19,13 +19,15 @@ extern char** environ;
 namespace torchwire::faults {
 namespace {
 
-// A process that stands still cannot wake itself, so a shell does. Twice: for a short pause the first signal
-// may come before this process has stopped.
+// A process that stands still cannot wake itself, so a shell does: once it stands still, for a short pause may be
+// over before. In the background, so that nobody has to wait for its end.
 std::string wakingScript(double seconds) {
   char sleep[64];
-  std::snprintf(sleep, sizeof(sleep), "sleep %.6f; ", seconds);
-  const std::string wake = "kill -CONT " + std::to_string(::getpid());
-  return sleep + wake + "; sleep 0.2; " + wake;
+  std::snprintf(sleep, sizeof(sleep), "sleep %.6f", seconds);
+  const std::string pid = std::to_string(::getpid());
+  return "(" + std::string(sleep) + "; while [ -d /proc/" + pid +
+      " ]; do if grep -q '^State:.T' /proc/" + pid + "/status; then kill -CONT " + pid +
+      "; break; fi; sleep 0.01; done) </dev/null >/dev/null 2>&1 &";
 }
 
 /// Thread-safe.
@@ -44,9 +46,10 @@ class ThisProcess final : public Process {
           std::string("no pause, for want of a process to end it: ") + std::strerror(error));
       return;
     }
-    ::kill(::getpid(), SIGSTOP);
-    while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+    while (::waitpid(child, nullptr, 0) < 0 &&
+           errno == EINTR) { // only the shell that began the other
     }
+    ::kill(::getpid(), SIGSTOP);
   }
 
   void kill() override {
