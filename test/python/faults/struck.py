@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import threading
 import time
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ MIB = 1 << 20
 # ---- what the workers run ----
 
 _runs = collections.Counter()
+_released = threading.Event()
 
 
 class Outcome(NamedTuple):
@@ -38,6 +40,17 @@ def note(tag):
 
 def runs(tag):
     return _runs[tag]
+
+
+def hold(tag):
+    """Keeps its caller waiting until release()."""
+    _released.clear()
+    note(tag)
+    _released.wait()
+
+
+def release():
+    _released.set()
 
 
 def large(tag):

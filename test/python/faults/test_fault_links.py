@@ -1,6 +1,5 @@
 """Frames that are damaged, links that break, and connections that are refused."""
 
-import threading
 import time
 
 import faulty
@@ -79,21 +78,10 @@ def test_without_checksums_damage_may_reach_the_user(tmp_path, phase):
 # ---- a link that breaks ----
 
 _pending = []
-_released = threading.Event()
-
-
-def hold(tag):
-    _released.clear()
-    struck.note(tag)
-    _released.wait()
-
-
-def release():
-    _released.set()
 
 
 def begin_held_call(to, tag):
-    _pending[:] = [rpc.rpc_async(to, hold, (tag,), timeout=LONG)]
+    _pending[:] = [rpc.rpc_async(to, struck.hold, (tag,), timeout=LONG)]
 
 
 def outcome_of_held_call():
@@ -113,7 +101,7 @@ def test_a_closed_link_fails_its_calls_at_once_and_the_next_dials_anew(duo, phas
     revision = put(duo, first("close", phase))
     outcome = duo[0].run(struck.attempt, "worker1", struck.note, tag := new_tag())
     held = duo[0].run(outcome_of_held_call)
-    duo[1].run(release)
+    duo[1].run(struck.release)
     for one in (outcome, held):
         assert "lost the connection to worker 'worker1' (rank 1)" in one.error
         assert one.seconds < QUICKLY
