@@ -80,6 +80,7 @@ class FaultyLink final : public Link,
   MidTensor::Strike midTensorStrike(const Entry& fault);
   void stall(Item item, const Entry& fault) EXCLUDES(mutex_);
   void endStall(uint64_t id) EXCLUDES(mutex_);
+  Error causeOf(const Error& error) const EXCLUDES(mutex_);
 
   // faulty_link_arrivals.cpp: the way in.
   void pump() EXCLUDES(mutex_);

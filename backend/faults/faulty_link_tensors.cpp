@@ -34,9 +34,11 @@ bool FaultyLink::strikeTensors(Item& item) {
     return true;
   }
   auto armed = injector_->midTensor()->arm(last->data, midTensorStrike(*fault));
-  item.sent = [armed = std::move(armed), sent = std::move(item.sent)](const Error& error) mutable {
+  item.sent = [weak = weak_from_this(), armed = std::move(armed),
+               sent = std::move(item.sent)](const Error& error) mutable {
     armed.reset();
-    sent(error);
+    const auto self = weak.lock();
+    sent(self ? self->causeOf(error) : error);
   };
   return false;
 }
@@ -55,9 +57,16 @@ MidTensor::Strike FaultyLink::midTensorStrike(const Entry& fault) {
     }
     if (fault.action == Action::close && link) {
       link->breakLink(fault);
+      return; // the rest fails with the link, and must not overtake its end
     }
     goOn();
   };
+}
+
+// An inner link that a fault has closed knows only that.
+Error FaultyLink::causeOf(const Error& error) const {
+  MutexLock lock(mutex_);
+  return error && closed_ && end_ ? end_ : error;
 }
 
 bool FaultyLink::isClosed() const {
