@@ -322,6 +322,14 @@ void FaultyLink::onGateAlarm(Partitions::Clock::time_point until, bool inTime) {
 }
 
 void FaultyLink::planChanged() {
+  std::optional<Entry> torn;
+  {
+    MutexLock lock(mutex_);
+    torn.swap(torn_);
+  }
+  if (torn) {
+    breakLink(*torn);
+  }
   if (held_ > 0) {
     openGate();
   }

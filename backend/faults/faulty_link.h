@@ -80,6 +80,7 @@ class FaultyLink final : public Link,
   MidTensor::Strike midTensorStrike(const Entry& fault);
   void stall(Item item, const Entry& fault) EXCLUDES(mutex_);
   void endStall(uint64_t id) EXCLUDES(mutex_);
+  void noteTorn(const Entry& fault) EXCLUDES(mutex_);
   Error causeOf(const Error& error) const EXCLUDES(mutex_);
 
   // faulty_link_arrivals.cpp: the way in.
@@ -118,6 +119,7 @@ class FaultyLink final : public Link,
   bool passing_ GUARDED_BY(mutex_) = false; // by some thread, which looks again before it ends
   bool stalled_ GUARDED_BY(mutex_) = false; // by a fault in mid-tensor on the link to itself
   std::optional<Partitions::Clock::time_point> gateAlarm_ GUARDED_BY(mutex_);
+  std::optional<Entry> torn_ GUARDED_BY(mutex_); // the drop in mid-tensor after which nothing can go out
 
   // On the way in.
   bool pumping_ GUARDED_BY(mutex_) = false;

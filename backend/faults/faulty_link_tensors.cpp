@@ -49,6 +49,9 @@ MidTensor::Strike FaultyLink::midTensorStrike(const Entry& fault) {
     injector->inject(fault); // only here is it certain that it takes place
     const auto link = weak.lock();
     if (fault.action == Action::drop) {
+      if (link) {
+        link->noteTorn(fault);
+      }
       return;
     }
     if (fault.action == Action::delay && link && !link->isClosed()) {
@@ -67,6 +70,12 @@ MidTensor::Strike FaultyLink::midTensorStrike(const Entry& fault) {
 Error FaultyLink::causeOf(const Error& error) const {
   MutexLock lock(mutex_);
   return error && closed_ && end_ ? end_ : error;
+}
+
+// What is behind half a tensor can never pass, so the link breaks when the plan ends that tore it.
+void FaultyLink::noteTorn(const Entry& fault) {
+  MutexLock lock(mutex_);
+  torn_ = fault;
 }
 
 bool FaultyLink::isClosed() const {

@@ -9,7 +9,7 @@
 //
 // | action    | connect | request | inFlight | response | midTensor | what happens                        |
 // | --------- | ------- | ------- | -------- | -------- | --------- | ----------------------------------- |
-// | drop      |         | yes     | yes      | yes      | yes       | the frame gets lost, silently. In mid-tensor its rest does, and what is behind it waits |
+// | drop      |         | yes     | yes      | yes      | yes       | the frame gets lost, silently. In mid-tensor its rest does, and what is behind it waits, until a new plan breaks the link |
 // | fail      |         | yes     | yes      | yes      |           | the caller gets an error at once; inFlight: while the callee serves the request |
 // | delay     |         | yes     | yes      | yes      | yes       | it goes on after `seconds`; others may overtake it, but not in mid-tensor |
 // | duplicate |         | yes     | yes      | yes      |           | it arrives twice                    |

@@ -149,6 +149,13 @@ TEST_CASE("the rest of a tensor that is dropped never goes", "[faulty_tensor]") 
   CHECK(note.error());
 }
 
+TEST_CASE("a link that a dropped tensor blocks breaks when the plan ends", "[faulty_tensor]") {
+  ChannelStage stage(once(Action::drop));
+  const CallbackNote& note = stage.send(tensorFrame("1"));
+  stage.worker.injector->setPlan(Plan());
+  CHECK(note.error().message() == "the link was broken on purpose, by rule 'drop' of the fault plan");
+}
+
 TEST_CASE("the rest of a tensor that is delayed goes later", "[faulty_tensor]") {
   ChannelStage stage(once(Action::delay, kShort));
   const CallbackNote& note = stage.send(tensorFrame("1"));
