@@ -49,7 +49,7 @@ class ThisProcess final : public Process {
     while (::waitpid(child, nullptr, 0) < 0 &&
            errno == EINTR) { // only the shell that began the other
     }
-    ::kill(::getpid(), SIGSTOP);
+    ::raise(SIGSTOP); // to this thread, which would go on for a moment if another took the signal
   }
 
   void kill() override {
