@@ -65,13 +65,18 @@ def receive_large(tag, tensor):
     return torch.equal(tensor, torch.arange(MIB, dtype=torch.int32))
 
 
-def attempt(to, function, *args, timeout=LONG):
+def timed(function):
+    """What comes of a function that takes no arguments."""
     begin = time.monotonic()
     try:
-        value, error = rpc.rpc_sync(to, function, args, timeout=timeout), ""
+        value, error = function(), ""
     except RuntimeError as problem:
         value, error = None, str(problem)
     return Outcome(value, error, time.monotonic() - begin)
+
+
+def attempt(to, function, *args, timeout=LONG):
+    return timed(lambda: rpc.rpc_sync(to, function, args, timeout=timeout))
 
 
 def send_large(to, tag, timeout=LONG):

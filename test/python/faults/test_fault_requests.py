@@ -4,8 +4,6 @@ import faulty
 import pytest
 import struck
 import torch.distributed.rpc as rpc
-import torchwire.testing as faults
-from group import results
 from processes import wait_until
 from struck import LONG, QUICKLY, SHORT, expect_next_works, expect_one, expect_runs, first, log_of, new_tag, put
 from torchwire.testing import Exponential, Normal, Uniform
