@@ -390,7 +390,7 @@ void FaultyLink::close() {
   deliver();
 }
 
-void FaultyLink::breakLink(const Entry& fault) {
+void FaultyLink::breakLink(const Entry& fault, std::optional<IncomingFrame> last) {
   std::vector<Item> held;
   {
     MutexLock lock(mutex_);
@@ -402,12 +402,15 @@ void FaultyLink::breakLink(const Entry& fault) {
     if (!toSelf_) {
       closed_ = true;
       if (!end_) {
+        if (last) {
+          arrived_.push_back(std::move(*last));
+        }
         end_ = brokenBy(fault);
       }
     }
   }
   if (toSelf_) {
-    failOwnCalls(fault, held);
+    failOwnCalls(fault, held, std::move(last));
   } else {
     inner_->close();
   }
@@ -419,7 +422,8 @@ void FaultyLink::breakLink(const Entry& fault) {
 
 // A worker dials no new link to itself, so that one stays; but what was on it is lost, and the calls fail as
 // they do at the loss of a peer.
-void FaultyLink::failOwnCalls(const Entry& fault, const std::vector<Item>& held) {
+void FaultyLink::failOwnCalls(
+    const Entry& fault, const std::vector<Item>& held, std::optional<IncomingFrame> last) {
   std::vector<uint64_t> calls = injector_->requests().takeAll(injector_->self());
   if (fault.phase == Phase::response || fault.phase == Phase::midTensor) {
     calls.push_back(fault.callId);
@@ -430,6 +434,9 @@ void FaultyLink::failOwnCalls(const Entry& fault, const std::vector<Item>& held)
     }
   }
   MutexLock lock(mutex_);
+  if (last) {
+    arrived_.push_back(std::move(*last));
+  }
   for (const uint64_t call : calls) {
     arrived_.push_back(loopBack(exceptionFrame(call, brokenLinkText(fault))));
   }

@@ -95,8 +95,12 @@ class FaultyLink final : public Link,
   void deliver() EXCLUDES(mutex_);
 
   // What a fault does to the link.
-  void breakLink(const Entry& fault) EXCLUDES(mutex_);
-  void failOwnCalls(const Entry& fault, const std::vector<Item>& held) EXCLUDES(mutex_);
+  /// `last`: what just arrives, and is handed on all the same.
+  void breakLink(const Entry& fault, std::optional<IncomingFrame> last = std::nullopt)
+      EXCLUDES(mutex_);
+  void failOwnCalls(
+      const Entry& fault, const std::vector<Item>& held, std::optional<IncomingFrame> last)
+      EXCLUDES(mutex_);
   std::vector<Item> takeHeld() REQUIRES(mutex_);
   std::string peer() const EXCLUDES(mutex_);
   bool isClosed() const EXCLUDES(mutex_);

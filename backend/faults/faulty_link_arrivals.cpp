@@ -130,9 +130,8 @@ void FaultyLink::strikeArrival(IncomingFrame frame, const Occasion& at, const En
       corrupt(frame, fault.byte);
       handOn(std::move(frame), FrameKind::request);
       break;
-    case Action::close:
-      handOn(std::move(frame), FrameKind::request);
-      breakLink(fault);
+    case Action::close: // before anyone can answer it
+      breakLink(fault, std::move(frame));
       break;
     default: // none that a plan can have here, see isPossible()
       handOn(std::move(frame), FrameKind::request);

@@ -47,7 +47,7 @@ class ThisProcess final : public Process {
       return;
     }
     while (::waitpid(child, nullptr, 0) < 0 &&
-           errno == EINTR) { // only the shell that began the other
+           errno == EINTR) { // the shell that has begun the other
     }
     ::raise(SIGSTOP); // to this thread, which would go on for a moment if another took the signal
   }

@@ -225,6 +225,21 @@ TEST_CASE("a link that breaks in flight still hands the request on", "[faulty_li
   CHECK(late.error());
 }
 
+TEST_CASE("no answer overtakes the end of a link that breaks in flight", "[faulty_link]") {
+  const StageKind kind = anyKind();
+  CAPTURE(nameOf(kind));
+  FaultStage stage(kind, once(Action::close, Phase::inFlight));
+  stage.call("1");
+  REQUIRE(stage.until([&] { return stage.served() == Texts{"1"}; }));
+  if (stage.isSelf()) {
+    REQUIRE(stage.until([&] { return !stage.answers().empty(); }));
+    CHECK_THAT(stage.answers()[0], Catch::StartsWith("! worker 'a' lost the connection to itself"));
+    return;
+  }
+  REQUIRE(stage.until([&] { return stage.endAtCaller() && stage.endAtCallee(); }));
+  CHECK(stage.answers().empty());
+}
+
 TEST_CASE("a link that breaks at a response takes that along", "[faulty_link]") {
   const StageKind kind = anyKind();
   CAPTURE(nameOf(kind));

@@ -8,7 +8,7 @@ collect_ignore_glob = [] if _build.FAULT_INJECTION else ["test_*.py", "examples/
 
 
 class _SharedGroup:
-    """A group of two on FAULTY_TORCHWIRE for tests that leave it working; after one that has not, there is a new one."""
+    """A group of two on FAULTY_TORCHWIRE for tests that leave it working; after others there is a new one."""
 
     def __init__(self, make_folder):
         self._make_folder = make_folder
