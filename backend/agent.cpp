@@ -166,7 +166,7 @@ void Agent::openLinks(const GroupKey& key) {
 
   LinkManager::Events events;
   events.frame = [this](WorkerId from, IncomingFrame frame) {
-    onFrame(*server_, *calls_, from, std::move(frame));
+    onFrame(*server_, *calls_, self_, from, std::move(frame));
   };
   events.peerLost = [this](WorkerId peer, const Error& error) { onPeerLost(peer, error); };
   if (!isStaticGroup()) {
@@ -203,10 +203,21 @@ void Agent::receiveFromSelf(
     const std::shared_ptr<CallTable>& calls,
     WorkerId self) {
   link->receive([=, weak = std::weak_ptr(link)](const Error& error, IncomingFrame frame) {
-    if (error) {
+    Error damage = error;
+    if (!error) {
+      try {
+        onFrame(*server, *calls, self, self, std::move(frame));
+      } catch (const std::exception& e) {
+        damage = Error(ErrorCode::badFrame, e.what());
+      }
+    }
+    if (damage && damage.code() != ErrorCode::badFrame) {
       return; // closed
     }
-    onFrame(*server, *calls, self, std::move(frame));
+    if (damage) { // whose it is cannot be known, so all calls fail, as on a link to a peer
+      calls->failPeer(
+          self, Error(damage.code(), "this worker lost its calls to itself: " + damage.message()));
+    }
     if (const auto same = weak.lock()) {
       receiveFromSelf(same, server, calls, self);
     }
@@ -256,11 +267,16 @@ WorkerPool& Agent::poolOf(uint32_t messageType) {
 
 // ---- events of the links ------------------------------------------------------------------------
 
-void Agent::onFrame(Server& server, CallTable& calls, WorkerId from, IncomingFrame frame) {
+void Agent::onFrame(
+    Server& server, CallTable& calls, WorkerId self, WorkerId from, IncomingFrame frame) {
   const FrameHeader header = headerOf(frame);
   if (header.kind == FrameKind::request) {
     if (!server.serve(from, std::move(frame))) {
-      log(LogLevel::warning, "a request was dropped: this worker shuts down or cannot start threads");
+      const std::string why = "this worker shuts down or cannot start threads";
+      log(LogLevel::warning, "a request was dropped: " + why);
+      if (from == self) {
+        calls.fail(header.callId, Error(ErrorCode::shutDown, "the call was not served: " + why));
+      }
     }
   } else if (!calls.answer(header.callId, from, std::move(frame))) {
     log(LogLevel::debug, "dropped the late response to call " + std::to_string(header.callId));

@@ -144,7 +144,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   void complete(const OwnCall& call, Outcome outcome);
 
   // Events of the links.
-  static void onFrame(Server& server, CallTable& calls, WorkerId from, IncomingFrame frame);
+  static void onFrame(
+      Server& server, CallTable& calls, WorkerId self, WorkerId from, IncomingFrame frame);
   static void receiveFromSelf(
       const std::shared_ptr<Link>& link,
       const std::shared_ptr<Server>& server,

@@ -9,6 +9,7 @@
 
 #include "backend/agent.h"
 #include "backend/codec.h"
+#include "backend/log.h"
 #include "backend/own_messages.h"
 #include "backend/response.h"
 #include "backend/seconds.h"
@@ -45,6 +46,20 @@ class Sending {
   Sending* const outer_; // a link's callback may send, while it sends
 };
 thread_local Sending* Sending::current = nullptr;
+
+bool hasFailed(const Outcome& outcome) {
+  return outcome.error ||
+      headerOf(outcome.response).messageType == static_cast<uint32_t>(rpc::MessageType::EXCEPTION);
+}
+
+// Only by the type of an error libtorch knows that an RRef which a worker was to make for itself will not be made.
+Error ofOwnCall(const Error& error) {
+  const bool lost = error.code() == ErrorCode::linkBroken || error.code() == ErrorCode::badFrame;
+  if (!lost || rpc::getRPCErrorType(error.message()) != rpc::RPCErrorType::UNKNOWN_ERROR) {
+    return error;
+  }
+  return Error(error.code(), rpc::makeRPCError(error.message(), rpc::RPCErrorType::INTENTIONAL_FAILURE));
+}
 
 void finish(const c10::intrusive_ptr<rpc::JitFuture>& future, Outcome outcome) {
   if (outcome.error) {
@@ -156,11 +171,16 @@ void Agent::complete(const OwnCall& call, Outcome outcome) {
   Task task([this, call, outcome = std::move(outcome)]() mutable {
     // As in Server::run: what a user's callback leaves in the thread's state is not for the next one.
     const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
-    if (outcome.error && call.to == self_) {
-      RRefService::failOwnCall(
-          outcome.error.message(), [&] { finish(call.future, std::move(outcome)); });
-    } else {
-      finish(call.future, std::move(outcome));
+    try {
+      if (call.to == self_ && hasFailed(outcome)) {
+        outcome.error = ofOwnCall(outcome.error);
+        RRefService::failOwnCall(*call.future, [&] { finish(call.future, std::move(outcome)); });
+      } else {
+        finish(call.future, std::move(outcome));
+      }
+    } catch (const std::exception& e) { // libtorch's callbacks for RRefs throw at most errors; the call is over
+      log(LogLevel::warning,
+          "a callback of a call to " + directory_.describe(call.to) + " raised: " + e.what());
     }
     if (call.context) {
       // After the callbacks, because it is there that libtorch reads a response and opens its context, be it anew.

@@ -191,6 +191,10 @@ void enterChecksum(OutgoingFrame& frame) {
   std::memcpy(frame.head.data() + FrameHeader::kChecksumOffset, &checksum, sizeof(checksum));
 }
 
+std::shared_ptr<Link> ChecksumLayer::aroundSelf(std::shared_ptr<Link> link, Timer& /*timer*/) {
+  return std::make_shared<ChecksumLink>(std::move(link));
+}
+
 std::unique_ptr<LinkContext> ChecksumLayer::around(
     std::unique_ptr<LinkContext> links, Timer& /*timer*/) {
   return std::make_unique<ChecksumContext>(std::move(links));

@@ -10,8 +10,7 @@ namespace torchwire {
 /// stays usable for telling the other side why.
 ///
 /// Frames of the handshake have none, so that workers that differ in this layer can refuse each other with a
-/// sentence; but they have to show that they have none, which a damaged frame of another kind cannot. The
-/// link of a worker to itself copies memory and nothing else, so it is left as it is.
+/// sentence; but they have to show that they have none, which a damaged frame of another kind cannot.
 ///
 /// Thread-safe.
 class ChecksumLayer final : public LinkLayer {
@@ -20,6 +19,7 @@ class ChecksumLayer final : public LinkLayer {
     return link_options::kChecksums;
   }
   std::unique_ptr<LinkContext> around(std::unique_ptr<LinkContext> links, Timer& timer) override;
+  std::shared_ptr<Link> aroundSelf(std::shared_ptr<Link> link, Timer& timer) override;
 };
 
 /// Enters the checksum into a frame that was made below the layer. Where there is no such layer, nobody looks at it.

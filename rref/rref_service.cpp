@@ -211,15 +211,24 @@ void RRefService::protectEarlyOwners() {
   }
 }
 
-void RRefService::failOwnCall(std::string why, const std::function<void()>& end) {
+void RRefService::failOwnCall(JitFuture& call, const std::function<void()>& end) {
   const auto owners = ownersWithoutValue(context()); // before libtorch takes the one that is meant off its list
-  end();
+  std::exception_ptr thrown;
+  try {
+    end();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
   for (const auto& owner : owners) {
     if (owner->getTimedOut() && !owner->hasValue()) {
       // A value that comes all the same is too late, as it is for RRefs of other workers.
       owner->setError(std::make_exception_ptr(std::runtime_error(
-          "RRef creation via rpc.remote() failed on this worker, its owner: " + why)));
+          "RRef creation via rpc.remote() failed on this worker, its owner: " +
+          call.tryRetrieveErrorMessage())));
     }
+  }
+  if (thrown) {
+    std::rethrow_exception(thrown);
   }
 }
 

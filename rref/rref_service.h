@@ -39,9 +39,10 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   /// RRef's owner, if that is another worker.
   void noteCreated(
       const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref, const std::string& site);
-  /// Ends a call of this worker to itself with an error, which `end` tells libtorch. If the call was to make an
-  /// RRef, who waits for its value gets the error too: the request may be lost, and then nothing else ends the wait.
-  static void failOwnCall(std::string why, const std::function<void()>& end);
+  /// Ends a call of this worker to itself with an error, by `end`, which completes its future. If the call was to
+  /// make an RRef, who waits for its value gets the error too: the request may be lost, and then nothing else
+  /// ends the wait. Throws what `end` throws.
+  static void failOwnCall(JitFuture& call, const std::function<void()>& end);
   /// A worker of a dynamic group has left.
   void forgetWorker(WorkerId worker) {
     ledger_.forgetWorker(worker);

@@ -17,7 +17,9 @@ std::string failureText(const Entry& fault) {
 }
 
 std::string brokenLinkText(const Entry& fault) {
-  return "worker '" + fault.to + "' lost the connection to itself: " + brokenBy(fault).message();
+  // With that prefix too: by it libtorch knows that an RRef which was to be made here will not be.
+  return "RPCErr:2:worker '" + fault.to +
+      "' lost the connection to itself: " + brokenBy(fault).message();
 }
 
 Error failedBy(const Entry& fault) {

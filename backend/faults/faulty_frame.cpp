@@ -1,13 +1,14 @@
 #include "backend/faults/faulty_frame.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "backend/checksum_layer.h"
 #include "backend/bytes.h"
+#include "backend/checksum_layer.h"
 
 namespace torchwire::faults {
 namespace {
@@ -37,17 +38,22 @@ uint64_t contentOf(const std::vector<char>& head, std::string_view payload) {
   return hashOf(afterHeader.substr(0, header->bodyLength));
 }
 
-// Puts a copy of the segment in its place, with another byte.
-void corruptSegment(OutgoingFrame& frame, Segment& segment, size_t place) {
+// Puts a copy of the segment in its place.
+char* copySegment(OutgoingFrame& frame, Segment& segment) {
   struct Owner {
     std::shared_ptr<void> former;
     Blob copy;
   };
   Blob copy = allocateBlob(segment.length);
-  std::memcpy(copy.data.get(), segment.data, segment.length);
-  static_cast<char*>(copy.data.get())[place] ^= kEveryBit;
-  segment.data = copy.data.get();
+  char* const bytes = static_cast<char*>(copy.data.get());
+  std::memcpy(bytes, segment.data, segment.length);
+  segment.data = bytes;
   frame.owner = std::make_shared<Owner>(Owner{std::move(frame.owner), std::move(copy)});
+  return bytes;
+}
+
+void corruptSegment(OutgoingFrame& frame, Segment& segment, size_t place) {
+  copySegment(frame, segment)[place] ^= kEveryBit;
 }
 
 // The segment in which that byte is, whose place in it remains; none: it is behind them all.
@@ -133,6 +139,13 @@ size_t tensorBytes(const OutgoingFrame& frame) {
     total += tensor.length;
   }
   return total;
+}
+
+const void* lastTensorOfItsOwn(OutgoingFrame& frame) {
+  const auto last = std::find_if(
+      frame.tensors.rbegin(), frame.tensors.rend(),
+      [](const Segment& tensor) { return tensor.length > 0; });
+  return last == frame.tensors.rend() ? nullptr : copySegment(frame, *last);
 }
 
 void corruptTensors(OutgoingFrame& frame, uint64_t byte) {

@@ -25,6 +25,8 @@ void corrupt(IncomingFrame& frame, uint64_t byte);
 
 size_t tensorBytes(const OutgoingFrame& frame);
 /// Likewise, within the tensors, which are not empty.
+/// Puts a copy of the last tensor with any bytes in its place, which the frame keeps; where it begins.
+const void* lastTensorOfItsOwn(OutgoingFrame& frame);
 void corruptTensors(OutgoingFrame& frame, uint64_t byte);
 
 /// Shares no memory with the frame.

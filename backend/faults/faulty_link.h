@@ -123,7 +123,8 @@ class FaultyLink final : public Link,
   bool passing_ GUARDED_BY(mutex_) = false; // by some thread, which looks again before it ends
   bool stalled_ GUARDED_BY(mutex_) = false; // by a fault in mid-tensor on the link to itself
   std::optional<Partitions::Clock::time_point> gateAlarm_ GUARDED_BY(mutex_);
-  std::optional<Entry> torn_ GUARDED_BY(mutex_); // the drop in mid-tensor after which nothing can go out
+  std::optional<Entry> torn_
+      GUARDED_BY(mutex_); // the drop in mid-tensor after which nothing can go out
 
   // On the way in.
   bool pumping_ GUARDED_BY(mutex_) = false;

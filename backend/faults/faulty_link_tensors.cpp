@@ -1,8 +1,8 @@
 // FaultyLink: faults in the middle of a tensor.
-#include <algorithm>
 #include <utility>
 
 #include "backend/faults/alarm.h"
+#include "backend/faults/fault_errors.h"
 #include "backend/faults/faulty_frame.h"
 #include "backend/faults/faulty_link.h"
 
@@ -10,10 +10,7 @@ namespace torchwire::faults {
 
 // Whether it keeps the item.
 bool FaultyLink::strikeTensors(Item& item) {
-  const auto& tensors = item.frame.tensors;
-  const auto last = std::find_if(
-      tensors.rbegin(), tensors.rend(), [](const Segment& tensor) { return tensor.length > 0; });
-  if (item.struck || !item.at || last == tensors.rend()) {
+  if (item.struck || !item.at || tensorBytes(item.frame) == 0) {
     return false;
   }
   item.struck = true;
@@ -33,7 +30,8 @@ bool FaultyLink::strikeTensors(Item& item) {
     stall(std::move(item), *fault);
     return true;
   }
-  auto armed = injector_->midTensor()->arm(last->data, midTensorStrike(*fault));
+  // Memory that no other frame has: the same tensor may be on its way to several workers.
+  auto armed = injector_->midTensor()->arm(lastTensorOfItsOwn(item.frame), midTensorStrike(*fault));
   item.sent = [weak = weak_from_this(), armed = std::move(armed),
                sent = std::move(item.sent)](const Error& error) mutable {
     armed.reset();
@@ -74,8 +72,13 @@ Error FaultyLink::causeOf(const Error& error) const {
 
 // What is behind half a tensor can never pass, so the link breaks when the plan ends that tore it.
 void FaultyLink::noteTorn(const Entry& fault) {
-  MutexLock lock(mutex_);
-  torn_ = fault;
+  {
+    MutexLock lock(mutex_);
+    torn_ = fault;
+  }
+  if (fault.revision != injector_->revision()) { // it has ended already
+    planChanged();
+  }
 }
 
 bool FaultyLink::isClosed() const {
@@ -87,12 +90,20 @@ bool FaultyLink::isClosed() const {
 // waits, and all behind it.
 void FaultyLink::stall(Item item, const Entry& fault) {
   uint64_t id = 0;
+  bool closed = false;
   {
     MutexLock lock(mutex_);
-    id = next_++;
-    ++held_;
-    waiting_.emplace(id, WaitingItem{std::move(item)});
-    stalled_ = true;
+    closed = closed_;
+    if (!closed) {
+      id = next_++;
+      ++held_;
+      waiting_.emplace(id, WaitingItem{std::move(item)});
+      stalled_ = true;
+    }
+  }
+  if (closed) {
+    item.sent(closedMeanwhile());
+    return;
   }
   midTensorStrike(fault)([weak = weak_from_this(), id] {
     if (const auto self = weak.lock()) {

@@ -54,6 +54,11 @@ void Injector::awaitWatchers() {
   }
 }
 
+uint64_t Injector::revision() const {
+  MutexLock lock(mutex_);
+  return revision_;
+}
+
 void Injector::watch(std::weak_ptr<PlanWatcher> watcher) {
   MutexLock lock(mutex_);
   std::erase_if(watchers_, [](const auto& weak) { return weak.expired(); });

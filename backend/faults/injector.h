@@ -43,6 +43,8 @@ class Injector {
   /// Waits until no setPlan() is telling them.
   void awaitWatchers() EXCLUDES(mutex_);
 
+  /// Of the plan in effect.
+  uint64_t revision() const EXCLUDES(mutex_);
   const std::string& self() const {
     return self_;
   }

@@ -77,7 +77,8 @@ struct Rule {
   Action action = Action::drop;
   Phase phase = Phase::request;
   std::vector<uint32_t> messages; // types of requests; empty: all
-  std::vector<std::string> from, to; // names or shell patterns (fnmatch); empty: all. Partition: the two sets
+  std::vector<std::string> from,
+      to; // names or shell patterns (fnmatch); empty: all. Partition: the two sets
 
   std::vector<uint64_t> nth; // the occurrences that it may strike; empty: all
   double probability = 1; // with which it strikes one of those

@@ -203,7 +203,7 @@ def _checked_options(options: Any, plan: Any) -> dict[str, Any]:
             "run_workers: options must be a dict of keywords of FaultyTorchwireRpcBackendOptions, "
             f"got {type(options).__name__}"
         )
-    checked = dict(options or {})
+    checked = {name: value for name, value in (options or {}).items() if value is not None}
     if plan is not None:
         if checked.get("fault_plan") is not None:
             raise ValueError("run_workers: plan and the option fault_plan are both given; give one")

@@ -53,8 +53,11 @@ def expect_tensors_pass(group):
 
 
 @each_way
-def test_a_tensor_whose_rest_is_dropped_holds_up_all_behind_it_until_the_link_breaks(carriers, way):
-    outcome, _, tag = strike(carriers, way, "drop", timeout=SHORT)
+def test_a_tensor_whose_rest_is_dropped_holds_up_all_behind_it_until_the_plan_ends(carriers, way):
+    function, sender = WAYS[way]
+    revision = put(carriers, first("drop", "mid_tensor"))
+    outcome = carriers[0].run(function, "worker1", tag := new_tag(), timeout=SHORT)
+    expect_one(log_of(carriers, revision), "drop", "mid_tensor", worker=sender)
     later = carriers[0].run(struck.attempt, "worker1", struck.note, later_tag := new_tag(), timeout=SHORT)
     for one in (outcome, later):
         assert "RPC ran for more than set timeout (500 ms)" in one.error
@@ -63,8 +66,9 @@ def test_a_tensor_whose_rest_is_dropped_holds_up_all_behind_it_until_the_link_br
     runs = 0 if way == "there" else 1
     expect_runs(carriers[1], tag, runs)
     expect_runs(carriers[1], later_tag, runs)
-    put(carriers, first("close", "request"))
-    assert "lost the connection" in carriers[0].run(struck.attempt, "worker1", struck.note, new_tag()).error
+    patient = carriers[0].start(struck.attempt, "worker1", struck.note, new_tag(), timeout=LONG)
+    put(carriers)
+    assert "lost the connection" in patient.result().error
     expect_works_again(carriers)
     expect_tensors_pass(carriers)
 
