@@ -55,10 +55,11 @@ bool hasFailed(const Outcome& outcome) {
 // Only by the type of an error libtorch knows that an RRef which a worker was to make for itself will not be made.
 Error ofOwnCall(const Error& error) {
   const bool lost = error.code() == ErrorCode::linkBroken || error.code() == ErrorCode::badFrame;
-  if (!lost || rpc::getRPCErrorType(error.message()) != rpc::RPCErrorType::UNKNOWN_ERROR) {
+  if (!lost || error.message().starts_with("RPCErr:")) { // as makeRPCError begins
     return error;
   }
-  return Error(error.code(), rpc::makeRPCError(error.message(), rpc::RPCErrorType::INTENTIONAL_FAILURE));
+  return Error(
+      error.code(), rpc::makeRPCError(error.message(), rpc::RPCErrorType::INTENTIONAL_FAILURE));
 }
 
 void finish(const c10::intrusive_ptr<rpc::JitFuture>& future, Outcome outcome) {
