@@ -138,6 +138,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   Error sendError(WorkerId to, const Error& error) const;
   struct OwnCall {
     WorkerId to;
+    bool mayCreate = false; // an RRef
     std::optional<ContextId> context; // that the call is part of
     c10::intrusive_ptr<JitFuture> future;
   };

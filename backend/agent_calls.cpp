@@ -52,14 +52,18 @@ bool hasFailed(const Outcome& outcome) {
       headerOf(outcome.response).messageType == static_cast<uint32_t>(rpc::MessageType::EXCEPTION);
 }
 
-// Only by the type of an error libtorch knows that an RRef which a worker was to make for itself will not be made.
-Error ofOwnCall(const Error& error) {
-  const bool lost = error.code() == ErrorCode::linkBroken || error.code() == ErrorCode::badFrame;
-  if (!lost || error.message().starts_with("RPCErr:")) { // as makeRPCError begins
-    return error;
-  }
-  return Error(
-      error.code(), rpc::makeRPCError(error.message(), rpc::RPCErrorType::INTENTIONAL_FAILURE));
+// Whether the request may make an RRef: FORWARD_AUTOGRAD_REQ wraps any call.
+bool mayCreate(rpc::MessageType type) {
+  return type == rpc::MessageType::PYTHON_REMOTE_CALL ||
+      type == rpc::MessageType::SCRIPT_REMOTE_CALL || type == rpc::MessageType::FORWARD_AUTOGRAD_REQ;
+}
+
+// Only by the type of an error libtorch knows that an RRef may never come to be. At any other its callback throws, the
+// RRef stays a pending user, and shutdown waits for it for ever.
+Error ofCreation(const Error& error) {
+  const bool typed = error.code() == ErrorCode::timeout || error.message().starts_with("RPCErr:");
+  return typed ? error
+               : Error(error.code(), rpc::makeRPCError(error.message(), rpc::RPCErrorType::TIMEOUT));
 }
 
 void finish(const c10::intrusive_ptr<rpc::JitFuture>& future, Outcome outcome) {
@@ -109,6 +113,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   }
   OwnCall call;
   call.to = to.id_;
+  call.mayCreate = mayCreate(message->type());
   call.context = Container::contextOf(*message);
   call.future = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
   OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(message));
@@ -172,9 +177,11 @@ void Agent::complete(const OwnCall& call, Outcome outcome) {
   Task task([this, call, outcome = std::move(outcome)]() mutable {
     // As in Server::run: what a user's callback leaves in the thread's state is not for the next one.
     const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
+    if (call.mayCreate && outcome.error) {
+      outcome.error = ofCreation(outcome.error);
+    }
     try {
       if (call.to == self_ && hasFailed(outcome)) {
-        outcome.error = ofOwnCall(outcome.error);
         RRefService::failOwnCall(*call.future, [&] { finish(call.future, std::move(outcome)); });
       } else {
         finish(call.future, std::move(outcome));
