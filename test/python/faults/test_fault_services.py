@@ -68,16 +68,12 @@ def test_the_link_of_a_worker_to_itself_may_break(duo, phase):
     expect_runs(duo[1], tag, 0 if phase == "request" else 1)
 
 
-def clone_here():
-    sent = torch.arange(8000).to(torch.uint8)
-    return int((rpc.rpc_sync("worker1", torch.clone, (sent,), timeout=LONG) != sent).sum())
-
-
 @at_each_phase
-def test_damage_within_a_worker_reaches_its_user(duo, phase):
-    # Nothing travels there, and so nothing has a checksum.
-    put(duo, first("corrupt", phase, messages="SCRIPT_CALL", from_="worker1", byte=4000))
-    assert [duo[1].run(clone_here) for _ in range(2)] == [1, 0]
+def test_damage_within_a_worker_is_found(duo, phase):
+    outcome, _, tag = strike_self(duo, "corrupt", phase, byte=40)
+    assert "lost its calls to itself: a frame arrived damaged: its checksum differs" in outcome.error
+    assert outcome.seconds < QUICKLY
+    expect_runs(duo[1], tag, 1 if phase == "response" else 0)
 
 
 # ---- RRefs ----
