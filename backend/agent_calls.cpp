@@ -21,13 +21,6 @@ namespace {
 namespace rpc = torch::distributed::rpc;
 using std::chrono::milliseconds;
 
-std::exception_ptr toException(const Error& error) {
-  const std::string text = error.code() == ErrorCode::timeout
-      ? rpc::makeRPCError(error.message(), rpc::RPCErrorType::TIMEOUT)
-      : error.message();
-  return std::make_exception_ptr(std::runtime_error(text));
-}
-
 // A call that its thread is sending: until Agent::send returns, nobody can have callbacks on its future.
 class Sending {
  public:
@@ -60,34 +53,32 @@ bool mayCreate(rpc::MessageType type) {
 
 // Only by the type of an error libtorch knows that an RRef may never come to be. At any other its callback throws, the
 // RRef stays a pending user, and shutdown waits for it for ever.
-Error ofCreation(const Error& error) {
-  const bool typed = error.code() == ErrorCode::timeout || error.message().starts_with("RPCErr:");
-  return typed ? error
-               : Error(error.code(), rpc::makeRPCError(error.message(), rpc::RPCErrorType::TIMEOUT));
+std::exception_ptr toException(const Error& error, bool mayCreate) {
+  const bool typed = error.message().starts_with("RPCErr:"); // as makeRPCError begins
+  const bool timedOut = error.code() == ErrorCode::timeout || (mayCreate && !typed);
+  return std::make_exception_ptr(std::runtime_error(
+      timedOut ? rpc::makeRPCError(error.message(), rpc::RPCErrorType::TIMEOUT) : error.message()));
 }
 
-void finish(const c10::intrusive_ptr<rpc::JitFuture>& future, Outcome outcome) {
+void finish(rpc::JitFuture& future, bool mayCreate, Outcome outcome) {
   if (outcome.error) {
-    future->setError(toException(outcome.error));
+    future.setError(toException(outcome.error, mayCreate));
     return;
   }
   c10::intrusive_ptr<rpc::Message> message;
   try {
     message = decodeMessage(std::move(outcome.response));
   } catch (const std::exception& e) {
-    future->setError(std::make_exception_ptr(
+    future.setError(std::make_exception_ptr(
         std::runtime_error(std::string("cannot read the response: ") + e.what())));
     return;
   }
   if (message->type() == rpc::MessageType::EXCEPTION) {
     const auto& text = std::as_const(*message).payload();
-    future->setError(
+    future.setError(
         std::make_exception_ptr(std::runtime_error(std::string(text.begin(), text.end()))));
   } else {
-    // Storages are for the CUDA streams that read them. To ask for those of a CPU message would be of no
-    // use, and fails for layouts that have none.
-    future->markCompleted(
-        at::IValue(std::move(message)), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
+    complete(future, std::move(message));
   }
 }
 
@@ -177,14 +168,12 @@ void Agent::complete(const OwnCall& call, Outcome outcome) {
   Task task([this, call, outcome = std::move(outcome)]() mutable {
     // As in Server::run: what a user's callback leaves in the thread's state is not for the next one.
     const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
-    if (call.mayCreate && outcome.error) {
-      outcome.error = ofCreation(outcome.error);
-    }
     try {
       if (call.to == self_ && hasFailed(outcome)) {
-        RRefService::failOwnCall(*call.future, [&] { finish(call.future, std::move(outcome)); });
+        RRefService::failOwnCall(
+            *call.future, [&] { finish(*call.future, call.mayCreate, std::move(outcome)); });
       } else {
-        finish(call.future, std::move(outcome));
+        finish(*call.future, call.mayCreate, std::move(outcome));
       }
     } catch (const std::exception& e) { // libtorch's callbacks for RRefs throw at most errors; the call is over
       log(LogLevel::warning,
