@@ -171,23 +171,28 @@ void FaultyLink::sendTwice(Item item) {
 
 // ---- waiting: delay and reorder -----------------------------------------------------------------
 
-void FaultyLink::wait(Item item, const Entry& fault) {
-  uint64_t id = 0;
-  bool closed = false;
+std::optional<uint64_t> FaultyLink::keep(Item item, Wait kind) {
   {
     MutexLock lock(mutex_);
-    closed = closed_;
-    if (!closed) {
-      id = next_++;
+    if (!closed_) {
+      const uint64_t id = next_++;
       ++held_;
-      waiting_.emplace(id, WaitingItem{std::move(item), fault.action == Action::reorder});
+      waiting_.emplace(id, WaitingItem{std::move(item), kind == Wait::reorder});
+      stalled_ = stalled_ || kind == Wait::stall;
+      return id;
     }
   }
-  if (closed) {
-    item.sent(closedMeanwhile());
+  item.sent(closedMeanwhile());
+  return std::nullopt;
+}
+
+void FaultyLink::wait(Item item, const Entry& fault) {
+  const auto id =
+      keep(std::move(item), fault.action == Action::reorder ? Wait::reorder : Wait::delay);
+  if (!id) {
     return;
   }
-  setAlarm(timer_, fault.seconds, [weak = weak_from_this(), id](bool inTime) {
+  setAlarm(timer_, fault.seconds, [weak = weak_from_this(), id = *id](bool inTime) {
     if (const auto self = weak.lock()) {
       self->endWait(id, inTime);
     }

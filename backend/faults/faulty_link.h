@@ -66,6 +66,9 @@ class FaultyLink final : public Link,
   std::optional<Occasion> occasionOf(const OutgoingFrame& frame, const FrameHeader& header);
   void strike(Item item, const Entry& fault);
   void sendTwice(Item item);
+  enum class Wait { delay, reorder, stall };
+  /// Keeps the item and returns its id; where the link is closed already, its `sent` is told so instead.
+  std::optional<uint64_t> keep(Item item, Wait kind) EXCLUDES(mutex_);
   void wait(Item item, const Entry& fault) EXCLUDES(mutex_);
   void endWait(uint64_t id, bool inTime) EXCLUDES(mutex_);
   void goOut(Item item) EXCLUDES(mutex_);

@@ -2,7 +2,6 @@
 #include <utility>
 
 #include "backend/faults/alarm.h"
-#include "backend/faults/fault_errors.h"
 #include "backend/faults/faulty_frame.h"
 #include "backend/faults/faulty_link.h"
 
@@ -89,23 +88,11 @@ bool FaultyLink::isClosed() const {
 // No channel is between a worker and itself, and half a tensor no use to anyone: the whole frame
 // waits, and all behind it.
 void FaultyLink::stall(Item item, const Entry& fault) {
-  uint64_t id = 0;
-  bool closed = false;
-  {
-    MutexLock lock(mutex_);
-    closed = closed_;
-    if (!closed) {
-      id = next_++;
-      ++held_;
-      waiting_.emplace(id, WaitingItem{std::move(item)});
-      stalled_ = true;
-    }
-  }
-  if (closed) {
-    item.sent(closedMeanwhile());
+  const auto id = keep(std::move(item), Wait::stall);
+  if (!id) {
     return;
   }
-  midTensorStrike(fault)([weak = weak_from_this(), id] {
+  midTensorStrike(fault)([weak = weak_from_this(), id = *id] {
     if (const auto self = weak.lock()) {
       self->endStall(id);
     }

@@ -104,21 +104,9 @@ std::optional<Cut> Injector::cut(const std::string& peer) const {
 }
 
 void Injector::logHeld(const Cut& cut, const Occasion& at) {
-  Entry entry;
-  {
-    MutexLock lock(mutex_);
-    entry.revision = revision_;
-  }
+  Entry entry = at.entry(revision(), cut.rule, Action::partition);
   entry.time = now();
   entry.worker = self_;
-  entry.rule = cut.rule;
-  entry.action = Action::partition;
-  entry.phase = at.phase;
-  entry.from = at.from;
-  entry.to = at.to;
-  entry.message = at.message;
-  entry.callId = at.callId;
-  entry.occurrence = at.occurrence;
   entry.seconds = std::chrono::duration<double>(cut.until - Partitions::Clock::now()).count();
   log_->add(entry);
 }

@@ -164,17 +164,22 @@ bool Streams::strikes(const Rule& rule, const Draw& draw, uint64_t k, Record& re
   return true;
 }
 
-Entry Streams::entryOf(const Rule& rule, const Draw& draw, const Occasion& at) const {
+Entry Occasion::entry(uint64_t revision, const std::string& rule, Action action) const {
   Entry entry;
-  entry.revision = plan_.revision;
-  entry.rule = rule.name;
-  entry.action = rule.action;
-  entry.phase = at.phase;
-  entry.from = at.from;
-  entry.to = at.to;
-  entry.message = at.message;
-  entry.callId = at.callId;
-  entry.occurrence = at.occurrence;
+  entry.revision = revision;
+  entry.rule = rule;
+  entry.action = action;
+  entry.phase = phase;
+  entry.from = from;
+  entry.to = to;
+  entry.message = message;
+  entry.callId = callId;
+  entry.occurrence = occurrence;
+  return entry;
+}
+
+Entry Streams::entryOf(const Rule& rule, const Draw& draw, const Occasion& at) const {
+  Entry entry = at.entry(plan_.revision, rule.name, rule.action);
   switch (rule.action) {
     case Action::delay:
     case Action::reorder:

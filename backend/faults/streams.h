@@ -22,6 +22,9 @@ struct Occasion {
   uint64_t content = 0; // hash of the request's body; only read where a rule has eachMessage
   size_t bytes = 0; // that corrupt may choose from
   uint64_t occurrence = 0; // in its stream; found out by Streams
+
+  /// What the log says of it, but for what depends on the fault's kind, its time and its worker.
+  Entry entry(uint64_t revision, const std::string& rule, Action action) const;
 };
 
 /// Counts the messages of each stream and decides their fate. What it draws is a pure function of the plan, the
