@@ -103,16 +103,24 @@ def file_in(folder):
     return f"file://{folder}/store"
 
 
-def init(init_method, name=None, rank=None, world_size=None, **options):
+def init(
+    init_method,
+    name=None,
+    rank=None,
+    world_size=None,
+    backend="TORCHWIRE",
+    options_class=torchwire.TorchwireRpcBackendOptions,
+    **options,
+):
     """Runs in a worker: init_rpc on torchwire. Name and rank are those of the process, unless given."""
     if name is None:
         name = multiprocessing.current_process().name
     rpc.init_rpc(
         name,
-        backend=rpc.BackendType.TORCHWIRE,
+        backend=rpc.BackendType[backend],
         rank=int(name.removeprefix("worker")) if rank is None else rank,
         world_size=world_size,
-        rpc_backend_options=torchwire.TorchwireRpcBackendOptions(init_method=init_method, **options),
+        rpc_backend_options=options_class(init_method=init_method, **options),
     )
 
 

@@ -1,7 +1,6 @@
 """Frames with checksums: calls work as without, and a frame that arrives damaged ends its link with a reason."""
 
 import contextlib
-import socket
 import threading
 
 import pytest
@@ -10,6 +9,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, HostedStore, errors, file_in, free_port, init, results, running
 from processes import WorkerError, WorkerProcess, close_all, wait_until
+from proxy import Proxy
 from tensor_cases import LARGE
 
 # None: those that torchwire chooses.
@@ -144,36 +144,22 @@ def test_the_options_of_tensorpipe_mean_no_checksums():
 # ---- damage ----
 
 
-class DamagingProxy:
-    """Passes connections on to a port of this host, and damages the mark in what they say while it is armed."""
+class DamagingProxy(Proxy):
+    """Damages the mark in what both ends say while it is armed."""
 
     def __init__(self, to):
-        self._to = to
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
         self.armed = False
         self.damaged = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(to)
 
-    def close(self):
-        self._server.close()
+    def connected(self):
+        return self._damage, self._damage
 
-    def _accept(self):
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                dialler, _ = self._server.accept()
-                accepter = socket.create_connection(("127.0.0.1", self._to))
-                for ends in ((dialler, accepter), (accepter, dialler)):
-                    threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
-
-    def _pass_on(self, source, sink):
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 20):
-                if self.armed and MARK in data:  # a small frame comes in one piece
-                    data = data.replace(MARK, DAMAGED_MARK)
-                    self.damaged += 1
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
+    def _damage(self, data):
+        if not self.armed or MARK not in data:  # a small frame comes in one piece
+            return data
+        self.damaged += 1
+        return data.replace(MARK, DAMAGED_MARK)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import struct
-import threading
 import warnings
 
 import pytest
@@ -14,6 +13,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, HostedStore, errors, file_in, free_port, init, running
 from processes import WorkerError, wait_until
+from proxy import Proxy
 from torchwire.options import as_agent_options
 
 SECRET = "this is sixteen bytes and more"
@@ -354,36 +354,22 @@ def test_a_member_of_another_group_with_the_same_secret_is_refused(transports):
         check_refusals(group)
 
 
-class Recorder:
-    """Passes connections on to a port of this host, and keeps what their diallers said."""
+class Recorder(Proxy):
+    """Keeps what the diallers said."""
 
     def __init__(self, to):
-        self._to = to
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
         self.recordings = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(to)
 
-    def close(self):
-        self._server.close()
+    def connected(self):
+        recording = bytearray()
+        self.recordings.append(recording)
 
-    def _accept(self):
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                dialler, _ = self._server.accept()
-                accepter = socket.create_connection(("127.0.0.1", self._to))
-                recording = bytearray()
-                self.recordings.append(recording)
-                for source, sink, kept in ((dialler, accepter, recording), (accepter, dialler, bytearray())):
-                    threading.Thread(target=self._pass_on, args=(source, sink, kept), daemon=True).start()
+        def keep(data):
+            recording.extend(data)
+            return data
 
-    @staticmethod
-    def _pass_on(source, sink, kept):
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                kept += data
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
+        return keep, lambda data: data
 
 
 def say(port, words):

@@ -52,14 +52,7 @@ class Group {
       settings.context = contexts_.back().get();
       workers.push_back(std::make_unique<MemoryWorker>(world, id, settings));
     }
-    for (const auto& from : workers) {
-      for (const auto& to : workers) {
-        if (from != to) {
-          from->links().addPeer(to->record());
-        }
-      }
-      from->start();
-    }
+    startTogether(workers);
   }
   ~Group() {
     world.timer.stop(); // its tasks use the contexts

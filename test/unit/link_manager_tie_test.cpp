@@ -228,14 +228,7 @@ TEST_CASE("three workers that all dial each other are all connected", "[link_man
   for (WorkerId id = 0; id < 3; ++id) {
     workers.push_back(std::make_unique<MemoryWorker>(world, id));
   }
-  for (const auto& from : workers) {
-    for (const auto& to : workers) {
-      if (from != to) {
-        from->links().addPeer(to->record());
-      }
-    }
-    from->start();
-  }
+  startTogether(workers);
   for (const auto& from : workers) {
     for (const auto& to : workers) {
       if (from != to) {

@@ -101,6 +101,19 @@ class MemoryWorker {
   std::shared_ptr<LinkManager> links_;
 };
 
+/// Makes all of these workers (a container of pointers) known to each other, and starts them.
+template <typename Workers>
+void startTogether(const Workers& workers) {
+  for (const auto& from : workers) {
+    for (const auto& to : workers) {
+      if (from != to) {
+        from->links().addPeer(to->record());
+      }
+    }
+    from->start();
+  }
+}
+
 /// Starts both as members of one group.
 void introduce(MemoryWorker& a, MemoryWorker& b);
 

@@ -55,14 +55,7 @@ TEST_CASE("a watch dials the next worker even if there never was a link", "[peer
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
   MemoryWorker c(world, 2);
-  for (MemoryWorker* from : {&a, &b, &c}) {
-    for (MemoryWorker* to : {&a, &b, &c}) {
-      if (from != to) {
-        from->links().addPeer(to->record());
-      }
-    }
-    from->start();
-  }
+  startTogether(std::vector{&a, &b, &c});
   SECTION("of the ranks above its own") {
     const PeerWatch watch(b.links(), 1, kNone);
     CHECK_NOTHROW(watch.check());

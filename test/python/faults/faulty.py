@@ -1,8 +1,8 @@
 """Groups on FAULTY_TORCHWIRE whose workers a test drives; see group.py. And what such workers run."""
 
 import contextlib
-import multiprocessing
 
+import group
 import torch
 import torch.distributed.rpc as rpc
 import torchwire.testing as faults
@@ -12,22 +12,16 @@ from group import Group, file_in
 @contextlib.contextmanager
 def running(size, folder, environment=None, **options):
     """A static group that meets in a file below `folder`; `options` are those of FAULTY_TORCHWIRE."""
-    with Group(size, environment) as group:
-        group.all(init, file_in(folder), world_size=size, **options)
-        yield group
-        group.all(shut_down)
+    with Group(size, environment) as workers:
+        workers.all(init, file_in(folder), world_size=size, **options)
+        yield workers
+        workers.all(shut_down)
 
 
-def init(init_method, name=None, rank=None, world_size=None, **options):
-    """Runs in a worker: init_rpc on FAULTY_TORCHWIRE. Name and rank are those of the process, unless given."""
-    if name is None:
-        name = multiprocessing.current_process().name
-    rpc.init_rpc(
-        name,
-        backend=rpc.BackendType.FAULTY_TORCHWIRE,
-        rank=int(name.removeprefix("worker")) if rank is None else rank,
-        world_size=world_size,
-        rpc_backend_options=faults.FaultyTorchwireRpcBackendOptions(init_method=init_method, **options),
+def init(*args, **options):
+    """As group.init, on FAULTY_TORCHWIRE."""
+    group.init(
+        *args, backend="FAULTY_TORCHWIRE", options_class=faults.FaultyTorchwireRpcBackendOptions, **options
     )
 
 
