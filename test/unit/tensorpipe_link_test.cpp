@@ -4,13 +4,17 @@
 
 #include <catch2/catch.hpp>
 #include <future>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
+#include "backend/call_table.h"
 #include "backend/thread_role.h"
 #include "backend/transport/group_key.h"
 #include "backend/transport/shm_transport.h"
 #include "backend/transport/tcp_transport.h"
+#include "backend/worker_pool.h"
 #include "test/unit/callback_ledger.h"
 #include "test/unit/on_loop.h"
 
@@ -73,12 +77,14 @@ OutgoingFrame frameOf(const std::string& text) {
   return frame;
 }
 
-// A thread that is in the midst of a send, in TensorPipe's bookkeeping, until it is let go.
+// A thread that is in the midst of a send, in TensorPipe's bookkeeping, until it is let go; with a lock held, as libtorch
+// holds RRefContext's mutex when it sends a delete.
 class Sender {
  public:
   /// `closed`: a pipe of the context that is closed, so that TensorPipe calls back at once.
-  explicit Sender(const std::shared_ptr<tp::Pipe>& closed)
-      : thread_([this, closed] {
+  Sender(const std::shared_ptr<tp::Pipe>& closed, std::mutex& context)
+      : thread_([this, closed, &context] {
+          const std::lock_guard<std::mutex> lock(context);
           const SendScope scope;
           closed->readDescriptor([this](const tp::Error&, tp::Descriptor) {
             inside_.set_value();
@@ -100,50 +106,84 @@ class Sender {
   std::thread thread_;
 };
 
+// What Python knows, and takes the GIL to end.
+struct PythonTensor {
+  explicit PythonTensor(std::mutex& itsGil) : gil(itsGil) {}
+  ~PythonTensor() {
+    const std::lock_guard<std::mutex> lock(gil);
+  }
+  std::mutex& gil;
+};
+
+// A link that waits for a frame, and a peer that can send one.
+struct WarmLink {
+  WarmLink(Side& here, Side& there, tp::Listener& listener, const std::string& transport) {
+    Pipes pipes = connect(here, there, listener, transport);
+    link = here.link(std::move(pipes.here));
+    peer = there.link(std::move(pipes.there));
+    link->receive([this](const Error& error, IncomingFrame) { ledger.note("the first frame").add(error); });
+    peer->send(frameOf("first"), ledger.expect("sending the first frame"));
+    REQUIRE(ledger.waitForAll());
+  }
+
+  CallbackLedger ledger;
+  std::shared_ptr<Link> link, peer;
+};
+
 } // namespace
 
-// What froze workers: the sender held RRefContext's mutex, the frame's call ended with a tensor that Python knows, and
-// who held the GIL wanted that mutex.
-TEST_CASE("a frame that comes in the midst of another thread's send is delivered on the loop", "[tensorpipe_link]") {
+// What froze workers: a thread sends the delete of an RRef and holds RRefContext's mutex; a frame comes whose call ends
+// with a tensor that Python knows; who holds the GIL wants that mutex.
+TEST_CASE("a frame that comes in the midst of another thread's send waits for none of its locks", "[tensorpipe_link]") {
   const std::string transport = GENERATE("wire_shm", "wire_tcp");
   CAPTURE(transport);
-  CallbackLedger ledger;
+  std::mutex context, gil;
+  Timer timer;
+  CallTable calls(timer);
+  WorkerPool completions(1, "completions");
   Side here(transport), there(transport);
   const auto listener = there.context.listen({transport + "://127.0.0.1"});
-  const Pipes pipes = connect(here, there, *listener, transport);
-  const Pipes unused = connect(here, there, *listener, transport);
-  const auto link = here.link(pipes.here);
-  const auto peer = there.link(pipes.there);
+  const auto unused = connect(here, there, *listener, transport).here;
+  WarmLink warm(here, there, *listener, transport);
 
-  // The link is warm: from here on a frame is one message on an open connection.
-  CallbackNote& first = ledger.note("the first frame");
-  link->receive([&](const Error& error, IncomingFrame) { first.add(error); });
-  peer->send(frameOf("first"), ledger.expect("sending the first frame"));
-  REQUIRE(ledger.waitForAll());
-
-  CallbackNote& second = ledger.note("the second frame");
+  CallbackNote& completed = warm.ledger.note("the call");
+  const uint64_t call = calls.open(
+      1, std::chrono::milliseconds(0),
+      [&, future = std::make_unique<PythonTensor>(gil)](const Outcome& outcome) mutable {
+        completions.run([&completed, future = std::move(future), error = outcome.error] { completed.add(error); });
+      });
   std::thread::id on;
   bool sending = true;
-  link->receive([&](const Error& error, IncomingFrame) {
+  warm.link->receive([&](const Error&, IncomingFrame frame) {
     on = std::this_thread::get_id();
     sending = isSending();
-    second.add(error);
+    calls.answer(call, 1, std::move(frame));
   });
   here.passByTheLoop();
 
-  unused.here->close();
-  Sender sender(unused.here);
-  CallbackNote& sent = ledger.note("sending the second frame");
-  peer->send(frameOf("second"), CallbackLedger::expect(sent));
-  REQUIRE(ledger.bell().waitUntil([&] { return sent.called(); }));
+  unused->close();
+  Sender sender(unused, context);
+  std::promise<void> hasGil;
+  std::thread python([&] {
+    const std::lock_guard<std::mutex> withGil(gil);
+    hasGil.set_value();
+    const std::lock_guard<std::mutex> dropsRRef(context);
+  });
+  hasGil.get_future().wait();
+  CallbackNote& sent = warm.ledger.note("sending the second frame");
+  warm.peer->send(frameOf("second"), CallbackLedger::expect(sent));
+  REQUIRE(warm.ledger.bell().waitUntil([&] { return sent.called(); }));
   here.passByTheLoop(); // it has read the descriptor, which waits for the sender now
   const std::thread::id senderId = sender.id();
   sender.letGo();
+  python.join();
 
-  REQUIRE(ledger.waitForAll());
-  CHECK(second.succeeded());
+  REQUIRE(warm.ledger.waitForAll());
+  CHECK(completed.succeeded());
   CHECK(on != senderId);
   CHECK_FALSE(sending);
+  completions.join();
+  timer.stop();
 }
 
 TEST_CASE("what a frame keeps alive does not go in the midst of a send", "[tensorpipe_link]") {
@@ -153,13 +193,13 @@ TEST_CASE("what a frame keeps alive does not go in the midst of a send", "[tenso
   const Pipes pipes = connect(here, there, *listener, "wire_shm");
   const auto link = here.link(pipes.here);
 
-  std::promise<bool> wentInSend;
+  std::promise<std::thread::id> wentOn;
   OutgoingFrame frame = frameOf("kept");
-  frame.owner = std::shared_ptr<void>(nullptr, [&](void*) { wentInSend.set_value(isSending()); });
+  frame.owner = std::shared_ptr<void>(nullptr, [&](void*) { wentOn.set_value(std::this_thread::get_id()); });
   pipes.here->close(); // so that TensorPipe calls back at once
   link->send(std::move(frame), ledger.expect("a send on a closed pipe"));
   REQUIRE(ledger.waitForAll());
-  CHECK_FALSE(wentInSend.get_future().get());
+  CHECK(wentOn.get_future().get() != std::this_thread::get_id());
 }
 
 TEST_CASE("drain waits for what deliveries hand on in turn", "[tensorpipe_link]") {
