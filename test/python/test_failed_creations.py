@@ -1,6 +1,8 @@
 """RRefs whose creation fails: each one is marked itself, and no other."""
 
 import contextlib
+import ctypes
+import gc
 import signal
 import threading
 import time
@@ -8,9 +10,9 @@ import time
 import pytest
 import torch
 import torch.distributed.rpc as rpc
-from group import Group, file_in
+from group import Group, file_in, running
 from processes import LIMIT, wait_until
-from rref_counts import wait_until_none_is_left
+from rref_counts import counts, wait_until_none_is_left
 
 FAILED = ("RRef creation via rpc.remote() timed out", "RRef creation via rpc.remote() failed")
 SOON = 0.05  # s: a time-out that passes before the owner answers
@@ -45,16 +47,16 @@ def error_of_fetch(rref):
     return None, time.monotonic() - began
 
 
+def failed_creation(to):
+    rref = rpc.remote(to, when_open, timeout=SOON)
+    with contextlib.suppress(RuntimeError):
+        rref._get_future().wait()
+    return rref
+
+
 def fail_one_after_the_other(to, count):
     """What each of the RRefs says when it is asked for its value, each made once the one before is gone."""
-    said = []
-    for _ in range(count):
-        rref = rpc.remote(to, when_open, timeout=SOON)
-        with contextlib.suppress(RuntimeError):
-            rref._get_future().wait()
-        said.append(error_of_fetch(rref))
-        del rref
-    return said
+    return [error_of_fetch(failed_creation(to)) for _ in range(count)]
 
 
 @pytest.mark.parametrize("to", ["worker0", "worker1"], ids=["self", "peer"])
@@ -74,6 +76,39 @@ def fail_beside_others(to):
 
 def test_rrefs_that_have_been_created_are_not_marked_for_others(pair_in_creation):
     assert pair_in_creation[0].run(fail_beside_others, "worker1") == ([2, 2], [3, 3])
+
+
+def blocks_of_freed_size(libc):
+    """Zeroed memory as it was that of an RRef a moment ago, most likely."""
+    blocks = []
+    for size in range(72, 264, 16):
+        for _ in range(30):
+            block = libc.malloc(size)
+            ctypes.memset(block, 0, size)
+            blocks.append((block, size))
+    return blocks
+
+
+def changed_memory(to):
+    """Blocks of this program's own memory that a failed creation has written to, as (size, content)."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    failed_creation(to)
+    gc.collect()
+    wait_until(lambda: counts()["pending_users"] == 0)
+    blocks = blocks_of_freed_size(libc)
+    failed_creation(to)
+    changed = [(size, ctypes.string_at(block, size)) for block, size in blocks]
+    for block, _ in blocks:
+        libc.free(block)
+    return [(size, content) for size, content in changed if any(content)]
+
+
+def test_a_creation_that_fails_writes_to_no_memory_that_has_been_freed(tmp_path):
+    with running(2, tmp_path) as group:  # a new process: it is the first failure that counts
+        assert group[0].run(changed_memory, "worker1") == []
+        group.all(open_gate, True)
 
 
 def make(to, count):
