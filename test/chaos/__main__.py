@@ -69,11 +69,12 @@ def settings_from(arguments):
     elif not {"kills", "freezes", "plan"} & given.keys():
         given["kills"] = 1
     given.setdefault("output", tempfile.mkdtemp(prefix="torchwire-chaos-"))
+    settings = dataclasses.replace(Settings(), **given)
     try:
-        operations.chosen(given.get("operations", ()))
+        operations.chosen(settings)
     except ValueError as error:
         parser().error(str(error))
-    return dataclasses.replace(Settings(), **given)
+    return settings
 
 
 if __name__ == "__main__":

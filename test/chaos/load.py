@@ -1,13 +1,14 @@
 """The load that a worker makes: threads that perform operations, one after the other, until they are told to stop.
 
-    worker.run(begin, settings, seed, names)  # the threads start
-    worker.run(finish, limit)                 # the threads end; returns a Record
+    worker.run(begin, settings, seed)  # the threads start
+    worker.run(finish, limit)          # the threads end; returns a Record
 
 One load at a time in a process.
 """
 
 import collections
 import dataclasses
+import multiprocessing
 import threading
 import time
 import traceback
@@ -50,9 +51,9 @@ class Record:
 
 
 class Load:
-    def __init__(self, settings, seed, names):
+    def __init__(self, settings, seed):
         self._settings = settings
-        self._operations = operations.chosen(names)
+        self._operations = operations.chosen(settings)
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._record = Record()
@@ -134,9 +135,9 @@ def failure_of(operation, error):
 _load = None
 
 
-def begin(settings, seed, names):
+def begin(settings, seed):
     global _load
-    _load = Load(settings, seed, names)
+    _load = Load(settings, f"{seed}/{multiprocessing.current_process().name}")
     _load.start()
 
 

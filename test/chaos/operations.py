@@ -22,14 +22,15 @@ class Operation(NamedTuple):
     name: str
     function: Callable[[Caller], None]
     waits: int  # how many time-outs it can run into, one after the other
+    rrefs: bool  # whether it makes RRefs
 
 
 ALL: dict[str, Operation] = {}
 
 
-def operation(waits):
+def operation(waits, rrefs=False):
     def enter(function):
-        ALL[function.__name__] = Operation(function.__name__, function, waits)
+        ALL[function.__name__] = Operation(function.__name__, function, waits, rrefs)
         return function
 
     return enter
@@ -96,9 +97,12 @@ def exceptions(caller):
         (
             lambda: caller.call(route[0], services.fail_after, route[1:], text, caller.timeout),
             lambda: caller.begin(route[0], services.fail, text).wait(),
-            lambda: caller.remote(route[0], services.fail, text).to_here(caller.timeout),
         )
     )
+    expect_error(attempt, text)
+
+
+def expect_error(attempt, text):
     try:
         value = attempt()
     except ValueError as error:
@@ -110,14 +114,21 @@ def exceptions(caller):
 # ---- RRefs ----
 
 
-@operation(waits=1)
+@operation(waits=1, rrefs=True)
+def failing_creation(caller):
+    text = f"as asked by {caller.random.random()}"
+    rref = caller.remote(caller.anyone(), services.fail, text)
+    expect_error(lambda: rref.to_here(caller.timeout), text)
+
+
+@operation(waits=1, rrefs=True)
 def remote_value(caller):
     piece = caller.piece()
     rref = caller.remote(caller.anyone(), services.piece, *piece)
     expect_tensor(rref.to_here(caller.timeout), services.piece(*piece), "the value")
 
 
-@operation(waits=2)
+@operation(waits=2, rrefs=True)
 def rref_among_three(caller):
     """The value is on the last of a route, along which the RRef goes; and someone else keeps it."""
     *route, owner = caller.route(4)
@@ -129,7 +140,7 @@ def rref_among_three(caller):
     caller.call(caller.anyone(), services.keep, rref)
 
 
-@operation(waits=3)
+@operation(waits=3, rrefs=True)
 def own_rref(caller):
     """Others fetch and keep a value of this worker's, and drop what they have kept."""
     value = services.piece(*caller.small_piece())
@@ -141,7 +152,7 @@ def own_rref(caller):
         caller.call(caller.anyone(), services.let_go)
 
 
-@operation(waits=1)
+@operation(waits=1, rrefs=True)
 def rrefs_in_bulk(caller):
     """RRefs that are made, passed, and dropped before anybody can have confirmed them."""
     pieces = [caller.small_piece() for _ in range(5)]
@@ -151,7 +162,7 @@ def rrefs_in_bulk(caller):
     torch.futures.wait_all(kept)
 
 
-@operation(waits=4)
+@operation(waits=4, rrefs=True)
 def class_proxy(caller):
     """Methods of an object elsewhere. The first use of such a proxy asks for the object's type."""
     begin, size = caller.small_piece()
@@ -200,9 +211,13 @@ def check_gradient(context, leaf, results, factor):
     expect_tensor(dist_autograd.get_gradients(context)[leaf], torch.full_like(leaf, factor), "the gradient")
 
 
-def chosen(names):
-    """The operations of these names, all if there are none."""
+def chosen(settings):
+    """The operations of a run."""
+    names = settings.operations
     unknown = set(names) - set(ALL)
     if unknown:
         raise ValueError(f"no operation is called {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
-    return [ALL[name] for name in names or ALL]
+    if names:
+        return [ALL[name] for name in names]
+    # PyTorch's RRefs stay with the first agent of their process: those of a second group fail, on any backend.
+    return [operation for operation in ALL.values() if not (settings.reuse and operation.rrefs)]

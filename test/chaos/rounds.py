@@ -87,9 +87,7 @@ class Round:
             self._ask(self._survivors[:1], member.begin_faults, self._settings.plan, self._chance.getrandbits(32))
 
     def _work(self):
-        for worker in self._survivors:
-            seed = f"{self._seed}/{worker.name}"
-            self._ask([worker], load.begin, self._settings, seed, self._settings.operations)
+        self._all(load.begin, self._settings, self._seed)
         for strike in self._strikes:
             self._wait_out(strike.wait)
             self._strike(strike)
@@ -154,7 +152,7 @@ class Round:
         self._dead.append(worker)
 
     def _longest_operation(self):
-        waits = max(operation.waits for operation in operations.chosen(self._settings.operations))
+        waits = max(operation.waits for operation in operations.chosen(self._settings))
         return waits * self._settings.timeout + self._settings.slack + self._standstill()
 
     def _standstill(self):

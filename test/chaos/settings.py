@@ -18,7 +18,7 @@ class Settings:
     plan: str | None = None  # path of a fault plan
 
     # The load.
-    operations: tuple[str, ...] = ()  # empty: all
+    operations: tuple[str, ...] = ()  # names; empty: see operations.chosen()
     callers: int = 3  # threads of each worker that perform operations
     seconds: float = 1.0  # how long a round's load lasts when no fault is left to come
 
