@@ -44,7 +44,7 @@ def parser():
     add("--freezes", type=int, help="workers that stand still for a while, in a round")
     add("--plan", help="a file with a fault plan, see docs/fault_injection.md; needs a build with fault injection")
     add("--no-faults", action="store_true", help="nothing goes wrong, so nothing may fail")
-    add("--operations", type=words, help=f"names, with commas between; all by default: {', '.join(operations.ALL)}")
+    add("--operations", type=words, help=f"names, with commas between; all by default: {', '.join(operations.usual())}")
     add("--callers", type=int, help="threads of each worker that perform operations")
     add("--seconds", type=float, help="how long the load goes on, from the last kill or freeze if there is one")
     add("--transports", type=words, help="as the option _transports")

@@ -23,14 +23,15 @@ class Operation(NamedTuple):
     function: Callable[[Caller], None]
     waits: int  # how many time-outs it can run into, one after the other
     rrefs: bool  # whether it makes RRefs
+    planted: bool  # see planted.py
 
 
 ALL: dict[str, Operation] = {}
 
 
-def operation(waits, rrefs=False):
+def operation(waits, rrefs=False, planted=False):
     def enter(function):
-        ALL[function.__name__] = Operation(function.__name__, function, waits, rrefs)
+        ALL[function.__name__] = Operation(function.__name__, function, waits, rrefs, planted)
         return function
 
     return enter
@@ -216,8 +217,12 @@ def chosen(settings):
     names = settings.operations
     unknown = set(names) - set(ALL)
     if unknown:
-        raise ValueError(f"no operation is called {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
+        raise ValueError(f"no operation is called {', '.join(sorted(unknown))}; there are {', '.join(usual())}")
     if names:
         return [ALL[name] for name in names]
     # PyTorch's RRefs stay with the first agent of their process: those of a second group fail, on any backend.
-    return [operation for operation in ALL.values() if not (settings.reuse and operation.rrefs)]
+    return [ALL[name] for name in usual() if not (settings.reuse and ALL[name].rrefs)]
+
+
+def usual():
+    return [name for name, operation in ALL.items() if not operation.planted]
