@@ -53,7 +53,9 @@ def parser():
     add("--checksums", action="store_true", help="as the option checksums")
     add("--timeout", type=float, help="of each call, in seconds")
     add("--reuse", action="store_true", help="the same processes start the next group, which takes less time")
-    add("--output", help="a folder for stacks and outputs of rounds that went wrong; one for temporary files by default")
+    add(
+        "--output", help="a folder for stacks and outputs of rounds that went wrong; one for temporary files by default"
+    )
     return made
 
 

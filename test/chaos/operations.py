@@ -1,7 +1,7 @@
 """The operations of the load: each makes calls and checks all that comes back.
 
-An operation is a function of a Caller. It raises WrongResult if something is not as it has to be, and lets errors of RPC
-pass.
+An operation is a function of a Caller. It raises WrongResult if something is not as it has to be, and lets errors of
+RPC pass.
 """
 
 from collections.abc import Callable

@@ -54,7 +54,7 @@ def fail_after(route, text, timeout):
 
 @rpc.functions.async_execution
 def relay(route, tensor, timeout):
-    """As visit(), but no thread waits meanwhile. Each worker adds 1 on the way there, and all but the last on the way back."""
+    """As visit(), but no thread waits meanwhile. Each adds 1 on the way there, and all but the last on the way back."""
     tensor = tensor + 1
     if not route:
         end = torch.futures.Future()

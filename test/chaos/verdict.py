@@ -84,14 +84,15 @@ class Total:
     def __str__(self):
         total = self._sum
         rate = 60 * self._rounds / total.seconds if total.seconds else 0
+        violations = counts(self._violations) if self._violations else "none"
         errors = [f"  {count:6} {text}" for text, count in total.errors.most_common(12)]
         return "\n".join(
             [
                 *(["errors that operations ended with:", *errors] if errors else []),
                 f"operations: {counts(total.done)}",
-                f"{self._rounds} rounds, {rate:.0f} a minute; {total.done.total()} operations done, {total.failed} failed; "
-                f"{counts(total.faults)}; shutdown {counts(total.shutdowns)}",
-                f"{self._violations.total()} violations" + (f": {counts(self._violations)}" if self._violations else ""),
+                f"{self._rounds} rounds, {rate:.0f} a minute; {total.done.total()} operations done, "
+                f"{total.failed} failed; {counts(total.faults)}; shutdown {counts(total.shutdowns)}",
+                f"violations: {violations}",
             ]
         )
 
