@@ -66,7 +66,7 @@ def test_under_a_fault_plan(tmp_path, plan):
     # A creation that is lost while the object's methods are called keeps a thread of the owner waiting for ever, as in
     # all of PyTorch.
     operations = ("echo", "fan_out", "nested_calls", "async_chain", "exceptions", "gradients", "gradients_of_two")
-    chosen = {"operations": operations, "plan": str(PLANS / f"{plan}.toml"), "timeout": 2, "seconds": 1.5}
+    chosen = {"operations": operations, "plan": str(PLANS / f"{plan}.toml"), "seconds": 1.5}
     verdicts = expect_good(tmp_path, 2, **chosen)
     assert all(verdict.faults["injected"] for verdict in verdicts)
     if plan == "lossless":
