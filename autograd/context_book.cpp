@@ -58,7 +58,7 @@ class ContextBook::Round : public std::enable_shared_from_this<Round> {
 
   const std::shared_ptr<ContextBook> book_;
   const ContextId id_;
-  Mutex mutex_;
+  Mutex mutex_{LockRank::contextRound};
   Workers told_ GUARDED_BY(mutex_);
   size_t pending_ GUARDED_BY(mutex_) = 0;
   bool toldAll_ GUARDED_BY(mutex_) = false;

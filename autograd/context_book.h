@@ -134,7 +134,7 @@ class ContextBook : public std::enable_shared_from_this<ContextBook> {
 
   const Outside outside_;
   const Limits limits_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::contextBook};
   std::unordered_map<ContextId, Open> open_ GUARDED_BY(mutex_);
   std::unordered_map<ContextId, Clock::time_point> released_ GUARDED_BY(mutex_);
   std::deque<std::pair<Clock::time_point, ContextId>> oldest_

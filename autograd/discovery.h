@@ -39,7 +39,7 @@ class Discovery {
   static Next byWorker(const std::vector<RemoteSend>& found);
 
   const PassId pass_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::discovery};
   const std::unique_ptr<GraphWalk> walk_;
   std::set<int64_t> reached_ GUARDED_BY(mutex_);
 };

@@ -43,7 +43,7 @@ class Gathering {
 
  private:
   const Done done_;
-  Mutex mutex_;
+  Mutex mutex_{LockRank::gathering};
   size_t awaited_ = 1;
   Error error_;
   Result result_;

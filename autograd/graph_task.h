@@ -76,7 +76,7 @@ class GraphTask final : public RootGraph {
   std::atomic<size_t> waiting_{0}; // send functions without gradients
   std::atomic<bool> closed_{false};
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::passError};
   std::optional<std::string> error_ GUARDED_BY(mutex_);
 };
 

@@ -91,7 +91,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   PassNetwork& network_;
   const std::function<void(const Error&)> onOver_;
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::pass};
   RootEvents events_ GUARDED_BY(mutex_); // set on a root
   Reply woken_ GUARDED_BY(mutex_); // answers the request that woke this worker; not on a root
   std::set<int64_t> waiting_ GUARDED_BY(mutex_);

@@ -71,7 +71,7 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
 
  private:
   struct Context {
-    Mutex mutex;
+    Mutex mutex{LockRank::passContext};
     std::shared_ptr<Pass> running GUARDED_BY(mutex);
     std::shared_ptr<Discovery> discovery GUARDED_BY(mutex);
     // By root, the number of the last pass that is over here, and of the last that the root has given up.
@@ -104,7 +104,7 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
                                 std::chrono::system_clock::now().time_since_epoch())
                                 .count())};
-  Mutex mutex_;
+  Mutex mutex_{LockRank::passTable};
   std::unordered_map<int64_t, ContextPtr> contexts_ GUARDED_BY(mutex_);
   std::optional<std::string> closed_ GUARDED_BY(mutex_); // why no pass begins any more
 };

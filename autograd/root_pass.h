@@ -49,7 +49,7 @@ class RootPass : public std::enable_shared_from_this<RootPass> {
   const Done done_;
   const Clock::time_point started_ = Clock::now();
 
-  Mutex mutex_;
+  Mutex mutex_{LockRank::rootPass};
   bool searched_ GUARDED_BY(mutex_) = false;
   bool decided_ GUARDED_BY(mutex_) = false; // how it ends
 };

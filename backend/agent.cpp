@@ -244,7 +244,7 @@ void Agent::joinGroup(const std::string& address) {
 
 void Agent::introduceToPeers() {
   struct Waiting {
-    Mutex mutex;
+    Mutex mutex{LockRank::introduction};
     std::condition_variable_any none;
     size_t count;
   };

@@ -73,7 +73,7 @@ class CallTable {
   void expire() EXCLUDES(mutex_);
 
   Timer& timer_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::callTable};
   uint64_t nextId_ GUARDED_BY(mutex_) = 1;
   std::unordered_map<uint64_t, Call> calls_ GUARDED_BY(mutex_);
   // A heap, earliest first. Calls that ended leave their entry behind until it comes up or the

@@ -179,7 +179,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   const Events events_;
   const Limits limits_;
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::linkManager};
   std::condition_variable_any disconnected_;
   bool inGroup_ GUARDED_BY(mutex_) = false;
   bool leaving_ GUARDED_BY(mutex_) = false;

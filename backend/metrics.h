@@ -31,7 +31,7 @@ class ActiveCalls {
   bool waitForNone(std::chrono::milliseconds patience) const EXCLUDES(mutex_);
 
  private:
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::activeCalls};
   mutable std::condition_variable_any none_;
   Count count_ GUARDED_BY(mutex_){0, 0};
 };

@@ -11,7 +11,7 @@ constexpr std::chrono::seconds kLookInterval{1};
 } // namespace
 
 struct PeerWatch::Verdict {
-  Mutex mutex;
+  Mutex mutex{LockRank::peerVerdict};
   Error error GUARDED_BY(mutex);
 };
 

@@ -31,7 +31,7 @@ class SeenCalls {
   };
 
   const size_t memory_;
-  Mutex mutex_;
+  Mutex mutex_{LockRank::seenCalls};
   std::map<WorkerId, Latest> callers_ GUARDED_BY(mutex_);
 };
 

@@ -19,7 +19,7 @@ class SelfLink final : public Link {
  private:
   void deliver() EXCLUDES(mutex_);
 
-  Mutex mutex_;
+  Mutex mutex_{LockRank::selfLink};
   bool closed_ GUARDED_BY(mutex_) = false;
   bool delivering_ GUARDED_BY(mutex_) = false; // by some thread, which looks again before it ends
   std::deque<IncomingFrame> arrived_ GUARDED_BY(mutex_);

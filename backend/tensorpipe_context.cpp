@@ -72,7 +72,7 @@ class TensorPipeContext final : public LinkContext {
   tp::Context context_;
   std::string bootstrap_; // the transport over which others dial
   std::string bound_; // where it listens: "host:port"
-  Mutex mutex_;
+  Mutex mutex_{LockRank::tensorPipeContext};
   std::shared_ptr<tp::Listener> listener_ GUARDED_BY(mutex_);
   Accepted accepted_;
   std::atomic<bool> joined_{false};

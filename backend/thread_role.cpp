@@ -1,32 +1,47 @@
 #include "backend/thread_role.h"
 
-#include <utility>
+#include <string>
 
 namespace torchwire {
 namespace {
 
-thread_local ThreadRole role = ThreadRole::free;
+struct Depths {
+  unsigned sending = 0;
+  unsigned delivering = 0;
+};
+constinit thread_local Depths depths;
 
 } // namespace
 
-SendScope::SendScope() : outer_(std::exchange(role, ThreadRole::sending)) {}
-SendScope::~SendScope() {
-  role = outer_;
+SendScope::SendScope() {
+  ++depths.sending;
 }
 
-DeliverScope::DeliverScope() : outer_(std::exchange(role, ThreadRole::delivering)) {}
+SendScope::~SendScope() {
+  --depths.sending;
+}
+
+DeliverScope::DeliverScope() {
+  ++depths.delivering;
+}
+
 DeliverScope::~DeliverScope() {
-  role = outer_;
+  --depths.delivering;
 }
 
 bool isSending() {
-  return role == ThreadRole::sending;
+  return depths.sending > 0;
 }
 
-bool isFree() {
-  return role == ThreadRole::free;
+bool isDelivering() {
+  return depths.delivering > 0;
 }
 
-void expectFree(const char* /*action*/) {}
+void breakRoleRule(const char* action) {
+  const std::string where = !isDelivering() ? "inside a send"
+      : !isSending()                        ? "in a link callback, on a loop or in a timer task"
+                                            : "in a link callback inside a send";
+  breakRule(std::string(action) + " " + where);
+}
 
 } // namespace torchwire

@@ -5,8 +5,25 @@
 #include <exception>
 
 #include "backend/log.h"
+#include "backend/thread_role.h"
 
 namespace torchwire {
+namespace {
+
+/// With what the task holds, which goes here.
+void run(Task task) {
+  const DeliverScope scope;
+  try {
+    task();
+  } catch (const std::exception& e) {
+    log(LogLevel::error, std::string("a timed task threw: ") + e.what());
+  } catch (...) {
+    log(LogLevel::error, "a timed task threw something unknown");
+  }
+  task = Task();
+}
+
+} // namespace
 
 Timer::~Timer() {
   stop();
@@ -57,14 +74,7 @@ void Timer::loop() {
     Task task = std::move(tasks_.begin()->second);
     tasks_.erase(tasks_.begin());
     lock.unlock();
-    try {
-      task();
-    } catch (const std::exception& e) {
-      log(LogLevel::error, std::string("a timed task threw: ") + e.what());
-    } catch (...) {
-      log(LogLevel::error, "a timed task threw something unknown");
-    }
-    task = Task();
+    run(std::move(task));
     lock.lock();
   }
 }

@@ -36,7 +36,7 @@ class Timer {
  private:
   void loop();
 
-  Mutex mutex_;
+  Mutex mutex_{LockRank::timer};
   std::condition_variable_any wake_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_ GUARDED_BY(mutex_); // started by the first task

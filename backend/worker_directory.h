@@ -36,7 +36,7 @@ class WorkerDirectory {
   [[noreturn]] void unknown(const std::string& what) const REQUIRES(mutex_);
 
   const WorkerInfo& self_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::workerDirectory};
   std::map<WorkerId, std::shared_ptr<WorkerInfo>> byId_ GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<WorkerInfo>> byName_ GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<WorkerInfo>> everSeen_ GUARDED_BY(mutex_);

@@ -52,7 +52,7 @@ class WorkerPool::Core : public std::enable_shared_from_this<Core> {
 
   const size_t capacity_;
   const std::string name_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::workerPool};
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<Thread>> threads_ GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Thread>> idle_ GUARDED_BY(mutex_); // a stack: last in, first out

@@ -103,7 +103,7 @@ class ForkLedger {
 
   ForkTable& table_;
   const std::function<Clock::time_point()> now_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::forkLedger};
   std::unordered_map<GlobalId, Creation, GlobalIdHash> creations_ GUARDED_BY(mutex_); // by fork
   std::unordered_map<GlobalId, Entry, GlobalIdHash> holders_ GUARDED_BY(mutex_); // by fork
   std::unordered_map<GlobalId, Deleted, GlobalIdHash> deleted_ GUARDED_BY(mutex_); // by fork

@@ -45,7 +45,7 @@ class RRefNotes {
  private:
   static constexpr size_t kFirstSweep = 1024;
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::rrefNotes};
   std::unordered_map<GlobalId, Note, GlobalIdHash> notes_ GUARDED_BY(mutex_);
   size_t nextSweep_ GUARDED_BY(mutex_) = kFirstSweep;
 };

@@ -42,7 +42,7 @@ class FaultLog {
   std::vector<Entry> entries() const EXCLUDES(mutex_);
 
  private:
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::faultLog};
   std::vector<Entry> entries_ GUARDED_BY(mutex_);
   const int file_;
 };

@@ -71,7 +71,7 @@ class FaultyChannel final : public Channel, public std::enable_shared_from_this<
 
   const std::shared_ptr<Channel> inner_;
   const std::shared_ptr<MidTensor> midTensor_;
-  Mutex mutex_;
+  Mutex mutex_{LockRank::faultyChannel};
   bool sending_ GUARDED_BY(mutex_) = false; // some thread does, for the order's sake one at a time
   bool holding_ GUARDED_BY(mutex_) = false; // until the rest has been handed to the inner channel
   std::optional<Send> rest_ GUARDED_BY(mutex_); // of the tensor that is held

@@ -58,7 +58,7 @@ class FaultyContext::Links {
  private:
   const std::shared_ptr<Injector> injector_;
   Timer& timer_;
-  Mutex mutex_;
+  Mutex mutex_{LockRank::faultyLinks};
   std::vector<std::weak_ptr<FaultyLink>> links_ GUARDED_BY(mutex_);
 };
 

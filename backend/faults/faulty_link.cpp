@@ -25,7 +25,7 @@ Link::Sent calledByBoth(Link::Sent sent) {
     explicit Both(Link::Sent s) : sent(std::move(s)) {}
 
     const Link::Sent sent;
-    Mutex mutex;
+    Mutex mutex{LockRank::sentTwice};
     int left GUARDED_BY(mutex) = 2;
     Error error GUARDED_BY(mutex);
   };

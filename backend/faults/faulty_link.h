@@ -113,7 +113,7 @@ class FaultyLink final : public Link,
   Timer& timer_;
   const bool toSelf_;
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::faultyLink};
   std::string peer_ GUARDED_BY(mutex_);
   bool closed_ GUARDED_BY(mutex_) = false; // by the user, or by a fault
   uint64_t next_ GUARDED_BY(mutex_) = 0; // names what waits

@@ -87,7 +87,7 @@ class Injector {
   std::atomic<bool> quiet_{true};
   std::atomic<bool> readsContent_{false};
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::injector};
   std::condition_variable_any told_;
   int telling_ GUARDED_BY(mutex_) = 0; // threads
   uint64_t revision_ GUARDED_BY(mutex_) = 0;

@@ -39,7 +39,7 @@ class MidTensor : public std::enable_shared_from_this<MidTensor> {
     Strike strike;
   };
 
-  Mutex mutex_;
+  Mutex mutex_{LockRank::midTensor};
   uint64_t next_ GUARDED_BY(mutex_) = 0;
   std::multimap<const void*, Armed> armed_ GUARDED_BY(mutex_); // of one address, the oldest first
 };

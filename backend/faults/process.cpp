@@ -76,7 +76,7 @@ class ThisProcess final : public Process {
   }
 
  private:
-  Mutex mutex_;
+  Mutex mutex_{LockRank::faultProcess};
 };
 
 } // namespace

@@ -43,7 +43,7 @@ class RequestNotes {
   };
 
   const size_t most_;
-  Mutex mutex_;
+  Mutex mutex_{LockRank::requestNotes};
   std::map<Key, Kept> notes_ GUARDED_BY(mutex_);
   std::list<Key> byAge_ GUARDED_BY(mutex_); // the oldest first
 };

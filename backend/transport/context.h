@@ -35,7 +35,7 @@ class TransportContext final : public tensorpipe::transport::Context {
   const std::string domain_;
   const std::shared_ptr<Conversations> conversations_;
 
-  Mutex mutex_;
+  Mutex mutex_{LockRank::transportContext};
   std::vector<std::shared_ptr<Lobby>> lobbies_ GUARDED_BY(mutex_);
   bool closed_ GUARDED_BY(mutex_) = false;
 };

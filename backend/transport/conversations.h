@@ -22,7 +22,7 @@ class Conversations : public std::enable_shared_from_this<Conversations> {
   void awaitEnd() EXCLUDES(mutex_);
 
  private:
-  Mutex mutex_;
+  Mutex mutex_{LockRank::conversations};
   std::condition_variable_any ended_;
   std::set<std::shared_ptr<Conversation>> open_ GUARDED_BY(mutex_);
   bool closed_ GUARDED_BY(mutex_) = false;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/log.h"
+#include "backend/thread_role.h"
 #include "backend/transport/guarded.h"
 
 namespace torchwire {
@@ -96,6 +97,7 @@ void Loop::remove(Poller& poller) {
 }
 
 void Loop::run() {
+  const DeliverScope scope; // to the thread's end
   threadId_ = std::this_thread::get_id();
   int looks = 0;
   SpinGate::Clock::time_point busy;

@@ -83,7 +83,7 @@ class Loop {
   bool socketTraffic_ = false;
   std::vector<Task> running_;
 
-  Mutex mutex_;
+  Mutex mutex_{LockRank::loop};
   std::vector<Task> posted_ GUARDED_BY(mutex_);
 
   std::thread thread_;

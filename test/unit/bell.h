@@ -53,7 +53,7 @@ class Bell {
     return true;
   }
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::test};
   std::condition_variable_any rung_;
   uint64_t rings_ GUARDED_BY(mutex_) = 0;
 };

@@ -34,7 +34,7 @@ class CallbackNote {
  private:
   const std::string what_;
   Bell& bell_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::test};
   int calls_ GUARDED_BY(mutex_) = 0;
   Error error_ GUARDED_BY(mutex_);
 };
@@ -77,7 +77,7 @@ class CallbackLedger {
 
  private:
   Bell bell_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::testOuter};
   std::deque<CallbackNote> notes_ GUARDED_BY(mutex_);
   size_t firstExpected_ GUARDED_BY(mutex_) = 0;
 };

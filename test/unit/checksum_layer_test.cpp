@@ -133,7 +133,7 @@ struct Pair {
   std::unique_ptr<LinkContext> contextOfA;
   std::unique_ptr<LinkContext> contextOfB;
   std::shared_ptr<Link> a;
-  Mutex mutex;
+  Mutex mutex{LockRank::test};
   std::shared_ptr<Link> accepted GUARDED_BY(mutex);
 };
 

@@ -133,7 +133,7 @@ class Worker {
   const WorkerId self_;
   std::vector<std::unique_ptr<Worker>>& all_;
   std::shared_ptr<ContextBook> book_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::test};
   std::map<ContextId, ContextBook::Workers> container_ GUARDED_BY(mutex_);
   std::atomic<bool> dead_{false};
   std::atomic<int> underWay_{0}, telling_{0}, releases_{0}, done_{0}, gone_{0};

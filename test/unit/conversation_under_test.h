@@ -83,7 +83,7 @@ class ConversationUnderTest {
   const int atEnd_;
   std::shared_ptr<Conversation> conversation_;
   bool asking_ = false; // the loop's: inside a call
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::testOuter};
   std::vector<std::string> order_ GUARDED_BY(mutex_);
   int misplaced_ GUARDED_BY(mutex_) = 0;
   int late_ GUARDED_BY(mutex_) = 0;

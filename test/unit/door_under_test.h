@@ -82,7 +82,7 @@ class DoorUnderTest {
   Bell bell;
 
  private:
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::test};
   std::vector<Door::Admitted> admitted_ GUARDED_BY(mutex_);
   std::unique_ptr<Door> door_; // the loop's
 };

@@ -61,7 +61,7 @@ struct Ear::State {
 
   Bell& bell;
   const OnRequest onRequest;
-  mutable Mutex mutex;
+  mutable Mutex mutex{LockRank::test};
   std::vector<Heard> heard GUARDED_BY(mutex);
   Error error GUARDED_BY(mutex);
 };
@@ -197,7 +197,7 @@ std::shared_ptr<Link> FaultStage::connect() {
       std::make_unique<BorrowedContext>(network.context("memory://a")), a.injector, world.timer);
   contextB_ = std::make_unique<FaultyContext>(
       std::make_unique<BorrowedContext>(network.context("memory://b")), b.injector, world.timer);
-  Mutex mutex;
+  Mutex mutex{LockRank::test};
   std::shared_ptr<Link> accepted;
   contextB_->listen([&](std::shared_ptr<Link> link) {
     {

@@ -33,7 +33,7 @@ class FakeProcess final : public Process {
   std::vector<std::string> deeds() const EXCLUDES(mutex_); // "pause 1.5", "kill"
 
  private:
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::test};
   std::vector<std::string> deeds_ GUARDED_BY(mutex_);
 };
 

@@ -69,7 +69,7 @@ class FaultyLink final : public Link, public std::enable_shared_from_this<Faulty
   const std::shared_ptr<Link> inner_;
   const std::shared_ptr<Faults> faults_;
   Timer& timer_;
-  Mutex mutex_;
+  Mutex mutex_{LockRank::testOuter};
   int sends_ GUARDED_BY(mutex_) = 0;
   bool closed_ GUARDED_BY(mutex_) = false;
   bool holding_ GUARDED_BY(mutex_) = false; // later sends queue up behind a delayed one
@@ -157,7 +157,7 @@ struct FaultyContext::Shared {
 
   Timer& timer;
   const std::shared_ptr<Faults> faults;
-  Mutex mutex;
+  Mutex mutex{LockRank::test};
   std::vector<std::weak_ptr<FaultyLink>> links GUARDED_BY(mutex);
 };
 

@@ -41,7 +41,7 @@ class Faults {
  private:
   bool happens(double probability) REQUIRES(mutex_);
 
-  Mutex mutex_;
+  Mutex mutex_{LockRank::test};
   const FaultPlan plan_;
   std::mt19937_64 random_ GUARDED_BY(mutex_);
   bool healed_ GUARDED_BY(mutex_) = false;

@@ -82,7 +82,7 @@ class ChannelLink final : public Link {
   }
 
   const std::shared_ptr<MidTensor> faults_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::test};
   bool closed_ GUARDED_BY(mutex_) = false;
   uint64_t next_ GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, Sent> pending_ GUARDED_BY(mutex_);

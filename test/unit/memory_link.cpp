@@ -102,7 +102,7 @@ class MemoryNetwork::Core : public std::enable_shared_from_this<Core> {
   const Style style_;
   std::thread thread_;
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::test};
   std::condition_variable_any wake_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   uint64_t next_ GUARDED_BY(mutex_) = 0;

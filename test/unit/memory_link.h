@@ -81,7 +81,7 @@ class MemoryNetwork {
   Bell& bell_;
   const Style style_;
   const std::shared_ptr<Core> core_; // shared with the links
-  Mutex mutex_;
+  Mutex mutex_{LockRank::test};
   std::map<std::string, std::unique_ptr<LinkContext>> contexts_ GUARDED_BY(mutex_);
 };
 

@@ -55,7 +55,7 @@ struct Pair {
 
   World& world;
   std::shared_ptr<Link> dialler;
-  Mutex mutex;
+  Mutex mutex{LockRank::test};
   std::shared_ptr<Link> accepted GUARDED_BY(mutex);
 };
 

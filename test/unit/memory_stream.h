@@ -58,7 +58,7 @@ class MemoryWire : public std::enable_shared_from_this<MemoryWire> {
 
   const size_t capacity_;
   const bool isWhole_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::testStream};
   std::mt19937 random_ GUARDED_BY(mutex_);
   Side sides_[2] GUARDED_BY(mutex_);
 };

@@ -54,7 +54,7 @@ struct MemoryWorker::Report {
   explicit Report(Bell& b) : bell(b) {}
 
   Bell& bell;
-  mutable Mutex mutex;
+  mutable Mutex mutex{LockRank::test};
   std::vector<Arrival> arrivals GUARDED_BY(mutex);
   std::vector<Loss> losses GUARDED_BY(mutex);
 
@@ -178,7 +178,7 @@ struct RawPeer::State {
   explicit State(Bell& b) : bell(b) {}
 
   Bell& bell;
-  mutable Mutex mutex;
+  mutable Mutex mutex{LockRank::test};
   std::vector<IncomingFrame> frames GUARDED_BY(mutex);
   Error error GUARDED_BY(mutex);
 };

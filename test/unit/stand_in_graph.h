@@ -62,7 +62,7 @@ class StandInGraph final : public RootGraph {
   std::atomic<bool> stopped_{false};
   std::atomic<int> devices_{0};
   std::atomic<bool> closed_{false};
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::test};
   std::map<size_t, size_t> awaited_ GUARDED_BY(mutex_);
   std::map<size_t, int64_t> buffers_ GUARDED_BY(mutex_);
   std::map<int64_t, int64_t> gradients_ GUARDED_BY(mutex_); // by send function

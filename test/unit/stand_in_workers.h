@@ -80,7 +80,7 @@ class StandInWorkers {
   std::atomic<int> open_{0};
   std::atomic<size_t> gradientRequests_{0};
   std::atomic<size_t> ownRequests_{0};
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::test};
   std::mt19937 random_ GUARDED_BY(mutex_);
   std::set<WorkerId> dead_ GUARDED_BY(mutex_);
   StandInProgram::Gradients gradients_ GUARDED_BY(mutex_);
@@ -133,7 +133,7 @@ class StandInWorker final : public GraphSource, public PassNetwork {
   StandInWorkers& all_;
   const WorkerId id_;
   const std::shared_ptr<PassTable> table_;
-  Mutex mutex_;
+  Mutex mutex_{LockRank::test};
   StandInGraph* graph_ GUARDED_BY(mutex_) = nullptr; // the last one opened
 };
 

@@ -38,7 +38,7 @@ class Order {
 
  private:
   Bell& bell_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::test};
   std::vector<int> order_ GUARDED_BY(mutex_);
 };
 

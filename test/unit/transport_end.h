@@ -71,7 +71,7 @@ class CallbackSeries : public std::enable_shared_from_this<CallbackSeries> {
  private:
   CallbackNote& note_;
   const size_t count_;
-  Mutex mutex_;
+  Mutex mutex_{LockRank::test};
   size_t handedOut_ GUARDED_BY(mutex_) = 0;
   size_t arrived_ GUARDED_BY(mutex_) = 0;
   bool failed_ GUARDED_BY(mutex_) = false;
