@@ -72,6 +72,7 @@ Agent::Agent(
       contexts_(*this, engine_) {
   keepErrorHandlersValid();
   rrefs_->serve(dispatcher_);
+  dispatcher_.runFunctionsOn([this](Task&& task) { return requests_.run(std::move(task)); });
   cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
   registerHandlers();
 }

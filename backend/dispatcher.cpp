@@ -1,5 +1,6 @@
 #include "backend/dispatcher.h"
 
+#include <ATen/ThreadLocalState.h>
 #include <torch/csrc/distributed/rpc/profiler/server_process_global_profiler.h>
 #include <torch/csrc/distributed/rpc/python_resp.h>
 #include <torch/csrc/distributed/rpc/rref_context.h>
@@ -119,11 +120,30 @@ c10::intrusive_ptr<JitFuture> Dispatcher::deserializeAndRun(
   if (confirmed->completed()) { // as nearly always
     return runProfiledByServer(caller, *command, type);
   }
-  return confirmed->thenAsync(
-      [this, caller, command, type](JitFuture& /* confirmed */) {
-        return runProfiledByServer(caller, *command, type);
-      },
-      messageType());
+  return runOnceConfirmed(*confirmed, caller, std::move(command), type);
+}
+
+// Not on the thread that confirms: that completes calls, and the function may wait for one.
+c10::intrusive_ptr<JitFuture> Dispatcher::runOnceConfirmed(
+    JitFuture& confirmed, WorkerId caller, std::shared_ptr<RpcCommandBase> command,
+    MessageType type) const {
+  auto response = c10::make_intrusive<JitFuture>(messageType());
+  confirmed.addCallback([this, caller, command = std::move(command), type, response](JitFuture&) {
+    Task rest([this, caller, command, type, response] {
+      const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()}; // as in Server::run
+      runProfiledByServer(caller, *command, type)->addCallback([response](JitFuture& done) {
+        if (done.hasError()) {
+          response->setError(done.exception_ptr());
+        } else {
+          complete(*response, done.value().toCustomClass<Message>());
+        }
+      });
+    });
+    if (!runFunctions_(std::move(rest))) {
+      rest(); // the agent shuts down: the answer is dropped, but the function has been promised a run
+    }
+  });
+  return response;
 }
 
 // rpc._server_process_global_profile() profiles all requests of a process, whoever sends them.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/roster.h"
+#include "backend/task.h"
 
 namespace torchwire {
 
@@ -45,6 +46,15 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
     ownerUnpickled_ = std::move(callback);
   }
 
+  /// Runs a task on a thread on which functions of the user's may block. False: it cannot, and the task stays the
+  /// caller's.
+  using RunFunctions = std::function<bool(Task&&)>;
+  /// Where a function goes on that has had to wait until the RRefs in its arguments were known to their owners.
+  /// Before: on the thread that has heard of the last, which completes calls.
+  void runFunctionsOn(RunFunctions run) {
+    runFunctions_ = std::move(run);
+  }
+
   /// Serves a request that `caller` has sent, once the RRefs in its arguments are known to their owners.
   /// The future holds a response message, or why there is none. Does not throw.
   c10::intrusive_ptr<JitFuture> process(WorkerId caller, Message& request) const;
@@ -74,6 +84,9 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
       const std::vector<c10::Stream>& streams) const override;
 
   c10::intrusive_ptr<JitFuture> deserializeAndRun(WorkerId caller, Message& request) const;
+  c10::intrusive_ptr<JitFuture> runOnceConfirmed(
+      JitFuture& confirmed, WorkerId caller, std::shared_ptr<RpcCommandBase> command,
+      MessageType type) const;
   c10::intrusive_ptr<JitFuture> runProfiledByServer(
       WorkerId caller, RpcCommandBase& command, MessageType type) const;
   c10::intrusive_ptr<JitFuture> runCatching(
@@ -85,6 +98,7 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   std::unordered_map<uint32_t, Handler> handlers_;
   std::unordered_map<uint32_t, OwnHandler> ownHandlers_;
   std::function<void()> ownerUnpickled_ = [] {};
+  RunFunctions runFunctions_ = [](Task&&) { return false; };
 };
 
 } // namespace torchwire
