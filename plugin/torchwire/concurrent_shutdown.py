@@ -3,8 +3,8 @@
 Without this they would all gather the group and count its calls; PyTorch's own agent then fails in one thread or hangs.
 
 `rpc.shutdown` cannot be replaced by name, because programs hold it since before init_rpc: atexit.register(rpc.shutdown)
-does. But it is only a check that RPC is initialised, around the function proper, which it finds in a closure cell. What is
-in the cell is replaced.
+does. But it is only a check that RPC is initialised, around the function proper, which it finds in a closure cell. What
+is in the cell is replaced.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ class _Turns:
             self.running = _Shutdown()
             return self.running, True
 
+    def running_elsewhere(self) -> _Shutdown | None:
+        running = self.running
+        return running if running is not None and running.thread != threading.get_ident() else None
+
     def carry_out(self, mine: _Shutdown, function: Callable[[], None]) -> None:
-        error: BaseException | None = None
         try:
             function()
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
+        except BaseException as error:
             self.running = None
-            if error is None:
-                mine.outcome.set_result(None)
-            else:
-                mine.outcome.set_exception(error)
+            mine.outcome.set_exception(error)
+            raise
+        self.running = None
+        mine.outcome.set_result(None)
 
 
 _turns = _Turns()
@@ -76,14 +76,13 @@ def install(patches: Patches) -> None:
 
 def runs_elsewhere() -> bool:
     """Tells whether another thread is in rpc.shutdown()."""
-    running = _turns.running
-    return running is not None and running.thread != threading.get_ident()
+    return _turns.running_elsewhere() is not None
 
 
 def await_running() -> None:
     """Waits a while for a shutdown that another thread is in. Its agent should be shut down by now, which ends it."""
-    running = _turns.running
-    if running is not None and running.thread != threading.get_ident():
+    running = _turns.running_elsewhere()
+    if running is not None:
         concurrent.futures.wait([running.outcome], timeout=_EXIT_PATIENCE)
 
 

@@ -1,9 +1,9 @@
 """What happens to the agent of a process that ends without rpc.shutdown().
 
-PyTorch keeps the agent in a static variable, which is destroyed after Python has ended; its threads would then wait for an
-interpreter that is gone. So the agent is shut down when Python ends: late enough that whatever the program itself has
-asked to run at exit can still use it, rpc.shutdown() above all, and early enough that all threads can still run Python.
-The peers hear of it, and their calls to this worker fail at once.
+PyTorch keeps the agent in a static variable, which is destroyed after Python has ended; its threads would then wait for
+an interpreter that is gone. So the agent is shut down when Python ends: late enough that whatever the program itself
+has asked to run at exit can still use it, rpc.shutdown() above all, and early enough that all threads can still run
+Python. The peers hear of it, and their calls to this worker fail at once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from torchwire import concurrent_shutdown
 from torchwire.current_agent import current_agent
 
+_PATIENCE = 5.0  # seconds
 _LOWEST_PRIORITY = -sys.maxsize
 
 _process: int | None = None
@@ -73,5 +74,16 @@ def _shut_down() -> None:
     agent = current_agent()
     # A forked child has a copy of the agent, but not its threads.
     if agent is not None and _process == os.getpid():
-        agent.shutdown()
+        _call_with_patience(agent.shutdown)
         concurrent_shutdown.await_running()
+
+
+def _call_with_patience(shut_down: Callable[[], None]) -> None:
+    # It tells the peers first, and then waits for handlers of calls, one of which may never return.
+    thread = threading.Thread(target=shut_down, name="torchwire exit", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # Python 3.12 starts no thread any more
+        shut_down()
+    else:
+        thread.join(_PATIENCE)

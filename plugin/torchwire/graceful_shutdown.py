@@ -8,8 +8,8 @@ come, it waits for ever for a worker whose process has died. So there the agent 
 one that is gone; the gathering, which then finds all of them, still runs, because programs may build on its parts.
 
 Two functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
-`_wait_all_workers` for the above, and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put both
-back and to say more of leaked RRefs (see leak_report). `_wait_all_workers` cannot put itself back when it runs: a
+`_wait_all_workers` for the above, and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put
+both back and to say more of leaked RRefs (see leak_report). `_wait_all_workers` cannot put itself back when it runs: a
 shutdown that is not graceful never calls it, and after a direct call of it the shutdown proper would still have to find
 the replacement. With them goes what concurrent_shutdown puts into `shutdown` itself.
 """
@@ -67,7 +67,7 @@ def _replace_wait_all_workers(patches: Patches, leaks: LeakReport, before_leavin
 
 def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
     original = api._finalize_shutdown
-    # Only after a shutdown(graceful=False) do two threads come here, the other one from the shutdown that this broke off.
+    # Two threads come here only when a shutdown(graceful=False) breaks off one that waits.
     one_at_a_time = threading.RLock()
 
     def finalize() -> None:

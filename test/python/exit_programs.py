@@ -3,8 +3,8 @@
     python exit_programs.py TORCHWIRE
 
 reads lines "WAY ROW FOLDER", lets two processes run the row, and answers with a line of JSON: how the processes ended,
-and what they have noted. WAY is one of multiprocessing's start methods, or "main": a process that ends as a main program
-does. Such a process is forked off here, by os.fork, because importing torch takes longer than most rows.
+and what they have noted. WAY is one of multiprocessing's start methods, or "main": a process that ends as a main
+program does. Such a process is forked off here, by os.fork, because importing torch takes longer than most rows.
 """
 
 import atexit
@@ -180,6 +180,15 @@ class Worker:
         if self.rank == 0:
             self._call_until_it_fails()
 
+    def blocked_handler(self):
+        """The call that worker1 serves when it ends never returns of its own accord."""
+        self.load()
+        self.start()
+        if self.rank == 0:
+            self.attempt("call", rpc.rpc_sync, self.other, wait_for_ever, args=(str(self.folder),))
+        else:
+            self.await_mark("waits")
+
     def daemon_thread(self):
         self.load()
         self.start()
@@ -219,6 +228,11 @@ def is_in_shutdown(thread):
 
 def return_when_main_thread_shuts_down():
     wait_until(functools.partial(is_in_shutdown, threading.main_thread()))
+
+
+def wait_for_ever(folder):
+    pathlib.Path(folder, "waits").touch()
+    threading.Event().wait()
 
 
 # ---- the processes ----

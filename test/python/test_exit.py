@@ -147,9 +147,7 @@ def test_a_shutdown_at_exit_waits_for_a_call_that_runs(end, backend):
 # ---- in two threads ----
 
 
-@pytest.mark.parametrize(
-    "backend, second", [("TORCHWIRE", "shutdown: ok"), slow("TENSORPIPE", "a thread still waits")]
-)
+@pytest.mark.parametrize("backend, second", [("TORCHWIRE", "shutdown: ok"), slow("TENSORPIPE", "a thread still waits")])
 @pytest.mark.parametrize("way", ["main", slow("spawn"), slow("fork"), slow("forkserver")])
 def test_of_two_threads_the_second_waits_for_the_first(end, backend, way, second):
     assert end(backend, way, "two_threads") == ([0, 0], ["shutdown: ok", second], DONE)
@@ -177,6 +175,18 @@ def test_a_shutdown_that_is_not_graceful_breaks_off_one_that_waits(end, backend,
 @pytest.mark.parametrize("row", ["silent", "daemon_thread"])
 def test_a_process_that_does_not_shut_down_ends_and_its_peer_hears_of_it(end, way, row):
     assert end("TORCHWIRE", way, row) == ([0, 0], [LEFT, "at once: True"], [])
+
+
+@pytest.mark.parametrize("way", ["fork", slow("main")])
+@pytest.mark.parametrize(
+    "backend, error", [("TORCHWIRE", "worker 'worker1' (rank 1) has left the RPC group"), slow("TENSORPIPE", "eof")]
+)
+def test_a_handler_that_never_returns_does_not_keep_a_process(end, backend, way, error):
+    if way == "main" and sys.version_info[:2] == (3, 12):
+        pytest.skip("Python 3.12 starts no thread at exit, and torchwire needs one to stop waiting")
+    ends, (note,), _ = end(backend, way, "blocked_handler")
+    assert ends == [0, 0]
+    assert note.startswith(f"call: RuntimeError: {error}")
 
 
 @pytest.mark.slow
