@@ -202,8 +202,10 @@ void Pass::settle() {
 }
 
 void Pass::lookAgain() {
-  network_.later(kBusyInterval, [self = shared_from_this()] {
-    self->network_.soon([self] { self->evaluated(); });
+  // Nothing of it stays behind on the timer's thread: what a pass holds of the graph must not go there.
+  network_.later(kBusyInterval, [self = shared_from_this()]() mutable {
+    PassNetwork& network = self->network_;
+    network.soon([self = std::move(self)] { self->evaluated(); });
   });
 }
 

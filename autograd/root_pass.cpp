@@ -106,10 +106,15 @@ void RootPass::waitForDeadline() {
   }
   const auto left = started_ + timeout_ - Clock::now();
   network_.later(
-      std::max(std::chrono::ceil<milliseconds>(left), milliseconds(0)), [weak = weak_from_this()] {
-        const auto self = weak.lock();
-        if (self && self->root_.pass->resting()) { // or it will rest again, and come here again
-          self->network_.soon([self] { self->failStuck(); });
+      std::max(std::chrono::ceil<milliseconds>(left), milliseconds(0)),
+      [weak = weak_from_this(), &network = network_] {
+        if (!weak.expired()) { // as nearly always it has; else its last pointer must not go on the timer's thread
+          network.soon([weak] {
+            const auto self = weak.lock();
+            if (self && self->root_.pass->resting()) { // or it will rest again, and come here again
+              self->failStuck();
+            }
+          });
         }
       });
 }

@@ -18,6 +18,7 @@
 #include "cuda/devices.h"
 #include "rref/owner_watch.h"
 #include "rref/backward.h"
+#include "rref/failed_creation.h"
 
 namespace torchwire {
 namespace {
@@ -58,7 +59,8 @@ Agent::Agent(
       options_(std::move(options)),
       self_(id),
       requests_(options_.numWorkerThreads, "torchwire_work"),
-      control_(options_.numWorkerThreads, "torchwire_ctrl"),
+      control_(std::make_shared<WorkerPool>(options_.numWorkerThreads, "torchwire_ctrl")),
+      disposer_(control_),
       evaluations_(kMostEvaluations, "torchwire_grad"),
       completions_(options_.numWorkerThreads, "torchwire_done"),
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
@@ -68,6 +70,7 @@ Agent::Agent(
       engine_(std::make_shared<TorchEngine>(
           *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
       contexts_(*this, engine_) {
+  keepErrorHandlersValid();
   rrefs_->serve(dispatcher_);
   cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
   registerHandlers();
@@ -181,6 +184,7 @@ void Agent::startServer() {
   server_ = std::make_shared<Server>(
       dispatcher_,
       [this](uint32_t messageType) -> WorkerPool& { return poolOf(messageType); },
+      disposer_,
       [links = links_, toSelf = selfLink_, self = self_](WorkerId caller, OutgoingFrame frame) {
         const auto sent = [](const Error& error) {
           if (error) {
@@ -262,7 +266,7 @@ WorkerPool& Agent::poolOf(uint32_t messageType) {
   if (own_messages::isEvaluation(messageType)) {
     return evaluations_;
   }
-  return isControl(messageType) ? control_ : requests_;
+  return isControl(messageType) ? *control_ : requests_;
 }
 
 // ---- events of the links ------------------------------------------------------------------------
@@ -290,11 +294,11 @@ void Agent::onPeerLost(WorkerId peer, const Error& error) {
   }
   calls_->failPeer(peer, error);
   server_->callerLost(peer);
-  control_.run([engine = engine_, peer] { engine->peerLost(peer); });
+  control_->run([engine = engine_, peer] { engine->peerLost(peer); });
   if (error.code() == ErrorCode::peerLeft) {
     // Not on a broken link, and not when a dial fails either: from here a network that is cut looks like a process that
     // has died, and a worker that comes back goes on with its contexts. Elsewhere than here, since graphs are freed.
-    control_.run(contexts_.peerLeft(peer));
+    control_->run(contexts_.peerLeft(peer));
   }
 }
 
@@ -303,7 +307,7 @@ std::optional<Refusal> Agent::onStranger(const Hello& hello) {
     return Refusal{ErrorCode::refused, *objection};
   }
   directory_.add(hello.self);
-  control_.run(contexts_.peerJoined(hello.self.id));
+  control_->run(contexts_.peerJoined(hello.self.id));
   return std::nullopt;
 }
 
@@ -400,7 +404,7 @@ void Agent::shutdownImpl() {
   }
   calls_->failAll(error);
   requests_.join();
-  control_.join();
+  control_->join();
   evaluations_.join();
   completions_.join();
 }

@@ -19,12 +19,13 @@
 #include "backend/address.h"
 #include "backend/call_table.h"
 #include "backend/dispatcher.h"
+#include "backend/disposer.h"
 #include "backend/link_layer.h"
 #include "backend/link_manager.h"
 #include "backend/membership.h"
 #include "backend/metrics.h"
 #include "backend/server.h"
-#include "backend/tensorpipe_link.h"
+#include "backend/tensorpipe_context.h"
 #include "backend/timer.h"
 #include "backend/transport/group_key.h"
 #include "backend/worker_directory.h"
@@ -133,7 +134,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   void introduceToPeers();
 
   // Calls of this worker.
-  void transmit(WorkerId to, uint64_t callId, OutgoingFrame frame);
+  Error transmit(WorkerId to, uint64_t callId, OutgoingFrame frame);
   void sendFailed(uint64_t callId, const Error& error);
   Error sendError(WorkerId to, const Error& error) const;
   struct OwnCall {
@@ -142,7 +143,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
     std::optional<ContextId> context; // that the call is part of
     c10::intrusive_ptr<JitFuture> future;
   };
-  void complete(const OwnCall& call, Outcome outcome);
+  void failUnseen(const OwnCall& call, uint64_t callId, const Error& error);
+  void complete(OwnCall call, Outcome outcome);
+  void finishCall(const OwnCall& call, Outcome outcome);
+  void callEnded(const OwnCall& call);
 
   // Events of the links.
   static void onFrame(
@@ -168,7 +172,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
 
   Timer timer_;
   WorkerPool requests_;
-  WorkerPool control_; // apart from requests_: what a handler waits for must not wait behind handlers
+  // Apart from requests_: what a handler waits for must not wait behind handlers. Shared with frames, which let go
+  // through it of what Python may own.
+  const std::shared_ptr<WorkerPool> control_;
+  const Disposer disposer_;
   // Apart from control_: functions and hooks of a backward pass may block, and wait for what that serves.
   WorkerPool evaluations_;
   WorkerPool completions_; // apart from requests_: a handler that waits for a call must not starve it

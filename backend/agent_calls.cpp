@@ -13,6 +13,7 @@
 #include "backend/own_messages.h"
 #include "backend/response.h"
 #include "backend/seconds.h"
+#include "backend/thread_role.h"
 #include "cuda/devices.h"
 
 namespace torchwire {
@@ -21,7 +22,7 @@ namespace {
 namespace rpc = torch::distributed::rpc;
 using std::chrono::milliseconds;
 
-// A call that its thread is sending: until Agent::send returns, nobody can have callbacks on its future.
+// A call that its thread is sending. What fails it meanwhile, on this thread, waits until the links have been left.
 class Sending {
  public:
   explicit Sending(uint64_t id) : callId(id), outer_(std::exchange(current, this)) {}
@@ -33,10 +34,10 @@ class Sending {
 
   static thread_local Sending* current;
   const uint64_t callId;
-  bool failing = false;
+  Error failed;
 
  private:
-  Sending* const outer_; // a link's callback may send, while it sends
+  Sending* const outer_;
 };
 thread_local Sending* Sending::current = nullptr;
 
@@ -107,47 +108,71 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   call.mayCreate = mayCreate(message->type());
   call.context = Container::contextOf(*message);
   call.future = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
-  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(message));
+  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(message), disposer_);
   const milliseconds timeout = rpcTimeoutSeconds == rpc::kUnsetRpcTimeout
       ? getRpcTimeout()
       : fromSeconds(rpcTimeoutSeconds);
+  if (call.mayCreate) {
+    RRefService::watchCreation(*call.future);
+  }
   activeCalls_.start();
-  const uint64_t callId = calls_->open(
-      to.id_, timeout, [this, call](Outcome outcome) { complete(call, std::move(outcome)); });
+  const uint64_t callId = calls_->open(to.id_, timeout, [this, call](Outcome outcome) mutable {
+    complete(std::move(call), std::move(outcome));
+  });
   setCallId(frame, callId);
   if (pass) {
     TorchEngine::track(pass, call.future);
-    transmit(to.id_, callId, std::move(frame));
+  }
+  const Error failed = transmit(to.id_, callId, std::move(frame));
+  if (pass) {
+    if (failed) {
+      calls_->fail(callId, failed);
+    }
     // Nothing for libtorch to wait for or to fail by: the pass does both, and its context may be gone by then.
     return completed(messageOf({}, own_messages::kGradientsDone));
   }
-  Sending now(callId);
-  transmit(to.id_, callId, std::move(frame));
+  if (failed) {
+    failUnseen(call, callId, failed);
+  }
   return call.future;
 }
 
-void Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
+/// Hands the frame to the links. What fails at once is returned, what fails later fails the call.
+Error Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
   auto sent = [this, callId, to](const Error& error) {
     if (error) {
       sendFailed(callId, sendError(to, error));
     }
   };
+  Sending now(callId);
+  const SendScope scope; // libtorch or Python may call with locks held: nothing of theirs may be waited for in here
   if (to == self_) {
     selfLink_->send(std::move(frame), std::move(sent));
   } else {
     links_->send(to, std::move(frame), std::move(sent));
   }
+  return now.failed;
 }
 
 void Agent::sendFailed(uint64_t callId, const Error& error) {
   Sending* const now = Sending::current;
-  const bool unseen = now != nullptr && now->callId == callId;
-  if (unseen) {
-    now->failing = true;
+  if (now != nullptr && now->callId == callId) {
+    now->failed = error;
+  } else {
+    calls_->fail(callId, error);
   }
-  calls_->fail(callId, error);
-  if (unseen) {
-    now->failing = false;
+}
+
+// Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that
+// no callback runs.
+void Agent::failUnseen(const OwnCall& call, uint64_t callId, const Error& error) {
+  if (!calls_->withdraw(callId)) {
+    return; // it has ended meanwhile in another way
+  }
+  finish(*call.future, call.mayCreate, {error, {}});
+  Task rest([this, call] { callEnded(call); });
+  if (!completions_.run(std::move(rest))) {
+    rest();
   }
 }
 
@@ -162,33 +187,40 @@ Error Agent::sendError(WorkerId to, const Error& error) const {
           " while sending a call (" + error.message() + "): its process may have ended, see its log");
 }
 
-// Completing a future runs the user's callbacks, so it happens on a thread that may block; but at once where nobody has
-// the future yet, so that who gets it can see that the call has failed. PyTorch's faulty backend does so too.
-void Agent::complete(const OwnCall& call, Outcome outcome) {
-  Task task([this, call, outcome = std::move(outcome)]() mutable {
+// Completing a future runs the user's callbacks, so it happens on a thread that may block.
+void Agent::complete(OwnCall call, Outcome outcome) {
+  Task task([this, call = std::move(call), outcome = std::move(outcome)]() mutable {
     // As in Server::run: what a user's callback leaves in the thread's state is not for the next one.
     const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
-    try {
-      if (call.to == self_ && hasFailed(outcome)) {
-        RRefService::failOwnCall(
-            *call.future, [&] { finish(*call.future, call.mayCreate, std::move(outcome)); });
-      } else {
-        finish(*call.future, call.mayCreate, std::move(outcome));
-      }
-    } catch (const std::exception& e) { // libtorch's callbacks for RRefs throw at most errors; the call is over
-      log(LogLevel::warning,
-          "a callback of a call to " + directory_.describe(call.to) + " raised: " + e.what());
-    }
-    if (call.context) {
-      // After the callbacks, because it is there that libtorch reads a response and opens its context, be it anew.
-      contexts_.ownCallEnded(*call.context, call.to);
-    }
-    activeCalls_.finish(); // after the callbacks, which may have started further calls
+    finishCall(call, std::move(outcome));
+    callEnded(call);
   });
-  const bool unseen = Sending::current != nullptr && Sending::current->failing;
-  if (unseen || !completions_.run(std::move(task))) {
+  if (!completions_.run(std::move(task))) {
     task(); // a call that slipped in while the agent shut down: its future must not stay open
   }
+}
+
+void Agent::finishCall(const OwnCall& call, Outcome outcome) {
+  expectFree("completing the future of a call");
+  try {
+    if (call.to == self_ && call.mayCreate && hasFailed(outcome)) {
+      RRefService::failOwnCreation(
+          *call.future, [&] { finish(*call.future, call.mayCreate, std::move(outcome)); });
+    } else {
+      finish(*call.future, call.mayCreate, std::move(outcome));
+    }
+  } catch (const std::exception& e) { // libtorch's callbacks for RRefs throw at most errors; the call is over
+    log(LogLevel::warning,
+        "a callback of a call to " + directory_.describe(call.to) + " raised: " + e.what());
+  }
+}
+
+void Agent::callEnded(const OwnCall& call) {
+  if (call.context) {
+    // After the callbacks, because it is there that libtorch reads a response and opens its context, be it anew.
+    contexts_.ownCallEnded(*call.context, call.to);
+  }
+  activeCalls_.finish(); // after the callbacks, which may have started further calls
 }
 
 } // namespace torchwire

@@ -1,6 +1,7 @@
 #include "backend/call_table.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 
 namespace torchwire {
@@ -58,6 +59,18 @@ bool CallTable::fail(uint64_t id, const Error& error) {
   return true;
 }
 
+bool CallTable::withdraw(uint64_t id) {
+  Completion completion; // goes unlocked
+  MutexLock lock(mutex_);
+  const auto it = calls_.find(id);
+  if (it == calls_.end()) {
+    return false;
+  }
+  completion = std::move(it->second.completion);
+  calls_.erase(it);
+  return true;
+}
+
 template <typename Predicate>
 void CallTable::failWhere(Predicate matches, const Error& error) {
   std::vector<Completion> completions;
@@ -72,7 +85,7 @@ void CallTable::failWhere(Predicate matches, const Error& error) {
       }
     }
   }
-  for (const Completion& completion : completions) {
+  for (Completion& completion : completions) {
     completion({error, {}});
   }
 }
@@ -131,7 +144,7 @@ void CallTable::expire() {
     }
     arm();
   }
-  for (const auto& [timeout, completion] : expired) {
+  for (auto& [timeout, completion] : expired) {
     completion({timeoutError(timeout), {}});
   }
 }

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <unordered_map>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "backend/error.h"
 #include "backend/frame.h"
 #include "backend/roster.h"
+#include "backend/task.h"
 #include "backend/timer.h"
 
 namespace torchwire {
@@ -26,7 +26,9 @@ struct Outcome {
 /// Completions run unlocked, on the thread that ended the call. Thread-safe.
 class CallTable {
  public:
-  using Completion = std::function<void(Outcome)>;
+  /// Called once. It owns what the call holds, the future for one, and hands it on when it is called: it may be
+  /// called, and is destroyed, on a loop or in the midst of a send.
+  using Completion = MoveOnlyFunction<Outcome>;
 
   /// The timer must outlive the table's last open() and be stopped before the table goes.
   explicit CallTable(Timer& timer) : timer_(timer) {}
@@ -44,6 +46,9 @@ class CallTable {
   bool fail(uint64_t id, const Error& error) EXCLUDES(mutex_);
   void failPeer(WorkerId to, const Error& error) EXCLUDES(mutex_);
   void failAll(const Error& error) EXCLUDES(mutex_);
+
+  /// Takes a call out, for its caller to complete. False if it has ended.
+  bool withdraw(uint64_t id) EXCLUDES(mutex_);
 
   size_t size() const EXCLUDES(mutex_);
 

@@ -1,6 +1,5 @@
 #include "backend/codec.h"
 
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -21,7 +20,8 @@ struct Owner {
 
 } // namespace
 
-OutgoingFrame encodeMessage(FrameKind kind, c10::intrusive_ptr<rpc::Message> message) {
+OutgoingFrame encodeMessage(
+    FrameKind kind, c10::intrusive_ptr<rpc::Message> message, const Disposer& disposer) {
   const std::vector<char>& body = std::as_const(*message).payload();
   const bool small = body.size() < inlineLimit();
 
@@ -42,7 +42,7 @@ OutgoingFrame encodeMessage(FrameKind kind, c10::intrusive_ptr<rpc::Message> mes
   }
   auto tensors = encodeTensors(std::as_const(*message).tensors(), frame);
   if (!frame.payloads.empty() || !frame.tensors.empty()) {
-    frame.owner = std::make_shared<Owner>(Owner{std::move(message), std::move(tensors)});
+    frame.owner = disposer.keep(Owner{std::move(message), std::move(tensors)});
   }
   return frame;
 }

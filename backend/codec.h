@@ -3,15 +3,18 @@
 
 #include <torch/csrc/distributed/rpc/message.h>
 
+#include "backend/disposer.h"
 #include "backend/frame.h"
 
 namespace torchwire {
 
 /// Encodes a message as a request or response frame. The frame keeps the message alive while its
-/// segments point into it. The call id is entered later (setCallId).
+/// segments point into it, and lets it go through the disposer. The call id is entered later (setCallId).
 /// Throws c10::Error for a tensor that cannot be sent.
 OutgoingFrame encodeMessage(
-    FrameKind kind, c10::intrusive_ptr<torch::distributed::rpc::Message> message);
+    FrameKind kind,
+    c10::intrusive_ptr<torch::distributed::rpc::Message> message,
+    const Disposer& disposer);
 
 /// The header of a request or response. Throws FormatError.
 FrameHeader headerOf(const IncomingFrame& frame);

@@ -18,24 +18,30 @@ namespace {
 namespace rpc = torch::distributed::rpc;
 
 /// The response frame for what a handler left, or for why it cannot be sent.
-OutgoingFrame encodeResult(rpc::JitFuture& result) {
+OutgoingFrame encodeResult(rpc::JitFuture& result, const Disposer& disposer) {
   try {
     if (!result.hasError()) {
       auto message = result.value().toCustomClass<rpc::Message>();
       cuda::refuseCudaTensors(std::as_const(*message).tensors(), "Response");
-      return encodeMessage(FrameKind::response, std::move(message));
+      return encodeMessage(FrameKind::response, std::move(message), disposer);
     }
     return encodeMessage(
-        FrameKind::response, rpc::createExceptionResponse(result.tryRetrieveErrorMessage(), -1));
+        FrameKind::response,
+        rpc::createExceptionResponse(result.tryRetrieveErrorMessage(), -1),
+        disposer);
   } catch (const std::exception& e) {
-    return encodeMessage(FrameKind::response, rpc::createExceptionResponse(e, -1));
+    return encodeMessage(FrameKind::response, rpc::createExceptionResponse(e, -1), disposer);
   }
 }
 
 } // namespace
 
-Server::Server(const Dispatcher& dispatcher, PoolOf poolOf, Respond respond)
-    : dispatcher_(dispatcher), poolOf_(std::move(poolOf)), respond_(std::move(respond)) {}
+Server::Server(
+    const Dispatcher& dispatcher, PoolOf poolOf, Disposer disposer, Respond respond)
+    : dispatcher_(dispatcher),
+      poolOf_(std::move(poolOf)),
+      disposer_(std::move(disposer)),
+      respond_(std::move(respond)) {}
 
 bool Server::serve(WorkerId caller, IncomingFrame frame) {
   const FrameHeader header = headerOf(frame);
@@ -82,7 +88,7 @@ c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, IncomingFram
 }
 
 void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {
-  OutgoingFrame frame = encodeResult(result);
+  OutgoingFrame frame = encodeResult(result, disposer_);
   setCallId(frame, callId);
   respond_(caller, std::move(frame));
 }

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "backend/dispatcher.h"
+#include "backend/disposer.h"
 #include "backend/frame.h"
 #include "backend/metrics.h"
 #include "backend/roster.h"
@@ -27,7 +28,7 @@ class Server : public std::enable_shared_from_this<Server> {
   using PoolOf = std::function<WorkerPool&(uint32_t messageType)>;
 
   /// `dispatcher` and the pools are used by serve() and by tasks of the pools only.
-  Server(const Dispatcher& dispatcher, PoolOf poolOf, Respond respond);
+  Server(const Dispatcher& dispatcher, PoolOf poolOf, Disposer disposer, Respond respond);
 
   /// Runs the request in `frame` soon, unless it is one of own_messages.h that has come before.
   /// False when the pool has ended: the request is dropped.
@@ -52,6 +53,7 @@ class Server : public std::enable_shared_from_this<Server> {
 
   const Dispatcher& dispatcher_;
   const PoolOf poolOf_;
+  const Disposer disposer_; // of what a response's frame keeps
   const Respond respond_;
   SeenCalls seen_;
   ServerMetrics metrics_;

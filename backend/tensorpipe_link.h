@@ -1,35 +1,20 @@
-// Links that are TensorPipe pipes. With transport_table, the only place that knows TensorPipe.
+// Links that are TensorPipe pipes.
 #pragma once
 
-#include <chrono>
 #include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
+#include "backend/callback_relay.h"
 #include "backend/link.h"
-#include "backend/link_layer.h"
-#include "backend/timer.h"
-#include "backend/transport/group_key.h"
+
+namespace tensorpipe {
+class Pipe;
+}
 
 namespace torchwire {
 
-struct TensorPipeOptions {
-  std::string workerName; // shown in TensorPipe's own messages
-  // Where to listen: "host" or "host:port" without a transport, IPv6 hosts in brackets if a port follows.
-  std::string bindAddress;
-  // What others dial in its stead (a NAT or a container's port mapping); empty: the bound address.
-  std::string advertiseAddress;
-  std::optional<std::vector<std::string>> transports; // nullopt: those by default
-  std::optional<std::vector<std::string>> channels;
-  std::optional<GroupKey> groupKey; // what peers have to prove, where the transport can ask them
-  // A peer that does not answer for twice as long is taken for gone. 0: never.
-  std::chrono::milliseconds keepAlive{10000};
-  std::vector<std::shared_ptr<LinkLayer>> layers; // to stand around the channels, the innermost first
-};
-
-/// The timer must outlive the context's listening and be stopped before the context is joined.
-/// Throws std::runtime_error when a name is unknown or nothing usable is left.
-std::unique_ptr<LinkContext> makeTensorPipeContext(TensorPipeOptions options, Timer& timer);
+/// Closes its pipe when it goes. Its callbacks are called on loops only: never in the midst of a send, be it of this
+/// link or of another of the same context, and never inside the call that took them. Thread-safe.
+std::shared_ptr<Link> makeTensorPipeLink(
+    std::shared_ptr<tensorpipe::Pipe> pipe, std::shared_ptr<CallbackRelay> relay);
 
 } // namespace torchwire

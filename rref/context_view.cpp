@@ -86,18 +86,47 @@ std::optional<OwnerView> ownerWith(rpc::RRefContext& context, const GlobalId& id
   return viewOf(found->second, context.*pointerTo(RRefForks()));
 }
 
-std::vector<c10::intrusive_ptr<rpc::OwnerRRef>> ownersWithoutValue(rpc::RRefContext& context) {
+namespace {
+
+// Until the call has ended libtorch keeps the owner by a fork that has the owner's own id.
+bool isKeptByItself(rpc::RRefContext& context, const rpc::RRefId& id) {
+  const auto& forks = context.*pointerTo(RRefForks());
+  const auto found = forks.find(id);
+  return found != forks.end() && found->second.count(id) != 0;
+}
+
+} // namespace
+
+std::vector<c10::intrusive_ptr<rpc::OwnerRRef>> ownersInCreation(rpc::RRefContext& context) {
   std::vector<c10::intrusive_ptr<rpc::OwnerRRef>> owners;
   Kept kept;
   const ContextLock lock(context);
   for (const auto& [id, rref] : context.*pointerTo(RRefOwners())) {
     kept.push_back(rref);
     auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref);
-    if (!owner->hasValue()) {
+    if (!owner->hasValue() && isKeptByItself(context, id)) {
       owners.push_back(std::move(owner));
     }
   }
   return owners;
+}
+
+bool isInCreation(rpc::RRefContext& context, const rpc::OwnerRRef& owner) {
+  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  return isKeptByItself(context, owner.rrefId());
+}
+
+c10::intrusive_ptr<rpc::RRef> userCreatedBy(
+    rpc::RRefContext& context, const rpc::JitFuture& creation) {
+  c10::intrusive_ptr<rpc::RRef> user;
+  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  // libtorch gives the RRef its future before it enters it among these.
+  forEachPendingUser(context, [&](const auto& /*fork*/, const auto& rref) {
+    if (rref->getOwnerCreationFuture().get() == &creation) {
+      user = rref;
+    }
+  });
+  return user;
 }
 
 c10::intrusive_ptr<rpc::JitFuture> valueOf(const rpc::RRefId& id) {

@@ -44,9 +44,16 @@ std::vector<OwnerView> ownersOf(torch::distributed::rpc::RRefContext& context);
 /// One of them.
 std::optional<OwnerView> ownerWith(
     torch::distributed::rpc::RRefContext& context, const GlobalId& id);
-/// Those that have no value yet.
-std::vector<c10::intrusive_ptr<torch::distributed::rpc::OwnerRRef>> ownersWithoutValue(
+/// Those that a call of this worker to itself is creating, and that have no value yet.
+std::vector<c10::intrusive_ptr<torch::distributed::rpc::OwnerRRef>> ownersInCreation(
     torch::distributed::rpc::RRefContext& context);
+/// Whether libtorch still waits for the end of that call.
+bool isInCreation(
+    torch::distributed::rpc::RRefContext& context, const torch::distributed::rpc::OwnerRRef& owner);
+/// The RRef of another worker that the call with this future creates, while libtorch waits for its end; or null.
+c10::intrusive_ptr<torch::distributed::rpc::RRef> userCreatedBy(
+    torch::distributed::rpc::RRefContext& context,
+    const torch::distributed::rpc::JitFuture& creation);
 /// The forks that live on this worker.
 std::vector<UserView> usersOf(torch::distributed::rpc::RRefContext& context);
 /// The future of the value of an RRef that this worker owns, or will own once it has been created.

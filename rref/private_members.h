@@ -1,10 +1,11 @@
-// The private members of RRefContext that torchwire reads. None is written, and all are read under the
+// The private members of RRefContext and RRef that torchwire uses. Those of RRefContext are only read, under the
 // context's own mutex. Each has its reason; no public function of torch 2.11 to 2.15 leads to any of them.
 // Each tag states its member's type: another one in a later release stops the build (private_member.h).
 #pragma once
 
 #include <torch/csrc/distributed/rpc/rref_context.h>
 
+#include <atomic>
 #include <functional>
 #include <mutex>
 #include <type_traits>
@@ -54,6 +55,12 @@ struct RRefPendingChildren {
   using Member = libtorch::RRefsById libtorch::RRefContext::*;
   friend auto pointerTo(RRefPendingChildren);
 };
+// Whether an RRef's creation has failed. The function that sets it is protected, and the one that calls that is wrong
+// (failed_creation.h). An atomic, read and written without a lock.
+struct RRefTimedOut {
+  using Member = std::atomic<bool> libtorch::RRef::*;
+  friend auto pointerTo(RRefTimedOut);
+};
 
 // torchwire.rrefs() lists the users that their owner has not confirmed, too. Their states are of a private
 // class, whose name not even a tag may say; so here the whole function is a friend.
@@ -80,12 +87,13 @@ template struct PrivateMember<RRefOwners, &libtorch::RRefContext::owners_>;
 template struct PrivateMember<RRefForks, &libtorch::RRefContext::forks_>;
 template struct PrivateMember<RRefConfirmedUsers, &libtorch::RRefContext::confirmedUsers_>;
 template struct PrivateMember<RRefPendingChildren, &libtorch::RRefContext::pendingChildren_>;
+template struct PrivateMember<RRefTimedOut, &libtorch::RRef::timedOut_>;
 template struct PendingRRefUsers<&libtorch::RRefContext::pendingUsers_>;
 
 template <typename Tag>
 constexpr bool kAsStated = std::is_same_v<decltype(pointerTo(Tag())), typename Tag::Member>;
 static_assert(
     kAsStated<RRefLock> && kAsStated<RRefOwners> && kAsStated<RRefForks> &&
-    kAsStated<RRefConfirmedUsers> && kAsStated<RRefPendingChildren>);
+    kAsStated<RRefConfirmedUsers> && kAsStated<RRefPendingChildren> && kAsStated<RRefTimedOut>);
 
 } // namespace torchwire

@@ -13,6 +13,7 @@
 #include "backend/python_value.h"
 #include "backend/response.h"
 #include "rref/context_view.h"
+#include "rref/failed_creation.h"
 #include "rref/own_requests.h"
 
 namespace torchwire {
@@ -213,20 +214,30 @@ void RRefService::protectEarlyOwners() {
   }
 }
 
-void RRefService::failOwnCall(JitFuture& call, const std::function<void()>& end) {
-  const auto owners = ownersWithoutValue(context()); // before libtorch takes the one that is meant off its list
+// libtorch's own callback, which comes after this one, tells the wrong RRef (see failed_creation.h), and forgets the one
+// that is meant.
+void RRefService::watchCreation(JitFuture& creation) {
+  creation.addCallback(
+      [](JitFuture& done) {
+        const auto user = done.hasError() ? userCreatedBy(context(), done) : nullptr;
+        if (user) {
+          setCreationFailed(*user, done);
+        }
+      },
+      /*uses_future=*/true);
+}
+
+void RRefService::failOwnCreation(JitFuture& creation, const std::function<void()>& end) {
+  const auto before = ownersInCreation(context()); // before libtorch takes the one that is meant off its list
   std::exception_ptr thrown;
   try {
     end();
   } catch (...) {
     thrown = std::current_exception();
   }
-  for (const auto& owner : owners) {
-    if (owner->getTimedOut() && !owner->hasValue()) {
-      // A value that comes all the same is too late, as it is for RRefs of other workers.
-      owner->setError(std::make_exception_ptr(std::runtime_error(
-          "RRef creation via rpc.remote() failed on this worker, its owner: " +
-          call.tryRetrieveErrorMessage())));
+  for (const auto& owner : before) {
+    if (!owner->hasValue() && !isInCreation(context(), *owner)) {
+      setCreationFailed(*owner, creation);
     }
   }
   if (thrown) {
@@ -235,6 +246,10 @@ void RRefService::failOwnCall(JitFuture& call, const std::function<void()>& end)
 }
 
 void RRefService::noteCreated(const c10::intrusive_ptr<rpc::RRef>& rref, const std::string& site) {
+  const Future creation = rref->getOwnerCreationFuture();
+  if (creation && creation->completed() && creation->hasError()) {
+    setCreationFailed(*rref, *creation); // before libtorch had entered the RRef anywhere
+  }
   const GlobalId id = toGlobalId(rref->rrefId());
   const GlobalId here = rref->isOwner()
       ? id

@@ -39,10 +39,15 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   /// RRef's owner, if that is another worker.
   void noteCreated(
       const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref, const std::string& site);
-  /// Ends a call of this worker to itself with an error, by `end`, which completes its future. If the call was to
-  /// make an RRef, who waits for its value gets the error too: the request may be lost, and then nothing else
-  /// ends the wait. Throws what `end` throws.
-  static void failOwnCall(JitFuture& call, const std::function<void()>& end);
+
+  /// Has an RRef that another worker shall own hear of it when its creation fails: `creation` is the future of the
+  /// call that makes it, to which nobody has added a callback yet. Does nothing if the call makes none.
+  static void watchCreation(JitFuture& creation);
+  /// Ends a call of this worker to itself that may create an RRef with an error, by `end`, which completes its
+  /// future. Who waits for the RRef's value gets the error too: the request may be lost, and then nothing else ends
+  /// the wait. Throws what `end` throws.
+  static void failOwnCreation(JitFuture& creation, const std::function<void()>& end);
+
   /// A worker of a dynamic group has left.
   void forgetWorker(WorkerId worker) {
     ledger_.forgetWorker(worker);

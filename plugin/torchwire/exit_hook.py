@@ -1,26 +1,72 @@
 """What happens to the agent of a process that ends without rpc.shutdown().
 
 PyTorch keeps the agent in a static variable, which is destroyed after Python has ended; its threads would then wait for an
-interpreter that is gone. So the agent is shut down when Python begins to end. The peers hear of it, and their calls to
-this worker fail at once.
+interpreter that is gone. So the agent is shut down when Python ends: late enough that whatever the program itself has
+asked to run at exit can still use it, rpc.shutdown() above all, and early enough that all threads can still run Python.
+The peers hear of it, and their calls to this worker fail at once.
 """
 
 from __future__ import annotations
 
 import atexit
+import multiprocessing
+import multiprocessing.util
 import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
 
+from torchwire import concurrent_shutdown
 from torchwire.current_agent import current_agent
 
+_LOWEST_PRIORITY = -sys.maxsize
+
 _process: int | None = None
+_after_handlers: Callable[[], _AfterHandlers | None] = lambda: None
+
+
+class _AfterHandlers:
+    """Shuts the agent down once all functions registered with atexit have run.
+
+    atexit calls the last function first, so any of ours would come before those that the program has registered
+    earlier. But it drops its functions only when all have run (in CPython 3.10 to 3.13), and this object with them.
+    """
+
+    def __init__(self) -> None:
+        self._exit_has_begun = False
+        atexit.register(self._note_exit)
+
+    def _note_exit(self) -> None:
+        self._exit_has_begun = True
+
+    def __del__(self) -> None:
+        # atexit._clear(), which forked children of multiprocessing call from Python 3.13 on, drops it too.
+        if self._exit_has_begun:
+            _shut_down()
 
 
 def install() -> None:
     """Has the agent of this process, if there is one by then, shut down at exit. May be called again."""
-    global _process
-    if _process is None:
-        atexit.register(_shut_down)
+    global _process, _after_handlers
+    if _after_handlers() is None:
+        _after_handlers = weakref.ref(_AfterHandlers())
+    if _process != os.getpid() and _is_forked_by_multiprocessing():
+        # A finalizer, because before Python 3.13 these children end without a call of what atexit has.
+        multiprocessing.util.Finalize(None, _shut_down_unless_threads_go_on, exitpriority=_LOWEST_PRIORITY)
     _process = os.getpid()
+
+
+def _is_forked_by_multiprocessing() -> bool:
+    return multiprocessing.parent_process() is not None and multiprocessing.get_start_method(allow_none=True) != "spawn"
+
+
+def _shut_down_unless_threads_go_on() -> None:
+    # Finalizers run before the program's threads are awaited, any of which may be about to call rpc.shutdown(). They
+    # cannot be awaited here: some end only when they are told to, after this.
+    others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
+    if all(thread.daemon for thread in others):
+        _shut_down()
 
 
 def _shut_down() -> None:
@@ -28,3 +74,4 @@ def _shut_down() -> None:
     # A forked child has a copy of the agent, but not its threads.
     if agent is not None and _process == os.getpid():
         agent.shutdown()
+        concurrent_shutdown.await_running()

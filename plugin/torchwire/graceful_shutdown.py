@@ -9,19 +9,22 @@ one that is gone; the gathering, which then finds all of them, still runs, becau
 
 Two functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
 `_wait_all_workers` for the above, and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put both
-back and to say more of leaked RRefs (see leak_report). `_wait_all_workers` cannot put itself back when it runs: a shutdown that is not graceful never calls it, and after
-a direct call of it the shutdown proper would still have to find the replacement.
+back and to say more of leaked RRefs (see leak_report). `_wait_all_workers` cannot put itself back when it runs: a
+shutdown that is not graceful never calls it, and after a direct call of it the shutdown proper would still have to find
+the replacement. With them goes what concurrent_shutdown puts into `shutdown` itself.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 
+import torch.distributed.rpc as rpc
 from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
-from torchwire import creation_sites
+from torchwire import concurrent_shutdown, creation_sites
 from torchwire.current_agent import current_agent
 from torchwire.leak_report import LeakReport
 from torchwire.patches import Patches
@@ -34,13 +37,16 @@ def install(before_leaving: Callable[[], None]) -> None:
 
     `before_leaving` is called once all workers have come, when none has left yet, and again at the very end.
     """
+    global _patches
     _patches.undo()  # an agent that was dropped without a shutdown has left its own behind
+    _patches = Patches()  # a shutdown that has not quite ended elsewhere must not undo these
+    concurrent_shutdown.install(_patches)
     leaks = LeakReport()
-    _replace_wait_all_workers(leaks, before_leaving)
-    _replace_finalize_shutdown(leaks, before_leaving)
+    _replace_wait_all_workers(_patches, leaks, before_leaving)
+    _replace_finalize_shutdown(_patches, leaks, before_leaving)
 
 
-def _replace_wait_all_workers(leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
+def _replace_wait_all_workers(patches: Patches, leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
     original = api._wait_all_workers
 
     @functools.wraps(original)
@@ -56,25 +62,39 @@ def _replace_wait_all_workers(leaks: LeakReport, before_leaving: Callable[[], No
             leaks.prepare()  # the last moment at which all peers answer for certain
         before_leaving()
 
-    _patches.replace(api, "_wait_all_workers", wait_all_workers)
+    patches.replace(api, "_wait_all_workers", wait_all_workers)
 
 
-def _replace_finalize_shutdown(leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
+def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
     original = api._finalize_shutdown
+    # Only after a shutdown(graceful=False) do two threads come here, the other one from the shutdown that this broke off.
+    one_at_a_time = threading.RLock()
 
-    @functools.wraps(original)
-    def finalize_shutdown() -> None:
-        _patches.undo()  # first, because the original may raise
+    def finalize() -> None:
         creation_sites.uninstall()
         before_leaving()
         if current_agent() is not None:
             leaks.prepare()  # of use only after a shutdown that was not graceful
-        try:
-            original()
-        except RuntimeError as error:
-            explained = leaks.explain(error)
-            if explained is error:
-                raise
-            raise explained from None
+        _finalize(original, leaks)
 
-    _patches.replace(api, "_finalize_shutdown", finalize_shutdown)
+    @functools.wraps(original)
+    def finalize_shutdown() -> None:
+        with one_at_a_time:
+            try:
+                if rpc._is_current_rpc_agent_set():
+                    finalize()
+            finally:
+                if not concurrent_shutdown.runs_elsewhere():  # else it is still to find these
+                    patches.undo()
+
+    patches.replace(api, "_finalize_shutdown", finalize_shutdown)
+
+
+def _finalize(original: Callable[[], None], leaks: LeakReport) -> None:
+    try:
+        original()
+    except RuntimeError as error:
+        explained = leaks.explain(error)
+        if explained is error:
+            raise
+        raise explained from None

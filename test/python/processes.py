@@ -70,9 +70,13 @@ class Pending:
             return pickle.loads(details[0])
         raise WorkerError(self._worker.name, *details)
 
+    def is_there(self, limit):
+        """Whether result() would return or raise at once, after waiting up to `limit` seconds for it."""
+        return self._answer is not None or self._worker.connection.poll(limit)
+
     def _receive(self, limit):
         worker = self._worker
-        if not worker.connection.poll(limit):
+        if not self.is_there(limit):
             worker.fail_with_stacks(f"{worker.name} did not finish within {limit} s")
         try:
             return pickle.loads(worker.connection.recv_bytes())

@@ -1,0 +1,117 @@
+"""`rpc.shutdown()` in several threads at once: the first does it, the others wait for it.
+
+Without this they would all gather the group and count its calls; PyTorch's own agent then fails in one thread or hangs.
+
+`rpc.shutdown` cannot be replaced by name, because programs hold it since before init_rpc: atexit.register(rpc.shutdown)
+does. But it is only a check that RPC is initialised, around the function proper, which it finds in a closure cell. What is
+in the cell is replaced.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import threading
+from collections.abc import Callable
+from types import CellType
+
+from torch.distributed.rpc import api
+from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
+
+from torchwire.patches import Patches
+
+# A shutdown that waits for other workers looks about once a second whether its agent is still there.
+_EXIT_PATIENCE = 5.0  # seconds
+
+
+class _Shutdown:
+    """One that has begun; `outcome` completes when it ends."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+
+class _Turns:
+    """Lets one shutdown of the current agent run at a time. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.running: _Shutdown | None = None
+
+    def begin(self) -> tuple[_Shutdown, bool]:
+        """The shutdown that runs, and whether it has begun just now and is the caller's to carry out."""
+        with self._lock:
+            if self.running is not None:
+                return self.running, False
+            self.running = _Shutdown()
+            return self.running, True
+
+    def carry_out(self, mine: _Shutdown, function: Callable[[], None]) -> None:
+        error: BaseException | None = None
+        try:
+            function()
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self.running = None
+            if error is None:
+                mine.outcome.set_result(None)
+            else:
+                mine.outcome.set_exception(error)
+
+
+_turns = _Turns()
+
+
+def install(patches: Patches) -> None:
+    """Makes rpc.shutdown() wait for one that runs in another thread, until `patches` are undone."""
+    global _turns
+    _turns = _Turns()  # a forked child must not wait for what ran in its parent
+    cell = _cell_of_shutdown()
+    if cell is not None:
+        patches.replace(cell, "cell_contents", _in_turn(cell.cell_contents, _turns))
+
+
+def runs_elsewhere() -> bool:
+    """Tells whether another thread is in rpc.shutdown()."""
+    running = _turns.running
+    return running is not None and running.thread != threading.get_ident()
+
+
+def await_running() -> None:
+    """Waits a while for a shutdown that another thread is in. Its agent should be shut down by now, which ends it."""
+    running = _turns.running
+    if running is not None and running.thread != threading.get_ident():
+        concurrent.futures.wait([running.outcome], timeout=_EXIT_PATIENCE)
+
+
+def _cell_of_shutdown() -> CellType | None:
+    # None if somebody has put a function of another kind in its place.
+    cells = getattr(api.shutdown, "__closure__", None) or ()
+    proper = getattr(api.shutdown, "__wrapped__", None)
+    return next((cell for cell in cells if cell.cell_contents is proper), None)
+
+
+def _in_turn(original: Callable[..., None], turns: _Turns) -> Callable[..., None]:
+    @functools.wraps(original)
+    def shutdown(graceful: bool = True, timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -> None:
+        running, is_mine = turns.begin()
+        if is_mine:
+            turns.carry_out(running, lambda: original(graceful, timeout))
+        elif graceful and running.thread != threading.get_ident():
+            _await(running, timeout)
+        else:  # a thread that does not want to wait, or a signal's handler inside the shutdown that runs
+            original(graceful=False)
+
+    return shutdown
+
+
+def _await(running: _Shutdown, timeout: float) -> None:
+    try:
+        error = running.outcome.exception(timeout or None)
+    except concurrent.futures.TimeoutError:
+        raise RuntimeError(f"rpc.shutdown() has not ended within {timeout} s in the thread that began it") from None
+    if error is not None:
+        raise RuntimeError(f"rpc.shutdown() has failed in the thread that began it: {error}") from error

@@ -1,0 +1,36 @@
+#include "rref/failed_creation.h"
+
+#include <torch/csrc/distributed/rpc/utils.h>
+
+#include <exception>
+#include <stdexcept>
+
+#include "rref/private_members.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+
+} // namespace
+
+void keepErrorHandlersValid() {
+  static const auto* const never_freed = [] { // NOLINT(cppcoreguidelines-owning-memory)
+    auto* rref = new c10::intrusive_ptr<rpc::OwnerRRef>(c10::make_intrusive<rpc::OwnerRRef>(
+        rpc::worker_id_t{0}, rpc::RRefId(0, 0), at::AnyType::get(), std::vector<c10::Device>()));
+    (*rref)->handleError(rpc::RPCErrorType::TIMEOUT, *c10::make_intrusive<rpc::JitFuture>(at::AnyType::get()));
+    return rref;
+  }();
+  static_cast<void>(never_freed);
+}
+
+void setCreationFailed(rpc::RRef& rref, const rpc::JitFuture& creation) {
+  rref.*pointerTo(RRefTimedOut()) = true;
+  if (rref.isOwner() && !static_cast<rpc::OwnerRRef&>(rref).hasValue()) {
+    static_cast<rpc::OwnerRRef&>(rref).setError(std::make_exception_ptr(std::runtime_error(
+        "RRef creation via rpc.remote() failed on this worker, its owner: " +
+        creation.tryRetrieveErrorMessage())));
+  }
+}
+
+} // namespace torchwire

@@ -1,0 +1,73 @@
+"""A short selection of the loads; README.md has the long ones."""
+
+import pathlib
+
+import pytest
+from crew import Crew
+from rounds import Round
+from settings import Settings
+from torchwire import _build
+
+PLANS = pathlib.Path(__file__).parent / "plans"
+
+over_each_transport = pytest.mark.parametrize(
+    ("transports", "channels"),
+    [((), ()), (("wire_tcp",), ()), (("wire_tcp",), ("basic",))],
+    ids=["default", "wire_tcp", "basic"],
+)
+needs_faults = pytest.mark.skipif(not _build.FAULT_INJECTION, reason="this build has no fault injection")
+
+
+def expect_good(folder, rounds, **chosen):
+    """Returns the verdicts."""
+    settings = Settings(output=str(folder), **chosen)
+    with Crew(settings.world) as crew:
+        verdicts = [Round(settings, number, crew).run() for number in range(rounds)]
+    assert not any(verdict.violations for verdict in verdicts), "\n".join(map(str, verdicts))
+    assert all(verdict.done for verdict in verdicts)
+    return verdicts
+
+
+@over_each_transport
+def test_without_faults_nothing_fails(tmp_path, transports, channels):
+    expect_good(tmp_path, 3, seconds=0.4, transports=transports, channels=channels)
+
+
+@pytest.mark.slow
+def test_the_same_processes_start_group_after_group(tmp_path):
+    expect_good(tmp_path, 6, seconds=0.3, reuse=True)
+
+
+@pytest.mark.slow
+@over_each_transport
+def test_calls_queue_where_threads_run_out(tmp_path, transports, channels):
+    operations = ("echo", "fan_out", "nested_calls", "async_chain", "exceptions", "remote_value", "gradients")
+    chosen = {"operations": operations, "threads": 1, "checksums": True}
+    expect_good(tmp_path, 2, seconds=0.5, transports=transports, channels=channels, **chosen)
+
+
+@pytest.mark.slow
+@over_each_transport
+def test_survivors_of_kills_go_on(tmp_path, transports, channels):
+    chosen = {"world": 5, "kills": 2, "timeout": 2, "seconds": 0.5}
+    (verdict,) = expect_good(tmp_path, 1, transports=transports, channels=channels, **chosen)
+    assert verdict.faults["kill"] == 2
+
+
+@pytest.mark.slow
+def test_a_group_goes_on_after_workers_stood_still(tmp_path):
+    verdicts = expect_good(tmp_path, 2, world=3, freezes=1, timeout=2, seconds=0.5)
+    assert sum(verdict.faults["freeze"] for verdict in verdicts) == 2
+
+
+@needs_faults
+@pytest.mark.parametrize("plan", ["lossless", "lossy"])
+def test_under_a_fault_plan(tmp_path, plan):
+    # A creation that is lost while the object's methods are called keeps a thread of the owner waiting for ever, as in
+    # all of PyTorch.
+    operations = ("echo", "fan_out", "nested_calls", "async_chain", "exceptions", "gradients", "gradients_of_two")
+    chosen = {"operations": operations, "plan": str(PLANS / f"{plan}.toml"), "seconds": 1.5}
+    verdicts = expect_good(tmp_path, 2, **chosen)
+    assert all(verdict.faults["injected"] for verdict in verdicts)
+    if plan == "lossless":
+        assert not any(verdict.failed for verdict in verdicts)

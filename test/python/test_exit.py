@@ -1,0 +1,250 @@
+"""How processes end, on torchwire and on PyTorch's own backend: programs of exit_programs.py.
+
+Two workers start, call each other and end. Each notes what it sees; a note that differs between the backends is a
+difference that the documentation names. Rows on PyTorch's own are slow: they change when torch does.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import pytest
+import torch.distributed.rpc as rpc
+from group import file_in, init
+from processes import WorkerProcess, run_script
+from torch.distributed.rpc import api
+
+PROGRAMS = pathlib.Path(__file__).with_name("exit_programs.py")
+
+# Before this release, children that multiprocessing forks end without what the program has registered with atexit.
+FORKED_CHILDREN_RUN_ATEXIT = sys.version_info >= (3, 13)
+
+DONE = ["shutdown: ok"]
+SECOND = "shutdown: RuntimeError: RPC has not been initialized. Call torch.distributed.rpc.init_rpc first."
+LEFT = "call: worker 'worker1' (rank 1) has left the RPC group"
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+BOTH = pytest.mark.parametrize("backend", ["TORCHWIRE", slow("TENSORPIPE")])
+
+
+class _Programs:
+    """A process of exit_programs.py for one backend."""
+
+    def __init__(self, backend):
+        self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")
+        self._process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", PROGRAMS, backend],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def run(self, way, row, folder):
+        """How the two processes end, and what each has noted."""
+        print(way, row, folder, file=self._process.stdin, flush=True)
+        outcome = json.loads(self._process.stdout.readline())
+        self._errors.seek(0)
+        print(self._errors.read(), file=sys.stderr)  # which pytest shows if the test fails
+        self._errors.seek(0)
+        self._errors.truncate()
+        return outcome["ends"], outcome["notes"]
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def programs():
+    made = {}
+
+    def of(backend):
+        if backend not in made:
+            made[backend] = _Programs(backend)
+        return made[backend]
+
+    yield of
+    for one in made.values():
+        one.close()
+
+
+@pytest.fixture
+def end(programs, tmp_path):
+    """Runs a row; returns how the processes ended, and the notes of worker0 and of worker1."""
+
+    def run(backend, way, row):
+        ends, (notes0, notes1) = programs(backend).run(way, row, tmp_path)
+        return ends, notes0, notes1
+
+    return run
+
+
+# ---- a shutdown of the program's own ----
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "way, row",
+    [
+        ("main", "handler_before_import"),
+        ("main", "handler_after_init"),
+        ("main", "finalizer"),
+        ("main", "thread"),
+        ("fork", "finalizer"),
+        ("fork", "thread"),
+        slow("main", "handler_before_init"),
+        slow("spawn", "handler_before_import"),
+        slow("spawn", "handler_before_init"),
+        slow("spawn", "handler_after_init"),
+        slow("spawn", "finalizer"),
+        slow("spawn", "thread"),
+        slow("forkserver", "finalizer"),
+        slow("forkserver", "thread"),
+    ],
+)
+def test_a_shutdown_at_the_end_is_graceful_wherever_it_comes_from(end, backend, way, row):
+    assert end(backend, way, row) == ([0, 0], DONE, DONE)
+
+
+@BOTH
+@pytest.mark.parametrize("way", ["fork", slow("forkserver")])
+@pytest.mark.parametrize("row", ["handler_before_init", slow("handler_before_import"), slow("handler_after_init")])
+def test_a_forked_child_runs_a_handler_where_python_does(end, backend, way, row):
+    seen = DONE if FORKED_CHILDREN_RUN_ATEXIT else []
+    assert end(backend, way, row) == ([0, 0], seen, seen)
+
+
+@BOTH
+@pytest.mark.parametrize("way", ["main", slow("spawn")])
+def test_rpc_shutdown_itself_can_be_the_handler(end, backend, way):
+    notes = ["initialised after it: False"]
+    assert end(backend, way, "plain_handler_before_init") == ([0, 0], notes, notes)
+
+
+@BOTH
+def test_a_program_that_fails_still_runs_its_handler(end, backend):
+    assert end(backend, "main", "handler_and_error") == ([1, 1], DONE, DONE)
+
+
+@BOTH
+def test_a_second_shutdown_is_told_that_there_is_nothing_to_shut_down(end, backend):
+    notes = [*DONE, SECOND]
+    assert end(backend, "main", "twice") == ([0, 0], notes, notes)
+
+
+@BOTH
+def test_a_shutdown_at_exit_waits_for_a_call_that_runs(end, backend):
+    assert end(backend, "main", "call_runs") == ([0, 0], ["call: ok", *DONE], DONE)
+
+
+# ---- in two threads ----
+
+
+@pytest.mark.parametrize(
+    "backend, second", [("TORCHWIRE", "shutdown: ok"), slow("TENSORPIPE", "a thread still waits")]
+)
+@pytest.mark.parametrize("way", ["main", slow("spawn"), slow("fork"), slow("forkserver")])
+def test_of_two_threads_the_second_waits_for_the_first(end, backend, way, second):
+    assert end(backend, way, "two_threads") == ([0, 0], ["shutdown: ok", second], DONE)
+
+
+@pytest.mark.parametrize(
+    "backend, first",
+    [
+        (
+            "TORCHWIRE",
+            "shutdown: RuntimeError: the RPC group cannot shut down gracefully: "
+            "this worker is shutting down its RPC agent",
+        ),
+        slow("TENSORPIPE", "a thread still waits"),
+    ],
+)
+def test_a_shutdown_that_is_not_graceful_breaks_off_one_that_waits(end, backend, first):
+    assert end(backend, "main", "broken_off") == ([0, 0], ["not graceful: ok", first], [])
+
+
+# ---- no shutdown ----
+
+
+@pytest.mark.parametrize("way", ["main", "fork", slow("spawn"), slow("forkserver")])
+@pytest.mark.parametrize("row", ["silent", "daemon_thread"])
+def test_a_process_that_does_not_shut_down_ends_and_its_peer_hears_of_it(end, way, row):
+    assert end("TORCHWIRE", way, row) == ([0, 0], [LEFT, "at once: True"], [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["main", "fork"])
+@pytest.mark.parametrize("row", ["silent", "daemon_thread"])
+def test_on_the_built_in_backend_the_peer_sees_a_broken_connection(end, way, row):
+    (end_of_peer, _), notes, _ = end("TENSORPIPE", way, row)  # the other one aborts at times
+    assert end_of_peer == 0
+    assert notes[0].startswith("call: eof") and notes[1] == "at once: True"
+
+
+# ---- what is left ----
+
+
+def _parts_of_shutdown():
+    cells = [cell.cell_contents for cell in rpc.shutdown.__closure__]
+    return api._wait_all_workers, api._finalize_shutdown, *cells
+
+
+def _parts_before_between_and_after(init_method, graceful):
+    before = _parts_of_shutdown()
+    init(init_method, "worker0", 0, 1)
+    between = _parts_of_shutdown()
+    rpc.shutdown(graceful=graceful)
+    after = _parts_of_shutdown()
+    return before == after, [one is other for one, other in zip(before, between, strict=True)]
+
+
+@pytest.fixture
+def worker():
+    worker = WorkerProcess("worker0")
+    yield worker
+    worker.close()
+
+
+@pytest.mark.parametrize("graceful", [True, False])
+def test_nothing_stays_behind_in_pytorch(worker, tmp_path, graceful):
+    same_after, same_between = worker.run(_parts_before_between_and_after, file_in(tmp_path), graceful)
+    assert same_after and not any(same_between)
+
+
+# ---- torchwire in the place of TENSORPIPE ----
+
+SPAWNED = """
+import atexit, os, sys, tempfile
+import torch
+import torch.distributed.rpc as rpc
+import torch.multiprocessing as mp
+
+def work(rank, folder):
+    atexit.register(rpc.shutdown)
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/store")
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+    rpc.rpc_sync(f"worker{1 - rank}", os.getpid)
+    print(type(rpc.api._get_current_rpc_agent()).__name__, flush=True)
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(sys.argv[1],), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize(
+    "agent, launcher", [("TorchwireAgent", ["-m", "torchwire", "run"]), slow("TensorPipeAgent", [])]
+)
+def test_an_unchanged_program_that_registers_its_shutdown_first_ends(tmp_path, agent, launcher):
+    script = tmp_path / "spawned.py"
+    script.write_text(SPAWNED)
+    process = run_script(script, tmp_path, python_arguments=launcher)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == [agent, agent]
+    assert "Exception ignored" not in process.stderr  # which is how atexit reports a handler's error

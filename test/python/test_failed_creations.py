@@ -1,0 +1,136 @@
+"""RRefs whose creation fails: each one is marked itself, and no other."""
+
+import contextlib
+import ctypes
+import gc
+import signal
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed.rpc as rpc
+from group import Group, file_in, running
+from processes import LIMIT, wait_until
+from rref_counts import counts, wait_until_none_is_left
+
+FAILED = ("RRef creation via rpc.remote() timed out", "RRef creation via rpc.remote() failed")
+SOON = 0.05  # s: a time-out that passes before the owner answers
+OPEN = threading.Event()  # of a worker process: its functions may return
+MADE = []  # of a worker process: RRefs
+
+
+@pytest.fixture
+def pair_in_creation(pair):
+    """A running group of two whose functions wait until the test has ended."""
+    pair.all(open_gate, False)
+    yield pair
+    pair.all(open_gate, True)
+    wait_until_none_is_left(pair)
+
+
+def open_gate(is_open):
+    OPEN.set() if is_open else OPEN.clear()
+
+
+def when_open():
+    assert OPEN.wait(LIMIT)
+    return 1
+
+
+def error_of_fetch(rref):
+    began = time.monotonic()
+    try:
+        rref.to_here(LIMIT)
+    except RuntimeError as error:
+        return str(error), time.monotonic() - began
+    return None, time.monotonic() - began
+
+
+def failed_creation(to):
+    rref = rpc.remote(to, when_open, timeout=SOON)
+    with contextlib.suppress(RuntimeError):
+        rref._get_future().wait()
+    return rref
+
+
+def fail_one_after_the_other(to, count):
+    """What each of the RRefs says when it is asked for its value, each made once the one before is gone."""
+    return [error_of_fetch(failed_creation(to)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("to", ["worker0", "worker1"], ids=["self", "peer"])
+def test_each_rref_whose_creation_times_out_says_so(pair_in_creation, to):
+    for text, seconds in pair_in_creation[0].run(fail_one_after_the_other, to, 3):
+        assert text is not None and text.startswith(FAILED)
+        assert seconds < LIMIT / 2
+
+
+def fail_beside_others(to):
+    """Whether RRefs whose creation succeeds stay usable while others fail around them."""
+    before = rpc.remote(to, torch.add, (torch.ones(2), 1))
+    fail_one_after_the_other(to, 2)
+    after = rpc.remote(to, torch.add, (torch.ones(2), 2))
+    return before.to_here(LIMIT).tolist(), after.to_here(LIMIT).tolist()
+
+
+def test_rrefs_that_have_been_created_are_not_marked_for_others(pair_in_creation):
+    assert pair_in_creation[0].run(fail_beside_others, "worker1") == ([2, 2], [3, 3])
+
+
+def blocks_of_freed_size(libc):
+    """Zeroed memory as it was that of an RRef a moment ago, most likely."""
+    blocks = []
+    for size in range(72, 264, 16):
+        for _ in range(30):
+            block = libc.malloc(size)
+            ctypes.memset(block, 0, size)
+            blocks.append((block, size))
+    return blocks
+
+
+def changed_memory(to):
+    """Blocks of this program's own memory that a failed creation has written to, as (size, content)."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    failed_creation(to)
+    gc.collect()
+    wait_until(lambda: counts()["pending_users"] == 0)
+    blocks = blocks_of_freed_size(libc)
+    failed_creation(to)
+    changed = [(size, ctypes.string_at(block, size)) for block, size in blocks]
+    for block, _ in blocks:
+        libc.free(block)
+    return [(size, content) for size, content in changed if any(content)]
+
+
+def test_a_creation_that_fails_writes_to_no_memory_that_has_been_freed(tmp_path):
+    with running(2, tmp_path) as group:  # a new process: it is the first failure that counts
+        assert group[0].run(changed_memory, "worker1") == []
+        group.all(open_gate, True)
+
+
+def make(to, count):
+    MADE.extend(rpc.remote(to, when_open) for _ in range(count))
+
+
+def fetch_all():
+    return [error_of_fetch(rref) for rref in MADE]
+
+
+def end_of_creations():
+    return [rref._get_future().done() for rref in MADE]
+
+
+@pytest.mark.parametrize("transports", [None, ["wire_tcp"]], ids=["default", "wire_tcp"])
+def test_rrefs_whose_owner_dies_during_their_creation_all_say_so(tmp_path, transports):
+    with Group(2) as group:
+        group.init(file_in(tmp_path), _transports=transports)
+        group[0].run(make, "worker1", 4)
+        group[1].signal(signal.SIGKILL)
+        wait_until(lambda: all(group[0].run(end_of_creations)))
+        for text, seconds in group[0].run(fetch_all):
+            assert text is not None and text.startswith(FAILED)
+            assert seconds < LIMIT / 2
+        group.kill()
