@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "autograd/private_members.h"
+#include "backend/lock_rank.h"
 #include "backend/log.h"
 #include "backend/response.h"
 
@@ -32,6 +33,7 @@ std::optional<ContextBook::Taken> take(ContextId id) {
   auto& container = DistAutogradContainer::getInstance();
   autograd::ContextPtr context;
   for (auto& shard : container.*pointerTo(ContainerShards())) { // few, and hardly ever locked
+    const ForeignLock rank(LockRank::autogradContainer);
     const std::lock_guard<std::mutex> lock(shard.lock);
     if (auto node = shard.contexts.extract(id)) {
       context = std::move(node.mapped());
@@ -49,6 +51,7 @@ std::optional<ContextBook::Taken> take(ContextId id) {
 std::vector<autograd::ContextPtr> allContexts() {
   std::vector<autograd::ContextPtr> all;
   for (auto& shard : DistAutogradContainer::getInstance().*pointerTo(ContainerShards())) {
+    const ForeignLock rank(LockRank::autogradContainer);
     const std::lock_guard<std::mutex> lock(shard.lock);
     for (const auto& [id, context] : shard.contexts) {
       all.push_back(context);
@@ -207,6 +210,7 @@ ContextStatus Container::statusOf(autograd::DistAutogradContext& context) const 
   status.sendFunctions = context.sendFunctions().size();
   status.recvFunctions = context.recvFunctions().size();
   {
+    const ForeignLock rank(LockRank::autogradContext);
     const std::lock_guard<std::mutex> lock(context.*pointerTo(ContextLock()));
     status.gradients = (context.*pointerTo(ContextGradients())).size();
   }

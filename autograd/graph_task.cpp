@@ -10,6 +10,7 @@
 
 #include "autograd/private_members.h"
 #include "autograd/python_errors.h"
+#include "backend/lock_rank.h"
 
 namespace torchwire {
 namespace {
@@ -62,6 +63,7 @@ class RunningContexts {
  public:
   static void add(int64_t context) {
     auto& engine = DistEngine::getInstance();
+    const ForeignLock rank(LockRank::distEngine);
     const std::lock_guard<std::mutex> lock(engine.*pointerTo(InitializedContextIdsLock()));
     if (!(engine.*pointerTo(InitializedContextIds())).insert(context).second) {
       throw std::runtime_error(
@@ -71,6 +73,7 @@ class RunningContexts {
   }
   static void remove(int64_t context) {
     auto& engine = DistEngine::getInstance();
+    const ForeignLock rank(LockRank::distEngine);
     const std::lock_guard<std::mutex> lock(engine.*pointerTo(InitializedContextIdsLock()));
     (engine.*pointerTo(InitializedContextIds())).erase(context);
   }
@@ -119,6 +122,7 @@ GraphTask::~GraphTask() {
 void GraphTask::makeTask(bool retainGraph, const RootEdges& roots) {
   auto& engine = DistEngine::getInstance();
   const FunctionObserver observer;
+  const ForeignLock libtorchs(LockRank::autogradContext); // taken by each of the calls below
   do { // until both have seen the same send functions: calls of the context may still be going on
     (context_.get()->*pointerTo(ResetGraphTask()))();
     sends_ = context_->sendFunctions();
@@ -133,8 +137,11 @@ void GraphTask::close() {
   if (closed_.exchange(true)) {
     return;
   }
-  (context_.get()->*pointerTo(ResetGraphTask()))();
-  (context_.get()->*pointerTo(ClearOutstandingRpcs()))();
+  {
+    const ForeignLock libtorchs(LockRank::autogradContext); // taken by both
+    (context_.get()->*pointerTo(ResetGraphTask()))();
+    (context_.get()->*pointerTo(ClearOutstandingRpcs()))();
+  }
   RunningContexts::remove(pass_.context);
 }
 
@@ -225,6 +232,7 @@ void GraphTask::drop(const std::vector<int64_t>& sends) {
 // waits for nothing else is ready if it has got a gradient, and dead as well if not.
 std::vector<NodeTask> GraphTask::removeDead(std::vector<Node*> dead) {
   std::vector<NodeTask> ready;
+  const ForeignLock rank(LockRank::graphTask);
   const std::lock_guard<std::mutex> lock(task_->mutex_);
   while (!dead.empty()) {
     Node* const node = dead.back();
@@ -291,6 +299,7 @@ std::vector<RemoteSend> GraphTask::walkRoots(GraphWalk& walk) {
 }
 
 std::vector<RemoteSend> TorchGraphWalk::from(const std::vector<int64_t>& sends) {
+  const ForeignLock libtorchs(LockRank::autogradContext); // taken for each
   std::vector<Node*> nodes;
   for (const int64_t send : sends) {
     nodes.push_back(context_->retrieveSendFunction(send).get()); // the context keeps it

@@ -10,6 +10,7 @@
 
 #include "autograd/private_members.h"
 #include "autograd/root_pass.h"
+#include "backend/lock_rank.h"
 #include "backend/own_messages.h"
 #include "backend/response.h"
 
@@ -216,6 +217,7 @@ TorchEngine::FuturePtr TorchEngine::serveEndPass(WorkerId caller, const Message&
 // ---- libtorch's graphs --------------------------------------------------------------------------
 
 bool TorchEngine::has(int64_t context) {
+  const ForeignLock libtorchs(LockRank::autogradContainer); // taken to look it up
   try {
     DistAutogradContainer::getInstance().isValidContext(context);
     return true;

@@ -8,6 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "backend/lock_rank.h"
+#include "backend/thread_role.h"
+
 namespace torchwire {
 
 /// What a callback of Future::then returns. libtorch's own handlers list the storages of a message's tensors
@@ -33,10 +36,12 @@ inline c10::intrusive_ptr<torch::distributed::rpc::Message> messageOf(
       std::move(body), std::vector<at::Tensor>(), type);
 }
 
-/// Completes a future of messageType().
+/// Completes a future of messageType(), and runs its callbacks, which may be the user's.
 inline void complete(
     torch::distributed::rpc::JitFuture& future,
     c10::intrusive_ptr<torch::distributed::rpc::Message> message) {
+  expectFree("completing a future");
+  expectUnlocked("completing a future");
   future.markCompleted(
       at::IValue(std::move(message)), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
 }

@@ -13,6 +13,7 @@
 #include "plugin/autograd_bindings.h"
 #include "plugin/fault_bindings.h"
 #include "plugin/rref_bindings.h"
+#include "plugin/thread_check_bindings.h"
 
 namespace py = pybind11;
 
@@ -206,6 +207,7 @@ PYBIND11_MODULE(_C, module) {
   namespace rpc = torch::distributed::rpc;
   // The base classes are registered by PyTorch's own module.
   py::module_::import("torch.distributed.rpc");
+  torchwire::bindThreadChecks(module);
   torchwire::bindLayers(module);
   torchwire::bindAgent(module);
 #ifdef TORCHWIRE_FAULT_INJECTION

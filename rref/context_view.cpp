@@ -4,6 +4,7 @@
 #include <sstream>
 #include <utility>
 
+#include "backend/lock_rank.h"
 #include "rref/private_members.h"
 
 namespace torchwire {
@@ -14,6 +15,16 @@ namespace rpc = torch::distributed::rpc;
 // References to RRefs that are taken under the context's mutex and dropped after it. To drop the last one of a
 // user sends its delete, which takes the mutex.
 using Kept = std::vector<c10::intrusive_ptr<rpc::RRef>>;
+
+/// Holds the context's mutex, in its place among ours.
+class ContextLock {
+ public:
+  explicit ContextLock(rpc::RRefContext& context) : lock_(context.*pointerTo(RRefLock())) {}
+
+ private:
+  const ForeignLock rank_{LockRank::rrefContext};
+  const std::lock_guard<std::mutex> lock_;
+};
 
 UserView viewOf(
     const c10::intrusive_ptr<rpc::RRef>& rref, const rpc::ForkId& fork, bool confirmed) {
@@ -57,7 +68,7 @@ OwnerView viewOf(const c10::intrusive_ptr<rpc::RRef>& rref, const libtorch::Fork
 std::vector<OwnerView> ownersOf(rpc::RRefContext& context) {
   std::vector<OwnerView> views;
   Kept kept;
-  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  const ContextLock lock(context);
   for (const auto& [id, rref] : context.*pointerTo(RRefOwners())) {
     kept.push_back(rref);
     views.push_back(viewOf(rref, context.*pointerTo(RRefForks())));
@@ -66,7 +77,7 @@ std::vector<OwnerView> ownersOf(rpc::RRefContext& context) {
 }
 
 std::optional<OwnerView> ownerWith(rpc::RRefContext& context, const GlobalId& id) {
-  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  const ContextLock lock(context);
   const auto& owners = context.*pointerTo(RRefOwners());
   const auto found = owners.find(toTorchId(id));
   if (found == owners.end()) {
@@ -89,7 +100,7 @@ bool isKeptByItself(rpc::RRefContext& context, const rpc::RRefId& id) {
 std::vector<c10::intrusive_ptr<rpc::OwnerRRef>> ownersInCreation(rpc::RRefContext& context) {
   std::vector<c10::intrusive_ptr<rpc::OwnerRRef>> owners;
   Kept kept;
-  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  const ContextLock lock(context);
   for (const auto& [id, rref] : context.*pointerTo(RRefOwners())) {
     kept.push_back(rref);
     auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref);
@@ -129,7 +140,7 @@ c10::intrusive_ptr<rpc::JitFuture> valueOf(const rpc::RRefId& id) {
 std::vector<UserView> usersOf(rpc::RRefContext& context) {
   std::vector<UserView> views;
   Kept kept; // declared before the lock, so it goes after it
-  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  const ContextLock lock(context);
   forEachPendingUser(context, [&](const auto& fork, const auto& rref) {
     kept.push_back(rref);
     views.push_back(viewOf(rref, fork, false));
@@ -145,7 +156,7 @@ std::vector<UserView> usersOf(rpc::RRefContext& context) {
 }
 
 ContextCounts countsOf(rpc::RRefContext& context) {
-  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  const ContextLock lock(context);
   ContextCounts counts{};
   for (const auto& [id, forks] : context.*pointerTo(RRefForks())) {
     counts.forks += forks.size();

@@ -57,10 +57,12 @@ void tellOwner(const rpc::RRef& rref, const CreationSite& site) {
 // ---- the forks in libtorch's books --------------------------------------------------------------
 
 void LibtorchForks::add(const GlobalId& rref, const GlobalId& fork) {
+  const ForeignLock libtorchs(LockRank::rrefContext);
   context().addForkOfOwnerIfNotPresent(toTorchId(rref), toTorchId(fork));
 }
 
 ForkTable::Released LibtorchForks::remove(const GlobalId& rref, const GlobalId& fork) {
+  const ForeignLock libtorchs(LockRank::rrefContext);
   auto owner = context().delForkOfOwner(toTorchId(rref), toTorchId(fork));
   // An owner's Python object takes the GIL by itself when it ends.
   return owner ? std::make_shared<c10::intrusive_ptr<rpc::RRef>>(std::move(owner)) : nullptr;
