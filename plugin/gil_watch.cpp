@@ -67,27 +67,29 @@ Replacement replacementOf(const char* name, const char* action) {
   return {name, reinterpret_cast<void*>(&Checked<function>::call)};
 }
 
-#define TORCHWIRE_WATCH(function, what) replacementOf<&(function)>(#function, what " (" #function ")")
+// clang-format off
+#define TORCHWIRE_WATCH(function, what) replacementOf<&(function)>(#function, what " (" #function ")"),
 
-// pybind11's gil_scoped_acquire calls none of the first three where the thread holds the GIL already, but always one of
-// the next two, to find that out.
 const auto& replacements() {
   static const auto all = std::to_array<Replacement>({
-    TORCHWIRE_WATCH(PyGILState_Ensure, "taking the GIL"),
-        TORCHWIRE_WATCH(PyEval_RestoreThread, "taking the GIL"),
-        TORCHWIRE_WATCH(PyEval_AcquireThread, "taking the GIL"),
-        TORCHWIRE_WATCH(PyGILState_GetThisThreadState, "taking the GIL"),
+      TORCHWIRE_WATCH(PyGILState_Ensure, "taking the GIL")
+      TORCHWIRE_WATCH(PyEval_RestoreThread, "taking the GIL")
+      TORCHWIRE_WATCH(PyEval_AcquireThread, "taking the GIL")
+      // pybind11's gil_scoped_acquire calls none of these where the thread holds the GIL already, but always one of the
+      // next two, to find that out.
+      TORCHWIRE_WATCH(PyGILState_GetThisThreadState, "taking the GIL")
 #if PY_VERSION_HEX >= 0x030D0000
-        TORCHWIRE_WATCH(PyThreadState_GetUnchecked, "taking the GIL"),
+      TORCHWIRE_WATCH(PyThreadState_GetUnchecked, "taking the GIL")
 #else
-        TORCHWIRE_WATCH(_PyThreadState_UncheckedGet, "taking the GIL"),
+      TORCHWIRE_WATCH(_PyThreadState_UncheckedGet, "taking the GIL")
 #endif
-        TORCHWIRE_WATCH(_Py_Dealloc, "running a Python destructor"),
+      TORCHWIRE_WATCH(_Py_Dealloc, "running a Python destructor")
   });
   return all;
 }
 
 #undef TORCHWIRE_WATCH
+// clang-format on
 
 // ---- slots --------------------------------------------------------------------------------------
 
