@@ -213,12 +213,14 @@ void GraphTask::stop() {
 
 // ---- send functions without gradients -----------------------------------------------------------
 
+void GraphTask::leaveOut(const std::vector<int64_t>& sends) {
+  removeDead(nodesOf(sends)); // nothing is ready: no function has got a gradient
+  waiting_ -= sends.size();
+  task_->outstanding_tasks_ -= sends.size();
+}
+
 void GraphTask::drop(const std::vector<int64_t>& sends) {
-  std::vector<Node*> dead;
-  for (const int64_t send : sends) {
-    dead.push_back(sends_.at(send).get());
-  }
-  auto ready = removeDead(std::move(dead));
+  auto ready = removeDead(nodesOf(sends));
   waiting_ -= sends.size();
   // One of those that libtorch has counted stays for the empty task at the end, which notices if that was all.
   task_->outstanding_tasks_ -= sends.size() - 1;
@@ -226,6 +228,14 @@ void GraphTask::drop(const std::vector<int64_t>& sends) {
     run(std::move(task), /*count=*/true);
   }
   run(NodeTask(task_, nullptr, InputBuffer(0)), /*count=*/false);
+}
+
+std::vector<Node*> GraphTask::nodesOf(const std::vector<int64_t>& sends) const {
+  std::vector<Node*> nodes;
+  for (const int64_t send : sends) {
+    nodes.push_back(sends_.at(send).get());
+  }
+  return nodes;
 }
 
 // Takes the edges of functions that get no gradients out of the counts of what their children wait for. A child that

@@ -46,6 +46,7 @@ class GraphTask final : public RootGraph {
   void evaluateRoots() override;
   void evaluate(int64_t send, const Attach& attach) override;
   void drop(const std::vector<int64_t>& sends) override;
+  void leaveOut(const std::vector<int64_t>& sends) override;
   bool busy() const override;
   void stop() override;
   std::optional<std::string> error() const override;
@@ -64,6 +65,7 @@ class GraphTask final : public RootGraph {
 
   void makeTask(bool retainGraph, const RootEdges& roots);
   void run(torch::autograd::NodeTask task, bool count);
+  std::vector<torch::autograd::Node*> nodesOf(const std::vector<int64_t>& sends) const;
   std::vector<torch::autograd::NodeTask> removeDead(std::vector<Node*> dead);
   void noteError(const std::exception_ptr& error, const std::string& function) EXCLUDES(mutex_);
 

@@ -50,6 +50,9 @@ class LocalGraph {
   /// These send functions get no gradients in this pass: evaluates what waited for nothing else, and on as above.
   /// Thread-safe.
   virtual void drop(const std::vector<int64_t>& sends) = 0;
+  /// The same before anything is evaluated, so that nothing can be ready: evaluates nothing, and may be called under a
+  /// lock. Not beside any other call.
+  virtual void leaveOut(const std::vector<int64_t>& sends) = 0;
 
   /// Are functions being evaluated on threads other than those that called evaluate()? Thread-safe.
   virtual bool busy() const = 0;

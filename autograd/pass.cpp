@@ -1,5 +1,7 @@
 #include "autograd/pass.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -112,7 +114,7 @@ void Pass::resume(const std::set<int64_t>& reached, Reply reply) {
   if (reply) { // gradients from a worker that was resumed earlier have come before this
     reply({}, {});
   }
-  expectOnly(reached);
+  dropAllBut(reached);
   evaluated();
 }
 
@@ -121,26 +123,29 @@ void Pass::resumeRoot(const std::set<int64_t>& reached) {
     MutexLock lock(mutex_);
     ++active_;
   }
-  expectOnly(reached);
+  dropAllBut(reached);
   evaluated();
 }
 
 void Pass::expectOnly(const std::set<int64_t>& reached) {
-  std::vector<int64_t> dropped;
-  {
-    MutexLock lock(mutex_);
-    for (auto send = waiting_.begin(); send != waiting_.end();) {
-      if (reached.count(*send) == 0) {
-        dropped.push_back(*send);
-        send = waiting_.erase(send);
-      } else {
-        ++send;
-      }
-    }
+  if (const auto unreached = takeUnreached(reached); !unreached.empty()) {
+    graph_->leaveOut(unreached);
   }
-  if (!dropped.empty()) {
-    graph_->drop(dropped);
+}
+
+void Pass::dropAllBut(const std::set<int64_t>& reached) {
+  if (const auto unreached = takeUnreached(reached); !unreached.empty()) {
+    graph_->drop(unreached);
   }
+}
+
+std::vector<int64_t> Pass::takeUnreached(const std::set<int64_t>& reached) {
+  std::vector<int64_t> unreached;
+  MutexLock lock(mutex_);
+  std::set_difference(
+      waiting_.begin(), waiting_.end(), reached.begin(), reached.end(), std::back_inserter(unreached));
+  std::erase_if(waiting_, [&](int64_t send) { return reached.count(send) == 0; });
+  return unreached;
 }
 
 // ---- what it waits for --------------------------------------------------------------------------

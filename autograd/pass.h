@@ -75,6 +75,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void finish() EXCLUDES(mutex_);
 
  private:
+  void dropAllBut(const std::set<int64_t>& reached) EXCLUDES(mutex_);
+  std::vector<int64_t> takeUnreached(const std::set<int64_t>& reached) EXCLUDES(mutex_);
   void evaluated() EXCLUDES(mutex_);
   void fail(const Error& error) EXCLUDES(mutex_);
   void settle() EXCLUDES(mutex_);

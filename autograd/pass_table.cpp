@@ -109,7 +109,6 @@ PassTable::Root PassTable::openRoot(int64_t context, const PassTerms& terms, con
 std::shared_ptr<Pass> PassTable::joined(const GradientsHead& head) {
   const ContextPtr entry = findOrAdd(head.pass.context);
   std::shared_ptr<Pass> stale;
-  std::shared_ptr<Pass> pass;
   {
     MutexLock lock(entry->mutex);
     if (hasEnded(*entry, head.pass)) {

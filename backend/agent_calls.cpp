@@ -163,8 +163,8 @@ void Agent::sendFailed(uint64_t callId, const Error& error) {
   }
 }
 
-// Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that
-// no callback runs.
+// Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that no
+// callback runs but that of watchCreation, which only marks an RRef.
 void Agent::failUnseen(const OwnCall& call, uint64_t callId, const Error& error) {
   if (!calls_->withdraw(callId)) {
     return; // it has ended meanwhile in another way

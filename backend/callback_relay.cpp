@@ -4,21 +4,30 @@
 #include <utility>
 
 #include "backend/thread_role.h"
+#include "backend/transport/guarded.h"
 
 namespace torchwire {
 
+namespace {
+
+// An exception must not reach TensorPipe, which would never run its context again.
+void deliver(Task& delivery) {
+  const DeliverScope scope;
+  guarded("a link's callback", delivery);
+  delivery = Task(); // within the scope
+}
+
+} // namespace
+
 void CallbackRelay::run(Task delivery) {
   if (!isSending()) {
-    const DeliverScope scope;
-    delivery();
-    delivery = Task(); // within the scope
+    deliver(delivery);
     return;
   }
   const auto self = shared_from_this(); // the task may be over, and the last of its link's, before post() returns
   ++waiting_;
   loop_->post([self, delivery = std::move(delivery)]() mutable {
-    delivery();
-    delivery = Task();
+    deliver(delivery);
     --self->waiting_; // after what it may have handed to the loop in turn
   });
 }

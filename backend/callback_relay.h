@@ -11,7 +11,8 @@ namespace torchwire {
 
 /// TensorPipe owns no thread: whoever calls into it runs, before it returns, all that is due in its context, the
 /// callbacks of other pipes included. So a callback may come on a thread that is in the midst of a send, under any
-/// lock and with the GIL held. Such a one is handed to the transports' loop; one that comes on a loop runs at once.
+/// lock and with the GIL held. Such a one is handed to the transports' loop; one that comes on a loop runs at once. What
+/// it throws is logged.
 /// Held by shared_ptr. Thread-safe.
 class CallbackRelay : public std::enable_shared_from_this<CallbackRelay> {
  public:

@@ -131,13 +131,17 @@ c10::intrusive_ptr<JitFuture> Dispatcher::runOnceConfirmed(
   confirmed.addCallback([this, caller, command = std::move(command), type, response](JitFuture&) {
     Task rest([this, caller, command, type, response] {
       const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()}; // as in Server::run
-      runProfiledByServer(caller, *command, type)->addCallback([response](JitFuture& done) {
-        if (done.hasError()) {
-          response->setError(done.exception_ptr());
-        } else {
-          complete(*response, done.value().toCustomClass<Message>());
-        }
-      });
+      try {
+        runProfiledByServer(caller, *command, type)->addCallback([response](JitFuture& done) {
+          if (done.hasError()) {
+            response->setError(done.exception_ptr());
+          } else {
+            complete(*response, done.value().toCustomClass<Message>());
+          }
+        });
+      } catch (const std::exception&) { // of the profiler's
+        response->setErrorIfNeeded(std::current_exception());
+      }
     });
     if (!runFunctions_(std::move(rest))) {
       rest(); // the agent shuts down: the answer is dropped, but the function has been promised a run

@@ -1,6 +1,6 @@
 // The narrow interface between the protocol and whatever carries frames.
 //
-// Three implementations: a TensorPipe pipe (tensorpipe_link.h), one in memory (tests) and one that
+// Implementations: a TensorPipe pipe (tensorpipe_link.h), one to oneself (self_link.h), one in memory (tests) and one that
 // fails on a seeded plan (tests and the fault-injection build).
 #pragma once
 
@@ -18,7 +18,8 @@ namespace torchwire {
 /// A two-way, ordered, reliable stream of frames to one peer.
 ///
 /// Every callback is called exactly once, on any thread, possibly before the call that took it
-/// returns: callers hold no lock of their own. After an error all later operations fail too, except
+/// returns: callers hold no lock of their own. A callback neither blocks, nor takes the GIL, completes a future or drops
+/// what Python may own: the thread may be in the midst of a send (docs/threads.md). After an error all later operations fail too, except
 /// after a receive with badFrame: the link may still be whole, for what is left to say on it.
 /// Thread-safe.
 class Link {

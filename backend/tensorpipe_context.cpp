@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 #include "backend/address.h"
 #include "backend/annotations.h"
@@ -150,8 +151,11 @@ void TensorPipeContext::onAccepted(
     }
     return;
   }
-  if (const auto same = listener.lock()) {
-    acceptNext(same);
+  {
+    const SendScope scope; // this pointer may be the last
+    if (const auto same = listener.lock()) {
+      acceptNext(same);
+    }
   }
   guarded("a link that was accepted", [&] { accepted_(makeTensorPipeLink(std::move(pipe), relay_)); });
 }
@@ -170,10 +174,15 @@ void TensorPipeContext::listenAgain(int attempt) {
     log(LogLevel::error, "can no longer listen on " + bound_ + ": " + *reason);
     return;
   }
-  std::shared_ptr<tp::Listener> listener = openListener(bound_);
+  const std::shared_ptr<tp::Listener> listener = openListener(bound_);
+  std::shared_ptr<tp::Listener> former;
   {
     MutexLock lock(mutex_);
-    listener_ = listener;
+    former = std::exchange(listener_, listener);
+  }
+  {
+    const SendScope scope;
+    former.reset();
   }
   acceptNext(listener);
 }

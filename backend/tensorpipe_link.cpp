@@ -26,7 +26,7 @@ Error fromTensorPipe(const tp::Error& error) {
 /// Runs `body`, turning what it throws into an error: an exception in a TensorPipe callback would end
 /// the process.
 template <typename Body>
-Error guarded(Body body) {
+Error errorOf(Body body) {
   try {
     body();
     return Error();
@@ -84,7 +84,7 @@ tp::Allocation allocate(const tp::Descriptor& descriptor, IncomingFrame& frame) 
 class TensorPipeLink final : public Link {
  public:
   TensorPipeLink(std::shared_ptr<tp::Pipe> pipe, std::shared_ptr<CallbackRelay> relay)
-      : end_(std::make_shared<End>(End{std::move(pipe), std::move(relay)})) {}
+      : end_(std::make_shared<End>(std::move(pipe), std::move(relay))) {}
   ~TensorPipeLink() override {
     end_->close();
   }
@@ -102,6 +102,12 @@ class TensorPipeLink final : public Link {
   struct End : std::enable_shared_from_this<End> {
     End(std::shared_ptr<tp::Pipe> p, std::shared_ptr<CallbackRelay> r)
         : pipe(std::move(p)), relay(std::move(r)) {}
+    ~End() {
+      const SendScope scope; // the end of a pipe is a call down into TensorPipe, too
+      pipe.reset();
+    }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
 
     void receive(std::shared_ptr<Received> received);
     void onDescriptor(
@@ -115,7 +121,7 @@ class TensorPipeLink final : public Link {
       pipe->close();
     }
 
-    const std::shared_ptr<tp::Pipe> pipe;
+    std::shared_ptr<tp::Pipe> pipe;
     const std::shared_ptr<CallbackRelay> relay;
   };
 
@@ -156,7 +162,7 @@ void TensorPipeLink::End::onDescriptor(
   }
   auto frame = std::make_shared<IncomingFrame>();
   tp::Allocation allocation;
-  if (const Error failed = guarded([&] { allocation = allocate(descriptor, *frame); })) {
+  if (const Error failed = errorOf([&] { allocation = allocate(descriptor, *frame); })) {
     close();
     handOn(*received, failed, {});
     return;
@@ -182,7 +188,7 @@ void TensorPipeLink::End::read(
 
 void TensorPipeLink::End::handOn(
     const Received& received, const Error& error, IncomingFrame frame) {
-  if (const Error thrown = guarded([&] { received(error, std::move(frame)); })) {
+  if (const Error thrown = errorOf([&] { received(error, std::move(frame)); })) {
     log(LogLevel::error, "closed a link because its handler threw: " + thrown.message());
     close();
   }

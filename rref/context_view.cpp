@@ -112,14 +112,14 @@ std::vector<c10::intrusive_ptr<rpc::OwnerRRef>> ownersInCreation(rpc::RRefContex
 }
 
 bool isInCreation(rpc::RRefContext& context, const rpc::OwnerRRef& owner) {
-  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  const ContextLock lock(context);
   return isKeptByItself(context, owner.rrefId());
 }
 
 c10::intrusive_ptr<rpc::RRef> userCreatedBy(
     rpc::RRefContext& context, const rpc::JitFuture& creation) {
   c10::intrusive_ptr<rpc::RRef> user;
-  const std::lock_guard lock(context.*pointerTo(RRefLock()));
+  const ContextLock lock(context);
   // libtorch gives the RRef its future before it enters it among these.
   forEachPendingUser(context, [&](const auto& /*fork*/, const auto& rref) {
     if (rref->getOwnerCreationFuture().get() == &creation) {

@@ -6,6 +6,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -63,11 +64,10 @@ struct Pipes {
 };
 
 // A listener lives as long as the pipes that it accepts are being set up.
-Pipes connect(Side& here, Side& there, tp::Listener& listener, const std::string& transport) {
+Pipes connect(Side& here, tp::Listener& listener, const std::string& transport) {
   std::promise<std::shared_ptr<tp::Pipe>> accepted;
   listener.accept([&](const tp::Error&, std::shared_ptr<tp::Pipe> pipe) { accepted.set_value(std::move(pipe)); });
   auto dialled = here.context.connect(listener.url(transport));
-  static_cast<void>(there);
   return {std::move(dialled), accepted.get_future().get()};
 }
 
@@ -118,7 +118,7 @@ struct PythonTensor {
 // A link that waits for a frame, and a peer that can send one.
 struct WarmLink {
   WarmLink(Side& here, Side& there, tp::Listener& listener, const std::string& transport) {
-    Pipes pipes = connect(here, there, listener, transport);
+    Pipes pipes = connect(here, listener, transport);
     link = here.link(std::move(pipes.here));
     peer = there.link(std::move(pipes.there));
     link->receive([this](const Error& error, IncomingFrame) { ledger.note("the first frame").add(error); });
@@ -143,7 +143,7 @@ TEST_CASE("a frame that comes in the midst of another thread's send waits for no
   WorkerPool completions(1, "completions");
   Side here(transport), there(transport);
   const auto listener = there.context.listen({transport + "://127.0.0.1"});
-  const auto unused = connect(here, there, *listener, transport).here;
+  const auto unused = connect(here, *listener, transport).here;
   WarmLink warm(here, there, *listener, transport);
 
   CallbackNote& completed = warm.ledger.note("the call");
@@ -190,7 +190,7 @@ TEST_CASE("what a frame keeps alive does not go in the midst of a send", "[tenso
   CallbackLedger ledger;
   Side here("wire_shm"), there("wire_shm");
   const auto listener = there.context.listen({"wire_shm://any"});
-  const Pipes pipes = connect(here, there, *listener, "wire_shm");
+  const Pipes pipes = connect(here, *listener, "wire_shm");
   const auto link = here.link(pipes.here);
 
   std::promise<std::thread::id> wentOn;
@@ -216,4 +216,15 @@ TEST_CASE("drain waits for what deliveries hand on in turn", "[tensorpipe_link]"
   }
   relay->drain();
   CHECK(delivered == 1);
+}
+
+TEST_CASE("what a delivery throws reaches neither TensorPipe nor who drains", "[tensorpipe_link]") {
+  const auto relay = std::make_shared<CallbackRelay>(Loop::start("relay"));
+  const auto thrower = [] { throw std::runtime_error("thrown on purpose"); };
+  relay->run(thrower);
+  {
+    const SendScope scope;
+    relay->run(thrower);
+  }
+  relay->drain();
 }
