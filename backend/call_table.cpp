@@ -44,31 +44,27 @@ bool CallTable::answer(uint64_t id, WorkerId from, IncomingFrame response) {
   return true;
 }
 
-bool CallTable::fail(uint64_t id, const Error& error) {
-  Completion completion;
-  {
-    MutexLock lock(mutex_);
-    const auto it = calls_.find(id);
-    if (it == calls_.end()) {
-      return false;
-    }
-    completion = std::move(it->second.completion);
-    calls_.erase(it);
-  }
-  completion({error, {}});
-  return true;
-}
-
-bool CallTable::withdraw(uint64_t id) {
-  Completion completion; // goes unlocked
+CallTable::Completion CallTable::take(uint64_t id) {
   MutexLock lock(mutex_);
   const auto it = calls_.find(id);
   if (it == calls_.end()) {
-    return false;
+    return {};
   }
-  completion = std::move(it->second.completion);
+  Completion completion = std::move(it->second.completion);
   calls_.erase(it);
-  return true;
+  return completion;
+}
+
+bool CallTable::fail(uint64_t id, const Error& error) {
+  Completion completion = take(id);
+  if (completion) {
+    completion({error, {}});
+  }
+  return static_cast<bool>(completion);
+}
+
+bool CallTable::withdraw(uint64_t id) {
+  return static_cast<bool>(take(id));
 }
 
 template <typename Predicate>

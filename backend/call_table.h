@@ -66,6 +66,8 @@ class CallTable {
     }
   };
 
+  /// The completion of a call, which is out of the table then; empty if there is no such call.
+  Completion take(uint64_t id) EXCLUDES(mutex_);
   template <typename Predicate>
   void failWhere(Predicate matches, const Error& error) EXCLUDES(mutex_);
   void addDeadline(Deadline deadline) REQUIRES(mutex_);
