@@ -65,10 +65,10 @@ struct Pipes {
 
 // A listener lives as long as the pipes that it accepts are being set up.
 Pipes connect(Side& here, tp::Listener& listener, const std::string& transport) {
-  std::promise<std::shared_ptr<tp::Pipe>> accepted;
-  listener.accept([&](const tp::Error&, std::shared_ptr<tp::Pipe> pipe) { accepted.set_value(std::move(pipe)); });
+  const auto accepted = std::make_shared<std::promise<std::shared_ptr<tp::Pipe>>>();
+  listener.accept([accepted](const tp::Error&, std::shared_ptr<tp::Pipe> pipe) { accepted->set_value(std::move(pipe)); });
   auto dialled = here.context.connect(listener.url(transport));
-  return {std::move(dialled), accepted.get_future().get()};
+  return {std::move(dialled), accepted->get_future().get()};
 }
 
 OutgoingFrame frameOf(const std::string& text) {
@@ -188,12 +188,12 @@ TEST_CASE("a frame that comes in the midst of another thread's send waits for no
 
 TEST_CASE("what a frame keeps alive does not go in the midst of a send", "[tensorpipe_link]") {
   CallbackLedger ledger;
+  std::promise<std::thread::id> wentOn; // outlives the loops
   Side here("wire_shm"), there("wire_shm");
   const auto listener = there.context.listen({"wire_shm://any"});
   const Pipes pipes = connect(here, *listener, "wire_shm");
   const auto link = here.link(pipes.here);
 
-  std::promise<std::thread::id> wentOn;
   OutgoingFrame frame = frameOf("kept");
   frame.owner = std::shared_ptr<void>(nullptr, [&](void*) { wentOn.set_value(std::this_thread::get_id()); });
   pipes.here->close(); // so that TensorPipe calls back at once
