@@ -76,14 +76,11 @@ std::vector<OwnerView> ownersOf(rpc::RRefContext& context) {
   return views;
 }
 
-std::optional<OwnerView> ownerWith(rpc::RRefContext& context, const GlobalId& id) {
+bool awaitsValue(rpc::RRefContext& context, const rpc::RRefId& id) {
   const ContextLock lock(context);
   const auto& owners = context.*pointerTo(RRefOwners());
-  const auto found = owners.find(toTorchId(id));
-  if (found == owners.end()) {
-    return std::nullopt;
-  }
-  return viewOf(found->second, context.*pointerTo(RRefForks()));
+  const auto found = owners.find(id);
+  return found != owners.end() && !static_cast<const rpc::OwnerRRef&>(*found->second).hasValue();
 }
 
 namespace {

@@ -3,7 +3,6 @@
 
 #include <torch/csrc/distributed/rpc/rref_context.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,9 +40,9 @@ struct ContextCounts {
 
 /// The RRefs that this worker owns: those that others have forks of, and those being created.
 std::vector<OwnerView> ownersOf(torch::distributed::rpc::RRefContext& context);
-/// One of them.
-std::optional<OwnerView> ownerWith(
-    torch::distributed::rpc::RRefContext& context, const GlobalId& id);
+/// Whether one of them has neither a value nor an error yet.
+bool awaitsValue(
+    torch::distributed::rpc::RRefContext& context, const torch::distributed::rpc::RRefId& id);
 /// Those that a call of this worker to itself is creating, and that have no value yet.
 std::vector<c10::intrusive_ptr<torch::distributed::rpc::OwnerRRef>> ownersInCreation(
     torch::distributed::rpc::RRefContext& context);

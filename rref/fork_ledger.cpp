@@ -38,24 +38,13 @@ ForkLedger::Released ForkLedger::entered(const GlobalId& fork) {
   }
   const Creation& creation = found->second;
   table_.add(creation.rref, fork);
-  const Released early = unprotect(creation.rref); // nothing: the creator's fork keeps it
+  entered_.insert(creation.rref);
+  const Released early = unkeep(creation.rref); // nothing: the creator's fork keeps it
   if (creation.deleted) {
     return table_.remove(creation.rref, fork);
   }
   holders_.emplace(fork, Entry{creation.rref, creation.holder});
   return nullptr;
-}
-
-// The RRef's own id stands for the fork that keeps it, as it does in libtorch for a worker's call to itself.
-void ForkLedger::protect(const GlobalId& rref, const std::function<bool()>& early) {
-  MutexLock lock(mutex_);
-  if (early() && protected_.insert(rref).second) {
-    table_.add(rref, rref);
-  }
-}
-
-ForkLedger::Released ForkLedger::unprotect(const GlobalId& rref) {
-  return protected_.erase(rref) == 0 ? nullptr : table_.remove(rref, rref);
 }
 
 void ForkLedger::finished(const GlobalId& fork) {
@@ -67,7 +56,8 @@ void ForkLedger::finished(const GlobalId& fork) {
     if (found == creations_.end()) {
       return;
     }
-    early = unprotect(found->second.rref);
+    entered_.erase(found->second.rref);
+    early = unkeep(found->second.rref);
     waiting.swap(found->second.waiting);
     found->second.finished = true;
     const bool onItself = found->second.rref == fork; // libtorch ends it without a message
@@ -105,7 +95,24 @@ ForkLedger::Released ForkLedger::remove(const GlobalId& rref, const GlobalId& fo
   }
   remember(fork, created);
   holders_.erase(fork);
+  keep(rref); // this may come between libtorch's entry of an early RRef and keepUntilEntered()
   return table_.remove(rref, fork);
+}
+
+void ForkLedger::keepUntilEntered(const GlobalId& rref) {
+  MutexLock lock(mutex_);
+  keep(rref);
+}
+
+// The RRef's own id stands for the fork that keeps it, as it does in libtorch for a worker's call to itself.
+void ForkLedger::keep(const GlobalId& rref) {
+  if (!entered_.contains(rref) && table_.awaitsValue(rref) && kept_.insert(rref).second) {
+    table_.add(rref, rref);
+  }
+}
+
+ForkLedger::Released ForkLedger::unkeep(const GlobalId& rref) {
+  return kept_.erase(rref) == 0 ? nullptr : table_.remove(rref, rref);
 }
 
 // ---- memory -------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ class ForkTable {
   virtual void add(const GlobalId& rref, const GlobalId& fork) = 0;
   /// Does nothing for a fork that is not there. The RRef's last fork takes the RRef along.
   virtual Released remove(const GlobalId& rref, const GlobalId& fork) = 0;
+  /// Whether an RRef that another worker creates is in the books, with neither a value nor an error yet.
+  virtual bool awaitsValue(const GlobalId& rref) = 0;
 };
 
 /// Makes the messages about RRefs idempotent and their order indifferent. A sender repeats a message whose
@@ -60,10 +62,10 @@ class ForkLedger {
   /// The RRef's value or error is known, or it has none.
   void finished(const GlobalId& fork) EXCLUDES(mutex_);
 
-  /// Keeps an RRef that has come in somebody's arguments before its creation, until that has entered it. Otherwise the
-  /// last of its early users would take it along, and the creation make another one that nobody waits for.
-  /// `early` is asked whether it is still so.
-  void protect(const GlobalId& rref, const std::function<bool()>& early) EXCLUDES(mutex_);
+  /// Keeps an RRef that has come in somebody's arguments before its creation, and may be waited for, until that has
+  /// entered it. Otherwise it would go with its last early user, and the creation make another one that nobody waits
+  /// for. Does nothing for others.
+  void keepUntilEntered(const GlobalId& rref) EXCLUDES(mutex_);
 
   /// A user that got the RRef from another user has told of itself.
   void add(const GlobalId& rref, const GlobalId& fork, WorkerId holder) EXCLUDES(mutex_);
@@ -99,7 +101,8 @@ class ForkLedger {
 
   void remember(const GlobalId& fork, bool created) REQUIRES(mutex_);
   void forgetOld() REQUIRES(mutex_);
-  Released unprotect(const GlobalId& rref) REQUIRES(mutex_);
+  void keep(const GlobalId& rref) REQUIRES(mutex_);
+  Released unkeep(const GlobalId& rref) REQUIRES(mutex_);
 
   ForkTable& table_;
   const std::function<Clock::time_point()> now_;
@@ -108,7 +111,9 @@ class ForkLedger {
   std::unordered_map<GlobalId, Entry, GlobalIdHash> holders_ GUARDED_BY(mutex_); // by fork
   std::unordered_map<GlobalId, Deleted, GlobalIdHash> deleted_ GUARDED_BY(mutex_); // by fork
   std::deque<GlobalId> oldestDeleted_ GUARDED_BY(mutex_);
-  std::unordered_set<GlobalId, GlobalIdHash> protected_ GUARDED_BY(mutex_); // by RRef
+  // RRefs, while their function runs or has yet to come:
+  std::unordered_set<GlobalId, GlobalIdHash> entered_ GUARDED_BY(mutex_);
+  std::unordered_set<GlobalId, GlobalIdHash> kept_ GUARDED_BY(mutex_);
 };
 
 } // namespace torchwire

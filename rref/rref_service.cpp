@@ -68,10 +68,15 @@ ForkTable::Released LibtorchForks::remove(const GlobalId& rref, const GlobalId& 
   return owner ? std::make_shared<c10::intrusive_ptr<rpc::RRef>>(std::move(owner)) : nullptr;
 }
 
+bool LibtorchForks::awaitsValue(const GlobalId& rref) {
+  return rref.createdOn != context().getWorkerId() &&
+      torchwire::awaitsValue(context(), toTorchId(rref));
+}
+
 // ---- handlers -----------------------------------------------------------------------------------
 
 void RRefService::serve(Dispatcher& dispatcher) {
-  dispatcher.whenOwnerUnpickled([self = shared_from_this()] { self->protectEarlyOwners(); });
+  dispatcher.whenOwnerUnpickled([self = shared_from_this()] { self->keepEarlyOwners(); });
   serveCreation(dispatcher);
   serveFetches(dispatcher);
   serveForks(dispatcher);
@@ -200,16 +205,10 @@ void RRefService::runCreation(const RRefId& rref, const ForkId& fork, const RunF
 
 // libtorch makes an owner when an RRef of this worker's comes in somebody's arguments and its creation has not: that was
 // slower, or its function still runs.
-void RRefService::protectEarlyOwners() {
-  const auto early = [](const OwnerView& owner) {
-    return owner.forks.empty() && !owner.hasValue && owner.id.createdOn != context().getWorkerId();
-  };
+void RRefService::keepEarlyOwners() {
   for (const OwnerView& owner : ownersOf(context())) {
-    if (early(owner)) {
-      ledger_.protect(owner.id, [&] {
-        const auto now = ownerWith(context(), owner.id);
-        return now.has_value() && early(*now);
-      });
+    if (!owner.hasValue) {
+      ledger_.keepUntilEntered(owner.id);
     }
   }
 }

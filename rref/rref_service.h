@@ -19,6 +19,7 @@ class LibtorchForks final : public ForkTable {
  public:
   void add(const GlobalId& rref, const GlobalId& fork) override;
   Released remove(const GlobalId& rref, const GlobalId& fork) override;
+  bool awaitsValue(const GlobalId& rref) override;
 };
 
 /// Serves the messages about RRefs: libtorch's RRefContext keeps the RRefs, the ledger decides what a
@@ -71,7 +72,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
 
   Future create(WorkerId caller, const RRefId& rref, const ForkId& fork, const RunFunction& run);
   void runCreation(const RRefId& rref, const ForkId& fork, const RunFunction& run);
-  void protectEarlyOwners();
+  void keepEarlyOwners();
   void sweepNotes();
 
   const Dispatcher& dispatcher_;

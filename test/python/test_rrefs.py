@@ -144,12 +144,22 @@ def share_here_and_fetch(rref):
     return rref.to_here()
 
 
+def fetch_here(rref):
+    """Runs on the owner, to which somebody has given its own RRef."""
+    RUNS.append("fetching")
+    return rref.to_here()
+
+
 def touch(rref):
     return rref.is_owner()
 
 
-def have_the_owner_fetch(name):
-    return rpc.rpc_sync(HELD[name].owner(), share_here_and_fetch, (HELD[name],))
+def have_the_owner(function, name):
+    return rpc.rpc_sync(HELD[name].owner(), function, (HELD[name],))
+
+
+def deletes_are_acknowledged():
+    return _rref_context_get_debug_info()["num_pending_futures"] == "0"
 
 
 def open_gate():
@@ -213,7 +223,7 @@ def create_impatiently(to):
     wait_until(lambda: counts()["pending_users"] == 0)
     del rref
     gc.collect()
-    wait_until(lambda: _rref_context_get_debug_info()["num_pending_futures"] == "0")
+    wait_until(deletes_are_acknowledged)
 
 
 @pytest.fixture
@@ -338,8 +348,20 @@ class TestSharing:
     def test_an_owner_that_shares_with_itself_what_is_still_being_made_gets_the_value(self, quartet):
         quartet[1].run(forget_runs)
         quartet[0].run(create, "it", "worker1", wait_at_gate)
-        pending = quartet[0].start(have_the_owner_fetch, "it")
+        pending = quartet[0].start(have_the_owner, share_here_and_fetch, "it")
         wait_until(lambda: quartet[1].run(runs) == ["shared"])
+        quartet[1].run(open_gate)
+        assert pending.result() is True
+        quartet[1].run(close_gate)
+
+    def test_an_owner_gets_what_is_still_being_made_though_an_earlier_user_has_gone(self, quartet):
+        quartet[1].run(forget_runs)
+        quartet[0].run(create, "it", "worker1", wait_at_gate)
+        quartet[0].run(pass_on, "it", "worker2")
+        pending = quartet[0].start(have_the_owner, fetch_here, "it")
+        wait_until(lambda: quartet[1].run(runs) == ["fetching"])
+        quartet[2].run(drop, "it")
+        wait_until(lambda: quartet[2].run(deletes_are_acknowledged))
         quartet[1].run(open_gate)
         assert pending.result() is True
         quartet[1].run(close_gate)

@@ -25,12 +25,16 @@ class Table final : public ForkTable {
     forks.erase(found);
     return std::make_shared<int>();
   }
+  bool awaitsValue(const GlobalId& rref) override {
+    return awaiting.contains(rref);
+  }
   bool has(const GlobalId& fork) const {
     const auto found = forks.find(kRRef);
     return found != forks.end() && found->second.contains(fork);
   }
 
   std::map<GlobalId, std::set<GlobalId>> forks;
+  std::set<GlobalId> awaiting;
 };
 
 struct Owner {
@@ -113,6 +117,54 @@ TEST_CASE("another's fork keeps the value that the creator has deleted early", "
   owner.ledger.finished(kCreators);
   CHECK(owner.table.has(kChilds));
   CHECK(owner.ledger.remove(kRRef, kChilds));
+}
+
+TEST_CASE("an RRef that is waited for before its creation is kept", "[fork_ledger]") {
+  Owner owner;
+  owner.table.awaiting.insert(kRRef);
+  SECTION("when nobody has a fork of it yet") {
+    owner.ledger.keepUntilEntered(kRRef);
+  }
+  SECTION("when another user goes") {
+    owner.ledger.add(kRRef, kChilds, 2);
+    owner.ledger.keepUntilEntered(kRRef);
+    CHECK_FALSE(owner.ledger.remove(kRRef, kChilds));
+  }
+  SECTION("when another user has just gone") {
+    owner.ledger.add(kRRef, kChilds, 2);
+    CHECK_FALSE(owner.ledger.remove(kRRef, kChilds));
+    owner.ledger.keepUntilEntered(kRRef);
+  }
+  CHECK(owner.table.forks.contains(kRRef));
+  CHECK(owner.begin());
+  owner.ledger.entered(kCreators);
+  CHECK(owner.table.forks.at(kRRef) == std::set<GlobalId>{kCreators});
+}
+
+TEST_CASE("what is kept for its creation goes in the end", "[fork_ledger]") {
+  Owner owner;
+  owner.table.awaiting.insert(kRRef);
+  owner.ledger.keepUntilEntered(kRRef);
+  CHECK(owner.begin());
+  SECTION("with its creator") {
+    owner.ledger.entered(kCreators);
+    owner.table.awaiting.clear();
+    owner.ledger.finished(kCreators);
+    CHECK(owner.ledger.remove(kRRef, kCreators));
+  }
+  SECTION("with its creator, though its value takes longer") {
+    owner.ledger.entered(kCreators);
+    CHECK(owner.ledger.remove(kRRef, kCreators));
+    owner.ledger.finished(kCreators);
+  }
+  SECTION("with its creation, if its creator has gone before") {
+    CHECK_FALSE(owner.ledger.remove(kRRef, kCreators));
+    CHECK(owner.ledger.entered(kCreators));
+  }
+  SECTION("with a creation that comes to nothing") {
+    owner.ledger.finished(kCreators);
+  }
+  CHECK(owner.table.forks.empty());
 }
 
 TEST_CASE("fork requests and deletes may come twice and in any order", "[fork_ledger]") {

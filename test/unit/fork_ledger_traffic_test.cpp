@@ -99,6 +99,9 @@ class Table final : public ForkTable {
     forks_.erase(found);
     return {this, [](Table* self) { ++self->released; }};
   }
+  bool awaitsValue(const GlobalId&) override {
+    return false;
+  }
   bool empty() const {
     const std::lock_guard lock(mutex_);
     return forks_.empty();
