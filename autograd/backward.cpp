@@ -2,7 +2,7 @@
 
 #include <torch/csrc/distributed/autograd/autograd.h>
 
-#include "backend/agent.h"
+#include "backend/agent/agent.h"
 
 namespace torchwire {
 

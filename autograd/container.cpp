@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "autograd/private_members.h"
-#include "backend/lock_rank.h"
-#include "backend/log.h"
-#include "backend/response.h"
+#include "backend/base/lock_rank.h"
+#include "backend/base/log.h"
+#include "backend/serve/response.h"
 
 namespace torchwire {
 namespace {
@@ -24,12 +24,12 @@ using autograd::DistAutogradContainer;
 // all others have been told by then.
 constexpr int kRetries = 5;
 
-ContextBook::Workers knownTo(const autograd::DistAutogradContext& context) {
+ContextRegistry::Workers knownTo(const autograd::DistAutogradContext& context) {
   const auto known = context.getKnownWorkerIds();
   return {known.begin(), known.end()};
 }
 
-std::optional<ContextBook::Taken> take(ContextId id) {
+std::optional<ContextRegistry::Taken> take(ContextId id) {
   auto& container = DistAutogradContainer::getInstance();
   autograd::ContextPtr context;
   for (auto& shard : container.*pointerTo(ContainerShards())) { // few, and hardly ever locked
@@ -43,9 +43,9 @@ std::optional<ContextBook::Taken> take(ContextId id) {
   if (context == nullptr) {
     return std::nullopt;
   }
-  ContextBook::Workers known = knownTo(*context);
+  ContextRegistry::Workers known = knownTo(*context);
   known.erase(container.getWorkerId()); // from calls to itself
-  return ContextBook::Taken{std::move(known), std::move(context)};
+  return ContextRegistry::Taken{std::move(known), std::move(context)};
 }
 
 std::vector<autograd::ContextPtr> allContexts() {
@@ -65,12 +65,12 @@ std::vector<autograd::ContextPtr> allContexts() {
 Container::Container(rpc::RpcAgent& agent, std::weak_ptr<Engine> engine)
     : agent_(agent),
       engine_(std::move(engine)),
-      book_(std::make_shared<ContextBook>(outside(), ContextBook::Limits())) {}
+      registry_(std::make_shared<ContextRegistry>(outside(), ContextRegistry::Limits())) {}
 
-ContextBook::Outside Container::outside() {
-  ContextBook::Outside outside;
+ContextRegistry::Outside Container::outside() {
+  ContextRegistry::Outside outside;
   outside.take = take;
-  outside.tell = [this](WorkerId worker, ContextId id, const ContextBook::Told& told) {
+  outside.tell = [this](WorkerId worker, ContextId id, const ContextRegistry::Told& told) {
     tell(worker, id, told);
   };
   outside.peers = [this] { return peers(); };
@@ -102,15 +102,15 @@ void Container::forgetEarlierGroup() {
 
 c10::intrusive_ptr<rpc::JitFuture> Container::during(
     ContextId id, const std::function<c10::intrusive_ptr<JitFuture>()>& serve) {
-  book_->callBegins(id);
+  registry_->callBegins(id);
   c10::intrusive_ptr<JitFuture> response;
   try {
     response = serve();
   } catch (...) {
-    book_->callEnds(id);
+    registry_->callEnds(id);
     throw;
   }
-  response->addCallback([book = book_, id](JitFuture&) { book->callEnds(id); });
+  response->addCallback([registry = registry_, id](JitFuture&) { registry->callEnds(id); });
   return response;
 }
 
@@ -130,20 +130,20 @@ void Container::release(ContextId id) {
   if (DistAutogradContainer::currentContextId() == id) {
     DistAutogradContainer::getInstance().clearCurrentContext();
   }
-  book_->release(id, std::nullopt, [] {});
+  registry_->release(id, std::nullopt, [] {});
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Container::serveRelease(
     WorkerId from, Dispatcher::RpcCommandBase& command) {
   const ContextId id = static_cast<autograd::CleanupAutogradContextReq&>(command).getContextId();
   auto response = c10::make_intrusive<JitFuture>(messageType());
-  book_->release(id, from, [response] {
+  registry_->release(id, from, [response] {
     complete(*response, autograd::CleanupAutogradContextResp().toMessage());
   });
   return response;
 }
 
-void Container::tell(WorkerId worker, ContextId id, const ContextBook::Told& told) {
+void Container::tell(WorkerId worker, ContextId id, const ContextRegistry::Told& told) {
   c10::intrusive_ptr<JitFuture> answer;
   try {
     const auto& to = agent_.getWorkerInfo(static_cast<rpc::worker_id_t>(worker));
@@ -182,8 +182,8 @@ void Container::tellAgain(WorkerId worker, ContextId id) {
   }
 }
 
-ContextBook::Workers Container::peers() const {
-  ContextBook::Workers others;
+ContextRegistry::Workers Container::peers() const {
+  ContextRegistry::Workers others;
   for (const auto& worker : agent_.getWorkerInfos()) {
     if (worker.id_ != agent_.getWorkerInfo().id_) {
       others.insert(worker.id_);
@@ -214,7 +214,7 @@ ContextStatus Container::statusOf(autograd::DistAutogradContext& context) const 
     const std::lock_guard<std::mutex> lock(context.*pointerTo(ContextLock()));
     status.gradients = (context.*pointerTo(ContextGradients())).size();
   }
-  status.book = book_->status(status.id);
+  status.registry = registry_->status(status.id);
   if (const auto engine = engine_.lock()) {
     status.backward = engine->describePass(status.id);
   }

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "autograd/context_book.h"
+#include "autograd/pass/context_registry.h"
 #include "autograd/engine.h"
-#include "backend/dispatcher.h"
+#include "backend/serve/dispatcher.h"
 
 namespace torchwire {
 
@@ -23,11 +23,11 @@ namespace torchwire {
 struct ContextStatus {
   ContextId id;
   WorkerId creator;
-  ContextBook::Workers known; // with whom this worker has exchanged calls in it
+  ContextRegistry::Workers known; // with whom this worker has exchanged calls in it
   size_t sendFunctions;
   size_t recvFunctions;
   size_t gradients;
-  std::optional<ContextBook::Status> book; // unset for one that no call of ours has opened
+  std::optional<ContextRegistry::Status> registry; // unset for one that no call of ours has opened
   std::optional<std::string> backward; // the pass that runs here
 };
 
@@ -55,12 +55,12 @@ class Container {
   /// The context that a message which is about to be sent is part of.
   static std::optional<ContextId> contextOf(const Message& request);
   void ownCallEnded(ContextId id, WorkerId callee) {
-    book_->ownCallEnded(id, callee);
+    registry_->ownCallEnded(id, callee);
   }
 
   /// The program has opened a context here.
   void opened(ContextId id) {
-    book_->opened(id);
+    registry_->opened(id);
   }
   /// Releases a context here and on all workers that it has reached, which is not waited for. Throws c10::Error when
   /// there is no such context here.
@@ -68,24 +68,24 @@ class Container {
 
   /// A peer has left the group for good, or a new one has come. They may be called on a loop; what they return may not.
   [[nodiscard]] std::function<void()> peerLeft(WorkerId peer) {
-    return book_->creatorLeft(peer);
+    return registry_->creatorLeft(peer);
   }
   [[nodiscard]] std::function<void()> peerJoined(WorkerId peer) {
-    return book_->creatorIsNew(peer);
+    return registry_->creatorIsNew(peer);
   }
 
   std::vector<ContextStatus> list() const;
 
  private:
-  ContextBook::Outside outside();
-  void tell(WorkerId worker, ContextId id, const ContextBook::Told& told);
+  ContextRegistry::Outside outside();
+  void tell(WorkerId worker, ContextId id, const ContextRegistry::Told& told);
   void tellAgain(WorkerId worker, ContextId id);
-  ContextBook::Workers peers() const;
+  ContextRegistry::Workers peers() const;
   ContextStatus statusOf(torch::distributed::autograd::DistAutogradContext& context) const;
 
   torch::distributed::rpc::RpcAgent& agent_;
   const std::weak_ptr<Engine> engine_;
-  const std::shared_ptr<ContextBook> book_;
+  const std::shared_ptr<ContextRegistry> registry_;
 };
 
 } // namespace torchwire

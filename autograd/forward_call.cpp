@@ -7,7 +7,7 @@
 #include <exception>
 #include <utility>
 
-#include "backend/response.h"
+#include "backend/serve/response.h"
 
 namespace torchwire {
 namespace {

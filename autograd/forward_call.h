@@ -1,7 +1,7 @@
 // The callee's side of a call that carries an autograd context.
 #pragma once
 
-#include "backend/dispatcher.h"
+#include "backend/serve/dispatcher.h"
 
 namespace torchwire {
 

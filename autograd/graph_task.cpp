@@ -10,7 +10,7 @@
 
 #include "autograd/private_members.h"
 #include "autograd/python_errors.h"
-#include "backend/lock_rank.h"
+#include "backend/base/lock_rank.h"
 
 namespace torchwire {
 namespace {

@@ -15,8 +15,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "autograd/local_graph.h"
-#include "backend/annotations.h"
+#include "autograd/pass/local_graph.h"
+#include "backend/base/annotations.h"
 
 namespace torchwire {
 

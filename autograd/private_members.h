@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/autograd/engine/dist_engine.h>
 #include <torch/csrc/distributed/autograd/functions/recvrpc_backward.h>
 
-#include "backend/private_member.h"
+#include "backend/base/private_member.h"
 
 namespace torchwire {
 

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "autograd/private_members.h"
-#include "autograd/root_pass.h"
-#include "backend/lock_rank.h"
-#include "backend/own_messages.h"
-#include "backend/response.h"
+#include "autograd/pass/root_pass.h"
+#include "backend/base/lock_rank.h"
+#include "backend/serve/own_messages.h"
+#include "backend/serve/response.h"
 
 namespace torchwire {
 namespace {
@@ -67,7 +67,7 @@ const std::vector<char>& bodyOf(const rpc::JitFuture& future) {
 
 } // namespace
 
-TorchEngine::TorchEngine(rpc::RpcAgent& agent, WorkerPool& pool, Timer& timer, bool smart)
+TorchEngine::TorchEngine(rpc::RpcAgent& agent, ThreadPool& pool, Timer& timer, bool smart)
     : agent_(agent),
       pool_(pool),
       timer_(timer),
@@ -114,7 +114,7 @@ std::optional<std::string> TorchEngine::describePass(int64_t contextId) {
   if (!pass) {
     return std::nullopt;
   }
-  return std::string(pass->terms().smart ? "smart" : "fast") + ", from " +
+  return std::string(pass->options().smart ? "smart" : "fast") + ", from " +
       describe(pass->id().root) + ", pass " + std::to_string(pass->id().number) + ", " +
       std::to_string(pass->waiting()) + " send functions wait";
 }
@@ -141,7 +141,7 @@ std::pair<TorchEngine::MessagePtr, std::shared_ptr<Pass>> TorchEngine::gradients
         std::to_string(metadata.autogradContextId) + " on " + describe(self()) +
         ": it has ended, or was not started by torch.distributed.autograd.backward");
   }
-  const GradientsHead head{pass->id(), pass->terms(), metadata.autogradMessageId};
+  const GradientsHead head{pass->id(), pass->options(), metadata.autogradMessageId};
   return {
       c10::make_intrusive<Message>(
           encode(head), std::vector<at::Tensor>(gradients->getGrads()), own_messages::kGradients),
@@ -226,9 +226,9 @@ bool TorchEngine::has(int64_t context) {
   }
 }
 
-std::unique_ptr<LocalGraph> TorchEngine::open(const PassId& pass, const PassTerms& terms) {
+std::unique_ptr<LocalGraph> TorchEngine::open(const PassId& pass, const PassOptions& options) {
   return std::make_unique<GraphTask>(
-      DistAutogradContainer::getInstance().retrieveContext(pass.context), pass, terms.retainGraph,
+      DistAutogradContainer::getInstance().retrieveContext(pass.context), pass, options.retainGraph,
       RootEdges(), agent_.getWorkerInfo());
 }
 

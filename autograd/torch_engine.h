@@ -13,11 +13,11 @@
 
 #include "autograd/engine.h"
 #include "autograd/graph_task.h"
-#include "autograd/local_graph.h"
-#include "autograd/pass_network.h"
-#include "autograd/pass_table.h"
-#include "backend/timer.h"
-#include "backend/worker_pool.h"
+#include "autograd/pass/local_graph.h"
+#include "autograd/pass/pass_network.h"
+#include "autograd/pass/pass_table.h"
+#include "backend/base/timer.h"
+#include "backend/base/thread_pool.h"
 
 namespace torchwire {
 
@@ -33,7 +33,7 @@ class TorchEngine final : public Engine, private GraphSource, private PassNetwor
   /// before any of them.
   /// Functions are evaluated on `pool` alone: libtorch marks a thread that has evaluated a GraphTask of a distributed
   /// pass, and takes every later backward on it for a nested one.
-  TorchEngine(torch::distributed::rpc::RpcAgent& agent, WorkerPool& pool, Timer& timer, bool smart);
+  TorchEngine(torch::distributed::rpc::RpcAgent& agent, ThreadPool& pool, Timer& timer, bool smart);
 
   void start(
       int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph,
@@ -64,7 +64,7 @@ class TorchEngine final : public Engine, private GraphSource, private PassNetwor
 
   // GraphSource
   bool has(int64_t context) override;
-  std::unique_ptr<LocalGraph> open(const PassId& pass, const PassTerms& terms) override;
+  std::unique_ptr<LocalGraph> open(const PassId& pass, const PassOptions& options) override;
   std::unique_ptr<GraphWalk> walk(int64_t context) override;
   std::vector<WorkerId> knownWorkers(int64_t context) override;
 
@@ -79,7 +79,7 @@ class TorchEngine final : public Engine, private GraphSource, private PassNetwor
   void soon(Task task) override;
 
   torch::distributed::rpc::RpcAgent& agent_;
-  WorkerPool& pool_;
+  ThreadPool& pool_;
   Timer& timer_;
   const bool smart_;
   const std::shared_ptr<PassTable> passes_;

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "backend/agent.h"
+#include "backend/agent/agent.h"
 
 namespace torchwire {
 

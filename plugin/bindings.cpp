@@ -6,9 +6,9 @@
 
 #include <pybind11/stl.h>
 
-#include "backend/agent.h"
-#include "backend/checksum_layer.h"
-#include "backend/transport_table.h"
+#include "backend/agent/agent.h"
+#include "backend/link/checksum_interceptor.h"
+#include "backend/tensorpipe/transport_table.h"
 #include "build_features.h"
 #include "plugin/autograd_bindings.h"
 #include "plugin/fault_bindings.h"
@@ -37,7 +37,7 @@ AgentOptions optionsFrom(const py::dict& dict) {
       static_cast<int64_t>(dict["keepalive_interval"].cast<double>() * 1000));
   options.backwardMode =
       dict["backward_mode"].cast<std::string>() == "fast" ? BackwardMode::fast : BackwardMode::smart;
-  options.layers = dict["layers"].cast<std::vector<std::shared_ptr<LinkLayer>>>();
+  options.layers = dict["layers"].cast<std::vector<std::shared_ptr<LinkInterceptor>>>();
   options.deviceMaps = py::len(dict["device_maps"]);
   options.devices = py::len(dict["devices"]);
   return options;
@@ -115,10 +115,10 @@ py::list peersOf(const Agent& agent) {
 
 /// Opaque to Python: what it is made of is given to the agent. Making one keeps the GIL.
 void bindLayers(py::module_& module) {
-  py::class_<LinkLayer, std::shared_ptr<LinkLayer>>(
-      module, "LinkLayer", "Something that stands around the links of a worker.");
-  py::class_<ChecksumLayer, LinkLayer, std::shared_ptr<ChecksumLayer>>(
-      module, "ChecksumLayer", "Frames carry a checksum, and damaged ones close their link.")
+  py::class_<LinkInterceptor, std::shared_ptr<LinkInterceptor>>(
+      module, "LinkInterceptor", "Something that stands around the links of a worker.");
+  py::class_<ChecksumInterceptor, LinkInterceptor, std::shared_ptr<ChecksumInterceptor>>(
+      module, "ChecksumInterceptor", "Frames carry a checksum, and damaged ones close their link.")
       .def(py::init<>());
 }
 

@@ -10,8 +10,8 @@
 #include <optional>
 #include <stdexcept>
 
-#include "backend/faults/fault_layer.h"
-#include "backend/own_messages.h"
+#include "backend/faults/fault_interceptor.h"
+#include "backend/serve/own_messages.h"
 
 namespace py = pybind11;
 
@@ -21,7 +21,7 @@ namespace {
 using faults::Action;
 using faults::Duration;
 using faults::Entry;
-using faults::FaultLayer;
+using faults::FaultInterceptor;
 using faults::FaultLog;
 using faults::Phase;
 using faults::Plan;
@@ -104,7 +104,7 @@ py::dict toDict(const Entry& entry) {
 }
 
 /// A layer with the log that it writes. Thread-safe.
-class LoggingFaultLayer final : public LinkLayer {
+class LoggingFaultLayer final : public LinkInterceptor {
  public:
   LoggingFaultLayer(const std::string& worker, const py::dict& plan, const std::string& logPath)
       : log_(std::make_shared<FaultLog>(logPath)), layer_(worker, planFrom(plan), log_) {}
@@ -112,18 +112,18 @@ class LoggingFaultLayer final : public LinkLayer {
   uint32_t linkOption() const override {
     return layer_.linkOption();
   }
-  std::unique_ptr<LinkContext> around(std::unique_ptr<LinkContext> links, Timer& timer) override {
-    return layer_.around(std::move(links), timer);
+  std::unique_ptr<LinkContext> wrap(std::unique_ptr<LinkContext> links, Timer& timer) override {
+    return layer_.wrap(std::move(links), timer);
   }
-  std::shared_ptr<Link> aroundSelf(std::shared_ptr<Link> link, Timer& timer) override {
-    return layer_.aroundSelf(std::move(link), timer);
+  std::shared_ptr<Link> wrapLoopback(std::shared_ptr<Link> link, Timer& timer) override {
+    return layer_.wrapLoopback(std::move(link), timer);
   }
-  std::shared_ptr<tensorpipe::channel::Context> aroundChannel(
+  std::shared_ptr<tensorpipe::channel::Context> wrapChannel(
       std::shared_ptr<tensorpipe::channel::Context> channel, Timer& timer) override {
-    return layer_.aroundChannel(std::move(channel), timer);
+    return layer_.wrapChannel(std::move(channel), timer);
   }
 
-  FaultLayer& layer() {
+  FaultInterceptor& layer() {
     return layer_;
   }
   const FaultLog& log() const {
@@ -132,7 +132,7 @@ class LoggingFaultLayer final : public LinkLayer {
 
  private:
   const std::shared_ptr<FaultLog> log_;
-  FaultLayer layer_;
+  FaultInterceptor layer_;
 };
 
 py::dict messageTypes() {
@@ -182,8 +182,8 @@ py::list logOf(const LoggingFaultLayer& self) {
 } // namespace
 
 void bindFaults(py::module_& module) {
-  py::class_<LoggingFaultLayer, LinkLayer, std::shared_ptr<LoggingFaultLayer>>(
-      module, "FaultLayer", "Injects faults on the links of a worker; see torchwire.testing.")
+  py::class_<LoggingFaultLayer, LinkInterceptor, std::shared_ptr<LoggingFaultLayer>>(
+      module, "FaultInterceptor", "Injects faults on the links of a worker; see torchwire.testing.")
       .def(
           py::init<const std::string&, const py::dict&, const std::string&>(),
           py::arg("worker"),

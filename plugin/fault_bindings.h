@@ -5,7 +5,7 @@
 
 namespace torchwire {
 
-/// After LinkLayer has been bound.
+/// After LinkInterceptor has been bound.
 void bindFaults(pybind11::module_& module);
 
 } // namespace torchwire

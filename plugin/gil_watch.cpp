@@ -8,9 +8,9 @@
 
 #include <Python.h>
 
-#include "backend/lock_rank.h"
-#include "backend/log.h"
-#include "backend/thread_role.h"
+#include "backend/base/lock_rank.h"
+#include "backend/base/log.h"
+#include "backend/base/thread_role.h"
 
 #if defined(__linux__) && defined(__x86_64__)
 

@@ -14,9 +14,9 @@
 
 #include <pybind11/stl.h>
 
-#include "backend/annotations.h"
-#include "backend/response.h"
-#include "backend/thread_role.h"
+#include "backend/base/annotations.h"
+#include "backend/serve/response.h"
+#include "backend/base/thread_role.h"
 #include "plugin/gil_watch.h"
 
 namespace py = pybind11;

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "backend/response.h"
+#include "backend/serve/response.h"
 #include "rref/context_view.h"
 
 namespace torchwire::rref {

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "autograd/engine.h"
-#include "backend/dispatcher.h"
+#include "backend/serve/dispatcher.h"
 
 namespace torchwire::rref {
 

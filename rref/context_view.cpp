@@ -4,7 +4,7 @@
 #include <sstream>
 #include <utility>
 
-#include "backend/lock_rank.h"
+#include "backend/base/lock_rank.h"
 #include "rref/private_members.h"
 
 namespace torchwire {

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "backend/bytes.h"
-#include "backend/own_messages.h"
-#include "backend/response.h"
+#include "backend/base/bytes.h"
+#include "backend/serve/own_messages.h"
+#include "backend/serve/response.h"
 
 namespace torchwire {
 namespace {

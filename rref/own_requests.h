@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "rref/global_id.h"
+#include "rref/ledger/global_id.h"
 
 namespace torchwire {
 

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "backend/private_member.h"
+#include "backend/base/private_member.h"
 
 namespace torchwire {
 namespace libtorch {

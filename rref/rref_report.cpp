@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "backend/log.h"
+#include "backend/base/log.h"
 #include "rref/context_view.h"
 #include "rref/own_requests.h"
 
@@ -77,8 +77,8 @@ std::vector<GlobalId> forksWithout(const HolderNames& names, const std::vector<O
 }
 
 /// Fills in what the notes say of an RRef, which they begin to watch now if they did not know it.
-void addNotes(RRefNotes& notes, const GlobalId& id, RRefStatus& status) {
-  const auto now = RRefNotes::Clock::now();
+void addNotes(RRefMetadata& notes, const GlobalId& id, RRefStatus& status) {
+  const auto now = RRefMetadata::Clock::now();
   const auto since = notes.see(id, now);
   const auto note = notes.find(id);
   status.ageSeconds = std::chrono::duration<double>(now - since).count();

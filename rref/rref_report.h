@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "rref/global_id.h"
+#include "rref/ledger/global_id.h"
 #include "rref/rref_service.h"
 
 namespace torchwire {

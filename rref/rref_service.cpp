@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "backend/log.h"
-#include "backend/own_messages.h"
-#include "backend/python_value.h"
-#include "backend/response.h"
+#include "backend/base/log.h"
+#include "backend/serve/own_messages.h"
+#include "backend/serve/python_value.h"
+#include "backend/serve/response.h"
 #include "rref/context_view.h"
 #include "rref/failed_creation.h"
 #include "rref/own_requests.h"
@@ -268,7 +268,7 @@ void RRefService::sweepNotes() {
   if (!notes_.wantsSweep()) {
     return;
   }
-  RRefNotes::Ids alive;
+  RRefMetadata::Ids alive;
   for (const OwnerView& owner : ownersOf(context())) {
     alive.insert(owner.id);
   }

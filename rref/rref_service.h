@@ -8,9 +8,9 @@
 #include <memory>
 #include <string>
 
-#include "backend/dispatcher.h"
-#include "rref/fork_ledger.h"
-#include "rref/rref_notes.h"
+#include "backend/serve/dispatcher.h"
+#include "rref/ledger/fork_ledger.h"
+#include "rref/ledger/rref_metadata.h"
 
 namespace torchwire {
 
@@ -57,7 +57,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   const ForkLedger& ledger() const {
     return ledger_;
   }
-  RRefNotes& notes() {
+  RRefMetadata& notes() {
     return notes_;
   }
 
@@ -78,7 +78,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   const Dispatcher& dispatcher_;
   LibtorchForks forks_;
   ForkLedger ledger_;
-  RRefNotes notes_;
+  RRefMetadata notes_;
 };
 
 } // namespace torchwire

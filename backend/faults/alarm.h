@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "backend/timer.h"
+#include "backend/base/timer.h"
 
 namespace torchwire::faults {
 
@@ -33,8 +33,8 @@ inline void setAlarm(Timer& timer, double seconds, std::function<void(bool inTim
     std::function<void(bool)> then_;
   };
 
-  constexpr double kLongest = 1e8; // three years, which a time point can still be moved by
-  const std::chrono::duration<double> delay(std::clamp(seconds, 0.0, kLongest));
+  constexpr double kMax = 1e8; // three years, which a time point can still be moved by
+  const std::chrono::duration<double> delay(std::clamp(seconds, 0.0, kMax));
   timer.after(
       std::chrono::duration_cast<Timer::Clock::duration>(delay),
       [alarm = std::make_unique<Alarm>(std::move(then))] { alarm->ring(true); });

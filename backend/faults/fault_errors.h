@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "backend/error.h"
+#include "backend/base/error.h"
 #include "backend/faults/fault_log.h"
 
 namespace torchwire::faults {

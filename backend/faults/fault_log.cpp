@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "backend/log.h"
+#include "backend/base/log.h"
 
 namespace torchwire::faults {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/annotations.h"
+#include "backend/base/annotations.h"
 #include "backend/faults/plan.h"
 
 namespace torchwire::faults {
@@ -19,7 +19,7 @@ struct Entry {
   std::string rule;
   Action action{};
   Phase phase{};
-  std::string from, to; // caller and callee; connect: dialler and accepter
+  std::string from, to; // caller and callee; connect: dialer and accepter
   uint32_t message = 0; // type of the request; connect: 0
   uint64_t callId = 0; // as drawn by the caller; connect: 0
   uint64_t occurrence = 0; // in its stream

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "backend/annotations.h"
-#include "backend/faults/fault_layer.h"
+#include "backend/base/annotations.h"
+#include "backend/faults/fault_interceptor.h"
 #include "backend/faults/injector.h"
 #include "backend/faults/mid_tensor.h"
 
@@ -66,7 +66,7 @@ class FaultyChannel final : public Channel, public std::enable_shared_from_this<
 
   void sendWaiting() EXCLUDES(mutex_);
   void sendWhole(Send send) EXCLUDES(mutex_);
-  void sendFirstHalf(Send send, MidTensor::Strike strike) EXCLUDES(mutex_);
+  void sendFirstHalf(Send send, MidTensor::Inject inject) EXCLUDES(mutex_);
   void sendRest() EXCLUDES(mutex_);
 
   const std::shared_ptr<Channel> inner_;
@@ -108,8 +108,8 @@ void FaultyChannel::sendWhole(Send send) {
   const auto& [buffer, length] = send.piece;
   if (!canBeHalved(buffer, length)) {
     inner_->send(buffer, length, std::move(send.callback));
-  } else if (auto strike = midTensor_->take(buffer.unwrap<tp::CpuBuffer>().ptr)) {
-    sendFirstHalf(std::move(send), std::move(strike));
+  } else if (auto inject = midTensor_->take(buffer.unwrap<tp::CpuBuffer>().ptr)) {
+    sendFirstHalf(std::move(send), std::move(inject));
   } else {
     auto [first, second] = halves(buffer, length);
     inner_->send(first.buffer, first.length, [](const tp::Error&) {}); // the second half fails too
@@ -117,7 +117,7 @@ void FaultyChannel::sendWhole(Send send) {
   }
 }
 
-void FaultyChannel::sendFirstHalf(Send send, MidTensor::Strike strike) {
+void FaultyChannel::sendFirstHalf(Send send, MidTensor::Inject inject) {
   auto [first, second] = halves(send.piece.buffer, send.piece.length);
   {
     MutexLock lock(mutex_);
@@ -126,11 +126,11 @@ void FaultyChannel::sendFirstHalf(Send send, MidTensor::Strike strike) {
   }
   inner_->send(
       first.buffer, first.length,
-      [self = shared_from_this(), strike = std::move(strike)](const tp::Error& error) {
+      [self = shared_from_this(), inject = std::move(inject)](const tp::Error& error) {
         if (error) {
           self->sendRest(); // to fail as well
         } else {
-          strike([self] { self->sendRest(); });
+          inject([self] { self->sendRest(); });
         }
       });
 }
@@ -227,7 +227,7 @@ std::shared_ptr<tp::channel::Context> makeFaultyChannel(
   return std::make_shared<FaultyChannelContext>(std::move(inner), std::move(midTensor));
 }
 
-std::shared_ptr<tp::channel::Context> FaultLayer::aroundChannel(
+std::shared_ptr<tp::channel::Context> FaultInterceptor::wrapChannel(
     std::shared_ptr<tp::channel::Context> channel, Timer& /*timer*/) {
   return makeFaultyChannel(std::move(channel), injector_->midTensor());
 }

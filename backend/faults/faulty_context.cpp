@@ -8,7 +8,7 @@
 namespace torchwire::faults {
 namespace {
 
-/// What dialling gives when nobody seems to listen. Thread-safe.
+/// What dialing gives when nobody seems to listen. Thread-safe.
 class RefusedLink final : public Link {
  public:
   explicit RefusedLink(Error error) : error_(std::move(error)) {}
@@ -35,7 +35,7 @@ class FaultyContext::Links {
 
   std::shared_ptr<Link> wrap(std::shared_ptr<Link> inner, const std::string& peer)
       EXCLUDES(mutex_) {
-    auto link = FaultyLink::around(std::move(inner), injector_, timer_, peer);
+    auto link = FaultyLink::wrap(std::move(inner), injector_, timer_, peer);
     MutexLock lock(mutex_);
     std::erase_if(links_, [](const auto& weak) { return weak.expired(); });
     links_.push_back(link);
@@ -78,7 +78,7 @@ std::string FaultyContext::listen(Accepted accepted) {
 }
 
 std::shared_ptr<Link> FaultyContext::dial(const WorkerRecord& peer) {
-  Occasion at;
+  FaultPoint at;
   at.phase = Phase::connect;
   at.from = injector_->self();
   at.to = peer.name;

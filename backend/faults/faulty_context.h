@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "backend/annotations.h"
+#include "backend/base/annotations.h"
 #include "backend/faults/injector.h"
-#include "backend/link.h"
-#include "backend/timer.h"
+#include "backend/link/link.h"
+#include "backend/base/timer.h"
 
 namespace torchwire::faults {
 

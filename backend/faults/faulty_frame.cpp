@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "backend/bytes.h"
-#include "backend/checksum_layer.h"
+#include "backend/base/bytes.h"
+#include "backend/link/checksum_interceptor.h"
 
 namespace torchwire::faults {
 namespace {

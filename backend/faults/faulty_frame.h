@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "backend/frame.h"
+#include "backend/wire/frame.h"
 
 namespace torchwire::faults {
 

@@ -47,7 +47,7 @@ Link::Sent calledByBoth(Link::Sent sent) {
 
 } // namespace
 
-std::shared_ptr<FaultyLink> FaultyLink::around(
+std::shared_ptr<FaultyLink> FaultyLink::wrap(
     std::shared_ptr<Link> inner, std::shared_ptr<Injector> injector, Timer& timer,
     std::string peer) {
   std::shared_ptr<FaultyLink> link(
@@ -79,7 +79,7 @@ void FaultyLink::send(OutgoingFrame frame, Sent sent) {
   Item item{std::move(frame), std::move(sent)};
   if (const auto header = headerIn(item.frame.head)) {
     item.kind = header->kind;
-    item.at = occasionOf(item.frame, *header);
+    item.at = pointOf(item.frame, *header);
   }
   bool closed = false;
   if (!injector_->quiet() || held_ > 0) {
@@ -92,16 +92,16 @@ void FaultyLink::send(OutgoingFrame frame, Sent sent) {
   }
   if (item.at) {
     if (const auto fault = injector_->decide(*item.at)) {
-      strike(std::move(item), *fault);
+      inject(std::move(item), *fault);
       return;
     }
   }
   goOut(std::move(item));
 }
 
-std::optional<Occasion> FaultyLink::occasionOf(
+std::optional<FaultPoint> FaultyLink::pointOf(
     const OutgoingFrame& frame, const FrameHeader& header) {
-  Occasion at;
+  FaultPoint at;
   at.callId = header.callId;
   at.bytes = frame.bytes();
   if (header.kind == FrameKind::request) {
@@ -128,7 +128,7 @@ std::optional<Occasion> FaultyLink::occasionOf(
   return std::nullopt;
 }
 
-void FaultyLink::strike(Item item, const Entry& fault) {
+void FaultyLink::inject(Item item, const Entry& fault) {
   switch (fault.action) {
     case Action::drop:
       item.sent(Error());
@@ -164,7 +164,7 @@ void FaultyLink::strike(Item item, const Entry& fault) {
 void FaultyLink::sendTwice(Item item) {
   item.sent = calledByBoth(std::move(item.sent));
   Item second = item;
-  second.struck = true; // its tensors are the first one's
+  second.injected = true; // its tensors are the first one's
   goOut(std::move(item));
   goOut(std::move(second));
 }
@@ -347,7 +347,7 @@ void FaultyLink::pass(Item item) {
     MutexLock lock(mutex_);
     from = next_;
   }
-  if (!strikeTensors(item)) {
+  if (!injectTensors(item)) {
     inner_->send(std::move(item.frame), std::move(item.sent));
   }
   if (isNext) {

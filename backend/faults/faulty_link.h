@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "backend/annotations.h"
+#include "backend/base/annotations.h"
 #include "backend/faults/injector.h"
-#include "backend/link.h"
-#include "backend/timer.h"
+#include "backend/link/link.h"
+#include "backend/base/timer.h"
 
 namespace torchwire::faults {
 
@@ -30,7 +30,7 @@ class FaultyLink final : public Link,
  public:
   /// `peer`: the name of the worker at the other end, this worker's own for its link to itself; empty: it will be
   /// known by the hello that arrives. The timer must not be gone before the link is closed.
-  static std::shared_ptr<FaultyLink> around(
+  static std::shared_ptr<FaultyLink> wrap(
       std::shared_ptr<Link> inner, std::shared_ptr<Injector> injector, Timer& timer,
       std::string peer);
   ~FaultyLink() override;
@@ -46,8 +46,8 @@ class FaultyLink final : public Link,
     OutgoingFrame frame;
     Sent sent;
     FrameKind kind{};
-    std::optional<Occasion> at = std::nullopt; // nothing: no rule is about it
-    bool struck = false; // already in mid-tensor
+    std::optional<FaultPoint> at = std::nullopt; // nothing: no rule is about it
+    bool injected = false; // already in mid-tensor
   };
   struct WaitingItem {
     Item item;
@@ -63,8 +63,8 @@ class FaultyLink final : public Link,
       std::string peer);
 
   // faulty_link.cpp: the way out.
-  std::optional<Occasion> occasionOf(const OutgoingFrame& frame, const FrameHeader& header);
-  void strike(Item item, const Entry& fault);
+  std::optional<FaultPoint> pointOf(const OutgoingFrame& frame, const FrameHeader& header);
+  void inject(Item item, const Entry& fault);
   void sendTwice(Item item);
   enum class Wait { delay, reorder, stall };
   /// Keeps the item and returns its id; where the link is closed already, its `sent` is told so instead.
@@ -79,8 +79,8 @@ class FaultyLink final : public Link,
   void sendWaitingForNext(uint64_t from) EXCLUDES(mutex_);
 
   // faulty_link_tensors.cpp: faults in mid-tensor.
-  bool strikeTensors(Item& item) EXCLUDES(mutex_);
-  MidTensor::Strike midTensorStrike(const Entry& fault);
+  bool injectTensors(Item& item) EXCLUDES(mutex_);
+  MidTensor::Inject midTensorStrike(const Entry& fault);
   void stall(Item item, const Entry& fault) EXCLUDES(mutex_);
   void endStall(uint64_t id) EXCLUDES(mutex_);
   void noteTorn(const Entry& fault) EXCLUDES(mutex_);
@@ -90,7 +90,7 @@ class FaultyLink final : public Link,
   void pump() EXCLUDES(mutex_);
   void onArrival(const Error& error, IncomingFrame frame) EXCLUDES(mutex_);
   void onRequest(IncomingFrame frame, const FrameHeader& header) EXCLUDES(mutex_);
-  void strikeArrival(IncomingFrame frame, const Occasion& at, const Entry& fault) EXCLUDES(mutex_);
+  void injectArrival(IncomingFrame frame, const FaultPoint& at, const Entry& fault) EXCLUDES(mutex_);
   void waitArrival(IncomingFrame frame, const Entry& fault) EXCLUDES(mutex_);
   void endWaitArrival(uint64_t id, bool inTime) EXCLUDES(mutex_);
   void learnPeer(const IncomingFrame& hello) EXCLUDES(mutex_);

@@ -5,7 +5,7 @@
 #include "backend/faults/fault_errors.h"
 #include "backend/faults/faulty_frame.h"
 #include "backend/faults/faulty_link.h"
-#include "backend/handshake.h"
+#include "backend/wire/handshake.h"
 
 namespace torchwire::faults {
 
@@ -83,7 +83,7 @@ void FaultyLink::learnPeer(const IncomingFrame& hello) {
 }
 
 void FaultyLink::onRequest(IncomingFrame frame, const FrameHeader& header) {
-  Occasion at;
+  FaultPoint at;
   at.phase = Phase::inFlight;
   at.from = peer();
   at.to = injector_->self();
@@ -97,13 +97,13 @@ void FaultyLink::onRequest(IncomingFrame frame, const FrameHeader& header) {
   }
   injector_->requests().add(at.from, at.callId, {at.message, at.content});
   if (fault) {
-    strikeArrival(std::move(frame), at, *fault);
+    injectArrival(std::move(frame), at, *fault);
   } else {
     handOn(std::move(frame), FrameKind::request);
   }
 }
 
-void FaultyLink::strikeArrival(IncomingFrame frame, const Occasion& at, const Entry& fault) {
+void FaultyLink::injectArrival(IncomingFrame frame, const FaultPoint& at, const Entry& fault) {
   switch (fault.action) {
     case Action::fail: {
       // Served all the same; by then the caller drops the true response as late.

@@ -8,12 +8,12 @@
 namespace torchwire::faults {
 
 // Whether it keeps the item.
-bool FaultyLink::strikeTensors(Item& item) {
-  if (item.struck || !item.at || tensorBytes(item.frame) == 0) {
+bool FaultyLink::injectTensors(Item& item) {
+  if (item.injected || !item.at || tensorBytes(item.frame) == 0) {
     return false;
   }
-  item.struck = true;
-  Occasion at = *item.at;
+  item.injected = true;
+  FaultPoint at = *item.at;
   at.phase = Phase::midTensor;
   at.bytes = tensorBytes(item.frame);
   const auto fault = injector_->draw(at);
@@ -41,7 +41,7 @@ bool FaultyLink::strikeTensors(Item& item) {
 }
 
 // Keeps no link alive: the channel may drop it long after the link has gone.
-MidTensor::Strike FaultyLink::midTensorStrike(const Entry& fault) {
+MidTensor::Inject FaultyLink::midTensorStrike(const Entry& fault) {
   return [weak = weak_from_this(), injector = injector_, fault](MidTensor::GoOn goOn) {
     injector->inject(fault); // only here is it certain that it takes place
     const auto link = weak.lock();

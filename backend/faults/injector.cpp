@@ -25,15 +25,15 @@ void Injector::setPlan(Plan plan) {
   }
   Partitions partitions(self_, plan, Partitions::Clock::now());
   const uint64_t revision = plan.revision;
-  Streams streams(std::move(plan));
+  FaultSchedule streams(std::move(plan));
   std::vector<std::weak_ptr<PlanWatcher>> watchers;
   {
     MutexLock lock(mutex_);
     revision_ = revision;
-    std::swap(streams_, streams); // the former is destroyed unlocked
+    std::swap(schedule_, streams); // the former is destroyed unlocked
     std::swap(partitions_, partitions);
-    readsContent_.store(streams_.readsContent(), std::memory_order_release);
-    quiet_.store(streams_.empty(), std::memory_order_release);
+    readsContent_.store(schedule_.readsContent(), std::memory_order_release);
+    quiet_.store(schedule_.empty(), std::memory_order_release);
     watchers = watchers_;
     ++telling_;
   }
@@ -65,7 +65,7 @@ void Injector::watch(std::weak_ptr<PlanWatcher> watcher) {
   watchers_.push_back(std::move(watcher));
 }
 
-std::optional<Entry> Injector::decide(Occasion& at) {
+std::optional<Entry> Injector::decide(FaultPoint& at) {
   std::optional<Entry> fault = draw(at);
   if (!fault) {
     return std::nullopt;
@@ -75,12 +75,12 @@ std::optional<Entry> Injector::decide(Occasion& at) {
   return isDone ? std::nullopt : std::move(fault);
 }
 
-std::optional<Entry> Injector::draw(Occasion& at) {
+std::optional<Entry> Injector::draw(FaultPoint& at) {
   if (quiet()) {
     return std::nullopt;
   }
   MutexLock lock(mutex_);
-  return streams_.next(at);
+  return schedule_.next(at);
 }
 
 void Injector::inject(Entry entry) {
@@ -103,7 +103,7 @@ std::optional<Cut> Injector::cut(const std::string& peer) const {
   return partitions_.between(peer, time);
 }
 
-void Injector::logHeld(const Cut& cut, const Occasion& at) {
+void Injector::logHeld(const Cut& cut, const FaultPoint& at) {
   Entry entry = at.entry(revision(), cut.rule, Action::partition);
   entry.time = now();
   entry.worker = self_;

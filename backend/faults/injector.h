@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "backend/annotations.h"
+#include "backend/base/annotations.h"
 #include "backend/faults/fault_log.h"
 #include "backend/faults/mid_tensor.h"
 #include "backend/faults/partitions.h"
 #include "backend/faults/plan.h"
 #include "backend/faults/process.h"
 #include "backend/faults/request_notes.h"
-#include "backend/faults/streams.h"
+#include "backend/faults/fault_schedule.h"
 
 namespace torchwire::faults {
 
@@ -36,7 +36,7 @@ class Injector {
       std::string self, Plan plan, std::shared_ptr<FaultLog> log,
       std::shared_ptr<Process> process = thisProcess());
 
-  /// See FaultLayer. Throws std::invalid_argument, and then the former plan stays.
+  /// See FaultInterceptor. Throws std::invalid_argument, and then the former plan stays.
   void setPlan(Plan plan) EXCLUDES(mutex_);
   /// While the watcher lives, it is told of each new plan.
   void watch(std::weak_ptr<PlanWatcher> watcher) EXCLUDES(mutex_);
@@ -52,23 +52,23 @@ class Injector {
   bool quiet() const {
     return quiet_.load(std::memory_order_acquire);
   }
-  /// Whether Occasion::content has to be filled in.
+  /// Whether FaultPoint::content has to be filled in.
   bool readsContent() const {
     return readsContent_.load(std::memory_order_acquire);
   }
 
   /// What happens to this message, if anything. By then it has been logged, and a pause or a kill has taken
   /// place: neither is returned. Enters the occurrence.
-  std::optional<Entry> decide(Occasion& at) EXCLUDES(mutex_);
+  std::optional<Entry> decide(FaultPoint& at) EXCLUDES(mutex_);
 
   /// The two halves of decide(), for a fault that takes place later.
-  std::optional<Entry> draw(Occasion& at) EXCLUDES(mutex_);
+  std::optional<Entry> draw(FaultPoint& at) EXCLUDES(mutex_);
   void inject(Entry entry); // logs it with the present time; pauses or kills
 
   /// Whether frames to the peer are held now. Not logged.
   std::optional<Cut> cut(const std::string& peer) const EXCLUDES(mutex_);
   /// Logs that a request or a response is held.
-  void logHeld(const Cut& cut, const Occasion& at);
+  void logHeld(const Cut& cut, const FaultPoint& at);
 
   /// Kept whatever the plan, since the plan may change before the response goes.
   RequestNotes& requests() {
@@ -91,7 +91,7 @@ class Injector {
   std::condition_variable_any told_;
   int telling_ GUARDED_BY(mutex_) = 0; // threads
   uint64_t revision_ GUARDED_BY(mutex_) = 0;
-  Streams streams_ GUARDED_BY(mutex_);
+  FaultSchedule schedule_ GUARDED_BY(mutex_);
   Partitions partitions_ GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<PlanWatcher>> watchers_ GUARDED_BY(mutex_);
 };

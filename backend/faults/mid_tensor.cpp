@@ -4,12 +4,12 @@
 
 namespace torchwire::faults {
 
-std::shared_ptr<void> MidTensor::arm(const void* data, Strike strike) {
+std::shared_ptr<void> MidTensor::arm(const void* data, Inject inject) {
   uint64_t id = 0;
   {
     MutexLock lock(mutex_);
     id = next_++;
-    armed_.emplace(data, Armed{id, std::move(strike)});
+    armed_.emplace(data, Armed{id, std::move(inject)});
   }
   // No pointer to anything: what counts is when it goes.
   return std::shared_ptr<void>(nullptr, [weak = weak_from_this(), id](void*) {
@@ -19,24 +19,24 @@ std::shared_ptr<void> MidTensor::arm(const void* data, Strike strike) {
   });
 }
 
-MidTensor::Strike MidTensor::take(const void* data) {
+MidTensor::Inject MidTensor::take(const void* data) {
   MutexLock lock(mutex_);
   const auto it = armed_.find(data);
   if (it == armed_.end()) {
     return nullptr;
   }
-  Strike strike = std::move(it->second.strike);
+  Inject inject = std::move(it->second.inject);
   armed_.erase(it);
-  return strike;
+  return inject;
 }
 
 void MidTensor::disarm(uint64_t id) {
-  Strike dropped; // destroyed unlocked: captures may be anything
+  Inject dropped; // destroyed unlocked: captures may be anything
   MutexLock lock(mutex_);
   const auto it = std::find_if(
       armed_.begin(), armed_.end(), [id](const auto& entry) { return entry.second.id == id; });
   if (it != armed_.end()) {
-    dropped = std::move(it->second.strike);
+    dropped = std::move(it->second.inject);
     armed_.erase(it);
   }
 }

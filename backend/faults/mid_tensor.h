@@ -7,14 +7,14 @@
 #include <memory>
 #include <utility>
 
-#include "backend/annotations.h"
+#include "backend/base/annotations.h"
 
 namespace torchwire::faults {
 
 /// Where a link leaves the fault for the channel that will send the tensor, which is told by its address: the
 /// two know nothing else of each other.
 ///
-///     link ── arm(data, strike) ──▶ MidTensor ◀── take(data) ── channel: first half, strike(goOn), second half
+///     link ── arm(data, inject) ──▶ MidTensor ◀── take(data) ── channel: first half, inject(goOn), second half
 ///
 /// Thread-safe. Held by shared_ptr: what was armed refers to it.
 class MidTensor : public std::enable_shared_from_this<MidTensor> {
@@ -22,21 +22,21 @@ class MidTensor : public std::enable_shared_from_this<MidTensor> {
   using GoOn = std::function<void()>;
   /// Does the fault when half of the tensor has gone, and then calls `goOn`, on any thread, for the rest to go:
   /// possibly before it returns, or never. Called once.
-  using Strike = std::function<void(GoOn goOn)>;
+  using Inject = std::function<void(GoOn goOn)>;
 
   /// Leaves a fault for whoever sends these bytes next. The fault is withdrawn when the last copy of what this
   /// returns is gone, unless it was taken before.
-  [[nodiscard]] std::shared_ptr<void> arm(const void* data, Strike strike) EXCLUDES(mutex_);
+  [[nodiscard]] std::shared_ptr<void> arm(const void* data, Inject inject) EXCLUDES(mutex_);
 
   /// The fault for these bytes, which are about to be sent; an empty function: none.
-  Strike take(const void* data) EXCLUDES(mutex_);
+  Inject take(const void* data) EXCLUDES(mutex_);
 
  private:
   void disarm(uint64_t id) EXCLUDES(mutex_);
 
   struct Armed {
     uint64_t id;
-    Strike strike;
+    Inject inject;
   };
 
   Mutex mutex_{LockRank::midTensor};

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/faults/streams.h"
+#include "backend/faults/fault_schedule.h"
 
 namespace torchwire::faults {
 namespace {
@@ -13,9 +13,9 @@ bool names(const std::vector<std::string>& set, const std::string& name) {
 }
 
 Partitions::Clock::duration fromSeconds(double seconds) {
-  constexpr double kLongest = 1e8; // three years, which a time point can still be moved by
+  constexpr double kMax = 1e8; // three years, which a time point can still be moved by
   return std::chrono::duration_cast<Partitions::Clock::duration>(
-      std::chrono::duration<double>(std::min(seconds, kLongest)));
+      std::chrono::duration<double>(std::min(seconds, kMax)));
 }
 
 } // namespace

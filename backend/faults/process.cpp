@@ -12,8 +12,8 @@
 #include <cstring>
 #include <string>
 
-#include "backend/annotations.h"
-#include "backend/log.h"
+#include "backend/base/annotations.h"
+#include "backend/base/log.h"
 
 extern char** environ;
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/annotations.h"
+#include "backend/base/annotations.h"
 
 namespace torchwire::faults {
 
@@ -23,9 +23,9 @@ struct RequestNote {
 /// ever. Thread-safe.
 class RequestNotes {
  public:
-  static constexpr size_t kMost = size_t{1} << 16;
+  static constexpr size_t kMax = size_t{1} << 16;
 
-  explicit RequestNotes(size_t most = kMost) : most_(most) {}
+  explicit RequestNotes(size_t most = kMax) : most_(most) {}
 
   /// Once for each time that the request arrives: a fault may have made two of it.
   void add(const std::string& caller, uint64_t callId, RequestNote note) EXCLUDES(mutex_);

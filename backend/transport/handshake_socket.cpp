@@ -10,10 +10,10 @@ namespace torchwire {
 namespace {
 
 // Room for a few descriptors, so that those too many are seen and closed rather than cut off.
-constexpr size_t kMostDescriptors = 4;
+constexpr size_t kMaxDescriptors = 4;
 
 union Control {
-  char bytes[CMSG_SPACE(kMostDescriptors * sizeof(int))];
+  char bytes[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
   cmsghdr alignment;
 };
 

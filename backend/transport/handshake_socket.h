@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "backend/transport/admission.h"
+#include "backend/transport/authentication.h"
 #include "backend/transport/stream.h"
 
 namespace torchwire {

@@ -7,15 +7,15 @@
 #include <stdexcept>
 #include <utility>
 
-#include "backend/log.h"
-#include "backend/thread_role.h"
-#include "backend/transport/guarded.h"
+#include "backend/base/log.h"
+#include "backend/base/thread_role.h"
+#include "backend/base/guarded.h"
 
 namespace torchwire {
 namespace {
 
 // Longer than a wake-up costs (some 40 us), shorter than anybody minds a busy core.
-constexpr std::chrono::microseconds kLongestSpin{100};
+constexpr std::chrono::microseconds kMaxSpin{100};
 // A look at the sockets is a system call; a look at the rings is not.
 constexpr int kRingLooksPerSocketLook = 16;
 // Waiting for longer than this gives the core to whoever else wants it. That may be the peer, who cannot
@@ -32,7 +32,7 @@ void relax() {
 
 } // namespace
 
-Loop::Loop() : ringGate_(kLongestSpin), socketGate_(kLongestSpin) {
+Loop::Loop() : ringGate_(kMaxSpin), socketGate_(kMaxSpin) {
   // The headers are not the ones that libtorch_cpu's libuv was built with.
   if (uv_loop_size() != sizeof(uv_loop_t) || uv_handle_size(UV_POLL) != sizeof(uv_poll_t) ||
       uv_handle_size(UV_ASYNC) != sizeof(uv_async_t) ||
@@ -161,18 +161,18 @@ bool Loop::pollAll() {
   return moved;
 }
 
-bool Loop::armBells() {
+bool Loop::armWakeups() {
   std::erase(pollers_, nullptr);
   bool quiet = true;
   for (Poller* poller : pollers_) {
-    quiet = poller->armBell() && quiet;
+    quiet = poller->armWakeup() && quiet;
   }
   return quiet;
 }
 
 void Loop::sleep() {
   asleep_.store(true);
-  if (!hasPosted_.load() && armBells()) {
+  if (!hasPosted_.load() && armWakeups()) {
     uv_run(&uv_, UV_RUN_ONCE);
   }
   asleep_.store(false);

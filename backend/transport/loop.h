@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "backend/annotations.h"
-#include "backend/task.h"
+#include "backend/base/annotations.h"
+#include "backend/base/task.h"
 #include "backend/transport/spin_gate.h"
 
 namespace torchwire {
@@ -29,7 +29,7 @@ class Loop {
     virtual bool poll() = 0;
     /// Asks the other side to ring (by a socket that the loop watches) for what comes from now on;
     /// false if something has come already.
-    virtual bool armBell() = 0;
+    virtual bool armWakeup() = 0;
   };
 
   /// Starts the thread; `name` is its name, at most 15 characters. When the last pointer goes, the tasks
@@ -64,7 +64,7 @@ class Loop {
   void run();
   bool runPosted() EXCLUDES(mutex_);
   bool pollAll();
-  bool armBells();
+  bool armWakeups();
   void sleep();
   void wake();
   void closeHandles();

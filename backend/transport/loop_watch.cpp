@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "backend/transport/guarded.h"
+#include "backend/base/guarded.h"
 
 namespace torchwire {
 namespace {

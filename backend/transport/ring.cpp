@@ -18,14 +18,14 @@ char* at(const RingMemory& memory, uint64_t index) {
   return memory.bytes + (index & (memory.capacity - 1));
 }
 
-bool takeBell(std::atomic<uint32_t>& sleeps) {
+bool takeRequest(std::atomic<uint32_t>& sleeps) {
   // Orders the index that was published before against the look at the flag; the sleeper does the same
   // the other way round, so that one of the two sees the other.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return sleeps.load(std::memory_order_relaxed) != 0 && sleeps.exchange(0) != 0;
 }
 
-void askForBell(std::atomic<uint32_t>& sleeps) {
+void requestWakeup(std::atomic<uint32_t>& sleeps) {
   if (sleeps.load(std::memory_order_relaxed) == 0) {
     sleeps.store(1, std::memory_order_relaxed);
   }
@@ -59,12 +59,12 @@ bool RingWriter::isReady() const { // also when the index makes no sense: then w
 }
 
 bool RingWriter::sleep() {
-  askForBell(memory_.header->writerSleeps);
+  requestWakeup(memory_.header->writerSleeps);
   return !isReady();
 }
 
-bool RingWriter::readerWantsBell() {
-  return takeBell(memory_.header->readerSleeps);
+bool RingWriter::takeReaderWakeup() {
+  return takeRequest(memory_.header->readerSleeps);
 }
 
 std::optional<size_t> RingReader::read(void* into, size_t length) {
@@ -92,12 +92,12 @@ bool RingReader::isReady() const {
 }
 
 bool RingReader::sleep() {
-  askForBell(memory_.header->readerSleeps);
+  requestWakeup(memory_.header->readerSleeps);
   return !isReady();
 }
 
-bool RingReader::writerWantsBell() {
-  return takeBell(memory_.header->writerSleeps);
+bool RingReader::takeWriterWakeup() {
+  return takeRequest(memory_.header->writerSleeps);
 }
 
 } // namespace torchwire

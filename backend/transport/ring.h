@@ -13,7 +13,7 @@ namespace torchwire {
 struct RingHeader {
   alignas(64) std::atomic<uint64_t> written; // bytes since the beginning, by the writer
   alignas(64) std::atomic<uint64_t> consumed; // bytes since the beginning, by the reader
-  // Set by a side that goes to sleep, cleared by the other, which then rings its bell.
+  // Set by a side that goes to sleep, cleared by the other, which then rings its wakeup.
   alignas(64) std::atomic<uint32_t> readerSleeps;
   alignas(64) std::atomic<uint32_t> writerSleeps;
 };
@@ -36,10 +36,10 @@ class RingWriter {
   std::optional<size_t> write(const void* data, size_t length);
   /// Whether write() would do something.
   bool isReady() const;
-  /// Asks for the bell; false if there is something to do already.
+  /// Asks for the wakeup; false if there is something to do already.
   bool sleep();
-  /// Whether the reader asked for the bell, which it gets once.
-  bool readerWantsBell();
+  /// Whether the reader asked for the wakeup, which it gets once.
+  bool takeReaderWakeup();
 
  private:
   const RingMemory memory_;
@@ -55,7 +55,7 @@ class RingReader {
   std::optional<size_t> read(void* into, size_t length);
   bool isReady() const;
   bool sleep();
-  bool writerWantsBell();
+  bool takeWriterWakeup();
 
  private:
   const RingMemory memory_;

@@ -33,12 +33,12 @@ size_t ShmStream::memorySize() {
   return 2 * kRingSize;
 }
 
-ShmStream::ShmStream(Loop& loop, int socket, MemoryFile memory, bool dialled)
+ShmStream::ShmStream(Loop& loop, int socket, MemoryFile memory, bool dialed)
     : loop_(loop),
       socket_(socket),
       memory_(std::move(memory)),
-      writer_(ringAt(memory_, dialled ? 0 : 1)),
-      reader_(ringAt(memory_, dialled ? 1 : 0)) {}
+      writer_(ringAt(memory_, dialed ? 0 : 1)),
+      reader_(ringAt(memory_, dialed ? 1 : 0)) {}
 
 ShmStream::~ShmStream() {
   if (watch_) {
@@ -72,16 +72,16 @@ bool ShmStream::poll() {
   return true;
 }
 
-bool ShmStream::armBell() {
+bool ShmStream::armWakeup() {
   const bool nothingToRead = !reading_ || reader_.sleep();
   const bool noRoom = !writing_ || writer_.sleep();
   return nothingToRead && noRoom;
 }
 
-// Bells, which say only that it is time to look at the rings; or the end.
+// Wakeups, which say only that it is time to look at the rings; or the end.
 void ShmStream::onSocket() {
-  char bells[64];
-  const ssize_t got = recv(socket_, bells, sizeof bells, MSG_DONTWAIT);
+  char wakeups[64];
+  const ssize_t got = recv(socket_, wakeups, sizeof wakeups, MSG_DONTWAIT);
   if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) {
     return; // the loop polls all rings when it is awake
   }
@@ -90,8 +90,8 @@ void ShmStream::onSocket() {
   ready_(); // last: it may destroy this
 }
 
-void ShmStream::ringBell() {
-  // If the socket is full of bells, one more would not be heard better.
+void ShmStream::sendWakeup() {
+  // If the socket is full of wakeups, one more would not be heard better.
   [[maybe_unused]] const ssize_t sent = send(socket_, "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -110,8 +110,8 @@ Progress ShmStream::write(const iovec* parts, size_t count) {
       done += *written;
       total += *written;
       const bool last = i + 1 == count && done == parts[i].iov_len;
-      if ((last || *written < slice || done % kSlice == 0) && writer_.readerWantsBell()) {
-        ringBell();
+      if ((last || *written < slice || done % kSlice == 0) && writer_.takeReaderWakeup()) {
+        sendWakeup();
       }
       if (*written < slice) {
         return {total, {}};
@@ -127,8 +127,8 @@ Progress ShmStream::read(void* into, size_t length) {
   if (!got) {
     return {0, kBrokenRing};
   }
-  if (*got != 0 && reader_.writerWantsBell()) {
-    ringBell();
+  if (*got != 0 && reader_.takeWriterWakeup()) {
+    sendWakeup();
   }
   // What the peer wrote before it ended is in the ring, so its end is told only when that is empty.
   return {*got, *got == 0 && ended ? kEnded : ""};

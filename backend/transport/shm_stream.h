@@ -19,9 +19,9 @@ class ShmStream final : public Stream, private Loop::Poller {
   /// The size of the memory that the two ends share.
   static size_t memorySize();
 
-  /// Takes a connected, non-blocking socket. The side that dialled writes into the first ring, the other
+  /// Takes a connected, non-blocking socket. The side that dialed writes into the first ring, the other
   /// into the second.
-  ShmStream(Loop& loop, int socket, MemoryFile memory, bool dialled);
+  ShmStream(Loop& loop, int socket, MemoryFile memory, bool dialed);
   ~ShmStream() override;
 
   void start(std::function<void()> ready) override;
@@ -31,10 +31,10 @@ class ShmStream final : public Stream, private Loop::Poller {
 
  private:
   bool poll() override;
-  bool armBell() override;
+  bool armWakeup() override;
   bool isReady() const;
   void onSocket();
-  void ringBell();
+  void sendWakeup();
 
   Loop& loop_;
   const int socket_;

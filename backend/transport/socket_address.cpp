@@ -9,7 +9,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "backend/address.h"
+#include "backend/base/address.h"
 
 namespace torchwire {
 

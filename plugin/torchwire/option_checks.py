@@ -13,7 +13,7 @@ from typing import Any
 
 from torchwire.suggestion import did_you_mean
 
-SHORTEST_SECRET = 16  # bytes, as GroupKey::kShortestSecret
+MIN_SECRET = 16  # bytes, as GroupKey::kMinSecret
 BACKWARD_MODES = ("smart", "fast")
 HOW_TO_MAKE_A_SECRET = 'python -c "import secrets; print(secrets.token_hex(32))"'
 
@@ -75,9 +75,9 @@ def secret(argument: str, value: Any) -> bytes | None:
         as_bytes = value.encode() if isinstance(value, str) else value
     except UnicodeEncodeError:
         raise ValueError(f"{argument} holds characters that have no UTF-8 form; pass bytes instead") from None
-    if len(as_bytes) < SHORTEST_SECRET:
+    if len(as_bytes) < MIN_SECRET:
         raise ValueError(
-            f"{argument} has {len(as_bytes)} bytes; at least {SHORTEST_SECRET} are needed, and random ones: "
+            f"{argument} has {len(as_bytes)} bytes; at least {MIN_SECRET} are needed, and random ones: "
             f"make it with {HOW_TO_MAKE_A_SECRET}"
         )
     return as_bytes

@@ -5,9 +5,9 @@
 #include <stdexcept>
 #include <vector>
 
-#include "backend/address.h"
-#include "backend/transport/shm_transport.h"
-#include "backend/transport/tcp_transport.h"
+#include "backend/base/address.h"
+#include "backend/tensorpipe/shm_transport.h"
+#include "backend/tensorpipe/tcp_transport.h"
 
 namespace torchwire::bench {
 namespace {
@@ -36,7 +36,7 @@ MakeLane wireTcpLanes() {
   TcpOptions options;
   options.bindAddress = kHost;
   options.keepAlive = std::chrono::milliseconds(0); // the processes are stopped now and then
-  const auto port = openTcpPort(Loop::start("pipe_bench"), groupKey(), options);
+  const auto port = openTcpEndpoint(Loop::start("pipe_bench"), groupKey(), options);
   return [port](uint8_t lane) { return makeTcpTransport(port, lane); };
 }
 

@@ -9,15 +9,15 @@
 #include <string>
 #include <vector>
 
-#include "backend/transport/admission.h"
-#include "backend/transport/group_key.h"
+#include "backend/transport/authentication.h"
+#include "backend/wire/group_key.h"
 #include "test/fuzz/fuzz.h"
 
 namespace torchwire {
 namespace {
 
-constexpr int kMostConversations = 3;
-constexpr size_t kLongestMessage = 256;
+constexpr int kMaxMessageStreams = 3;
+constexpr size_t kMaxMessage = 256;
 constexpr uint64_t kGroup = 7, kOtherGroup = 8;
 
 // ---- numbers that are the same in each run, so that a finding can be repeated ------------------------
@@ -42,7 +42,7 @@ randombytes_implementation counting{
 struct Party {
   const GroupKey* key;
   Medium medium;
-  uint8_t lane; // dialled, or listened on
+  uint8_t lane; // dialed, or listened on
   bool operator==(const Party&) const = default;
 };
 
@@ -95,7 +95,7 @@ class Intruder {
         message.resize(script_.ConsumeIntegralInRange<size_t>(0, message.size()));
         break;
       case Trick::extend:
-        message.resize(script_.ConsumeIntegralInRange<size_t>(message.size(), kLongestMessage));
+        message.resize(script_.ConsumeIntegralInRange<size_t>(message.size(), kMaxMessage));
         break;
       case Trick::replay:
         return heard_.empty()
@@ -103,7 +103,7 @@ class Intruder {
             : heard_[script_.ConsumeIntegralInRange<size_t>(0, heard_.size() - 1)];
       case Trick::invent:
         return script_.ConsumeBytes<unsigned char>(
-            script_.ConsumeIntegralInRange<size_t>(0, kLongestMessage));
+            script_.ConsumeIntegralInRange<size_t>(0, kMaxMessage));
     }
     return message;
   }
@@ -115,63 +115,63 @@ class Intruder {
 
 // ---- what they say -----------------------------------------------------------------------------------
 
-Answer expectedAnswer(const Party& dialling, const Party& accepting) {
-  if (dialling.medium != accepting.medium) {
+Answer expectedAnswer(const Party& dialing, const Party& accepting) {
+  if (dialing.medium != accepting.medium) {
     return Answer::otherMedium;
   }
-  if (dialling.key->groupId() != accepting.key->groupId()) {
+  if (dialing.key->groupId() != accepting.key->groupId()) {
     return Answer::otherGroup;
   }
-  return dialling.lane == accepting.lane ? Answer::welcome : Answer::noSuchLane;
+  return dialing.lane == accepting.lane ? Answer::welcome : Answer::noSuchLane;
 }
 
-bool revealsNothing(const HandshakeBytes& verdict) {
+bool revealsNothing(const HandshakeBytes& authResult) {
   return std::all_of(
-      verdict.begin() + 1, verdict.end(), [](unsigned char byte) { return byte == 0; });
+      authResult.begin() + 1, authResult.end(), [](unsigned char byte) { return byte == 0; });
 }
 
-/// Both sides as the transports drive them: Door::Guest and Dialler.
-void talk(const Party& dialling, const Party& accepting, bool memoryIsGood, Intruder& between) {
-  Applicant applicant(*dialling.key, dialling.medium, dialling.lane);
-  Porter porter(*accepting.key, accepting.medium);
+/// Both sides as the transports drive them: Acceptor::PendingHandshake and Connector.
+void talk(const Party& dialing, const Party& accepting, bool memoryIsGood, Intruder& between) {
+  HandshakeInitiator initiator(*dialing.key, dialing.medium, dialing.lane);
+  HandshakeResponder responder(*accepting.key, accepting.medium);
 
-  const Porter::Reply reply = porter.challenge(
-      between.deliver(applicant.greet()), [&](uint8_t lane) { return lane == accepting.lane; });
+  const HandshakeResponder::Reply reply = responder.challenge(
+      between.deliver(initiator.greet()), [&](uint8_t lane) { return lane == accepting.lane; });
   require(reply.send.size() == kChallengeSize, "a challenge has its size");
   require(
-      !between.isHonest() || reply.answer == expectedAnswer(dialling, accepting),
+      !between.isHonest() || reply.answer == expectedAnswer(dialing, accepting),
       "an unchanged greeting gets the right answer");
 
   const HandshakeBytes challenge = between.deliver(reply.send);
-  const Applicant::Step step = applicant.answerChallenge(challenge);
-  require(step.send.empty() != step.refusal.empty(), "the dialling side goes on or says why not");
+  const HandshakeInitiator::Step step = initiator.answerChallenge(challenge);
+  require(step.send.empty() != step.refusal.empty(), "the dialing side goes on or says why not");
   require(
       step.send.empty() || (step.send.size() == kProofSize && challenge.size() == kChallengeSize),
       "a challenge and the proof have their sizes");
 
   bool admitted = false;
-  HandshakeBytes verdict;
+  HandshakeBytes authResult;
   const HandshakeBytes proof = between.deliver(step.send);
   if (reply.answer == Answer::welcome) {
-    admitted = porter.check(proof);
+    admitted = responder.check(proof);
     require(!admitted || between.isHonest(), "nobody is admitted with changed bytes");
-    require(!admitted || dialling == accepting, "nobody is admitted to another's place");
-    require(!admitted || porter.lane() == dialling.lane, "the lane is the one that was dialled");
+    require(!admitted || dialing == accepting, "nobody is admitted to another's place");
+    require(!admitted || responder.lane() == dialing.lane, "the lane is the one that was dialed");
     const Answer judgement = admitted && !memoryIsGood ? Answer::badMemory : Answer::welcome;
-    verdict = porter.verdict(admitted ? judgement : Answer::wrongProof);
-    require(verdict.size() == kVerdictSize, "a verdict has its size");
+    authResult = responder.authResult(admitted ? judgement : Answer::wrongProof);
+    require(authResult.size() == kAuthResultSize, "a authResult has its size");
     admitted = admitted && memoryIsGood;
-    require(admitted || revealsNothing(verdict), "who is refused learns nothing");
+    require(admitted || revealsNothing(authResult), "who is refused learns nothing");
   }
 
-  const HandshakeBytes judged = between.deliver(verdict);
-  const bool trusts = !step.send.empty() && !applicant.judge(judged);
+  const HandshakeBytes judged = between.deliver(authResult);
+  const bool trusts = !step.send.empty() && !initiator.judge(judged);
   require(!trusts || (admitted && between.isHonest()), "only who admits this side is trusted");
   require(
-      admitted == trusts || !between.isHonest() || dialling != accepting,
+      admitted == trusts || !between.isHonest() || dialing != accepting,
       "without an intruder both come to the same end");
   require(
-      trusts || !between.isHonest() || dialling != accepting || !memoryIsGood,
+      trusts || !between.isHonest() || dialing != accepting || !memoryIsGood,
       "without an intruder members of a group find each other");
 }
 
@@ -180,7 +180,7 @@ void run(Script script) {
   const Party first = chooseParty(script);
   const Party second = script.ConsumeBool() ? first : chooseParty(script);
   Intruder between(script);
-  for (int i = 0; i < kMostConversations && script.remaining_bytes() != 0; ++i) {
+  for (int i = 0; i < kMaxMessageStreams && script.remaining_bytes() != 0; ++i) {
     between.beginAnew();
     const bool turned = script.ConsumeBool();
     talk(turned ? second : first, turned ? first : second, script.ConsumeBool(), between);

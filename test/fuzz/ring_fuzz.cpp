@@ -13,9 +13,9 @@
 namespace torchwire {
 namespace {
 
-constexpr int kMostSteps = 100;
-constexpr unsigned kMostCapacityBits = 17; // more than is copied in one step
-constexpr size_t kLongest = size_t{2} << kMostCapacityBits;
+constexpr int kMaxSteps = 100;
+constexpr unsigned kMaxCapacityBits = 17; // more than is copied in one step
+constexpr size_t kMax = size_t{2} << kMaxCapacityBits;
 
 /// The bytes are a heap block of just their size, so that the sanitizer sees the first one too many.
 class Ring {
@@ -48,7 +48,7 @@ class Ring {
 std::vector<char> bytesFrom(uint64_t index, size_t length) {
   constexpr size_t kPeriod = 65537;
   static const std::vector<char> stream = [] {
-    std::vector<char> bytes(kPeriod + kLongest);
+    std::vector<char> bytes(kPeriod + kMax);
     for (size_t i = 0; i < bytes.size(); ++i) {
       bytes[i] = static_cast<char>((i % kPeriod * 2654435761U) >> 24);
     }
@@ -82,7 +82,7 @@ class HonestPair {
     const std::optional<size_t> done = writer_.write(data.data(), length);
     require(done == std::min(length, room), "a write takes what there is room for");
     written_ += *done;
-    wakes(writer_.readerWantsBell(), readerSleeps_);
+    wakes(writer_.takeReaderWakeup(), readerSleeps_);
   }
 
   void read(Script& script) {
@@ -94,7 +94,7 @@ class HonestPair {
     into.resize(*done);
     require(into == bytesFrom(read_, *done), "bytes come out as they went in");
     read_ += *done;
-    wakes(reader_.writerWantsBell(), writerSleeps_);
+    wakes(reader_.takeWriterWakeup(), writerSleeps_);
   }
 
   /// Whoever has nothing to do goes to sleep.
@@ -112,9 +112,9 @@ class HonestPair {
         "the writer sleeps when all is full");
   }
 
-  /// One who sleeps is woken; one bell too many does no harm.
-  static void wakes(bool bell, bool& sleeps) {
-    require(bell || !sleeps, "a side that sleeps gets its bell");
+  /// One who sleeps is woken; one wakeup too many does no harm.
+  static void wakes(bool wakeup, bool& sleeps) {
+    require(wakeup || !sleeps, "a side that sleeps gets its wakeup");
     sleeps = false;
   }
 
@@ -199,8 +199,8 @@ class BesiegedWriter {
     writer_.isReady();
     writer_.sleep();
     const bool asked = ring_.header().readerSleeps != 0;
-    require(writer_.readerWantsBell() == asked, "the bell is for who asked for it");
-    require(!writer_.readerWantsBell(), "one bell is enough");
+    require(writer_.takeReaderWakeup() == asked, "the wakeup is for who asked for it");
+    require(!writer_.takeReaderWakeup(), "one wakeup is enough");
   }
 
  private:
@@ -228,8 +228,8 @@ class BesiegedReader {
     reader_.isReady();
     reader_.sleep();
     const bool asked = ring_.header().writerSleeps != 0;
-    require(reader_.writerWantsBell() == asked, "the bell is for who asked for it");
-    require(!reader_.writerWantsBell(), "one bell is enough");
+    require(reader_.takeWriterWakeup() == asked, "the wakeup is for who asked for it");
+    require(!reader_.takeWriterWakeup(), "one wakeup is enough");
   }
 
  private:
@@ -242,7 +242,7 @@ class BesiegedReader {
 
 void runHonest(Script& script, Ring& ring) {
   HonestPair pair(ring);
-  for (int i = 0; i < kMostSteps && script.remaining_bytes() != 0; ++i) {
+  for (int i = 0; i < kMaxSteps && script.remaining_bytes() != 0; ++i) {
     pair.step(script);
   }
 }
@@ -252,7 +252,7 @@ void runHonest(Script& script, Ring& ring) {
 void runBesieged(Script& script, Ring& ring) {
   BesiegedWriter writer(ring);
   BesiegedReader reader(ring);
-  for (int i = 0; i < kMostSteps && script.remaining_bytes() != 0; ++i) {
+  for (int i = 0; i < kMaxSteps && script.remaining_bytes() != 0; ++i) {
     while (script.ConsumeBool() && script.remaining_bytes() != 0) {
       meddle(script, ring);
     }
@@ -262,7 +262,7 @@ void runBesieged(Script& script, Ring& ring) {
 
 void run(Script script) {
   const bool isHonest = script.ConsumeBool();
-  Ring ring(size_t{1} << script.ConsumeIntegralInRange(0U, kMostCapacityBits));
+  Ring ring(size_t{1} << script.ConsumeIntegralInRange(0U, kMaxCapacityBits));
   isHonest ? runHonest(script, ring) : runBesieged(script, ring);
 }
 

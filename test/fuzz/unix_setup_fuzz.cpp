@@ -25,17 +25,17 @@
 namespace torchwire {
 namespace {
 
-constexpr int kMostSteps = 24;
-constexpr size_t kLongestMessage = 64;
-constexpr size_t kMostDescriptors = 8; // more than are received at once
+constexpr int kMaxSteps = 24;
+constexpr size_t kMaxMessage = 64;
+constexpr size_t kMaxDescriptors = 8; // more than are received at once
 constexpr size_t kPage = 4096;
 constexpr size_t kMemorySize = 4 * kPage; // what is expected
 
 /// How many files this process has open.
 size_t openFiles() {
-  constexpr size_t kMost = 256; // none of those opened here gets a higher number
-  std::array<pollfd, kMost> files{};
-  for (size_t i = 0; i < kMost; ++i) {
+  constexpr size_t kMax = 256; // none of those opened here gets a higher number
+  std::array<pollfd, kMax> files{};
+  for (size_t i = 0; i < kMax; ++i) {
     files[i].fd = static_cast<int>(i);
   }
   poll(files.data(), files.size(), 0);
@@ -130,9 +130,9 @@ class Peer {
 
   void send(Script& script) {
     const std::vector<unsigned char> bytes = script.ConsumeBytes<unsigned char>(
-        script.ConsumeIntegralInRange<size_t>(0, 2 * kLongestMessage));
+        script.ConsumeIntegralInRange<size_t>(0, 2 * kMaxMessage));
     std::vector<Gift> gifts;
-    while (script.ConsumeBool() && gifts.size() < kMostDescriptors) {
+    while (script.ConsumeBool() && gifts.size() < kMaxDescriptors) {
       Gift gift = makeGift(script);
       if (gift.descriptor.get() >= 0) { // else this system has none of that kind
         gifts.push_back(std::move(gift));
@@ -189,7 +189,7 @@ class Peer {
     for (const Gift& gift : gifts) {
       descriptors.push_back(gift.descriptor.get());
     }
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control{};
     iovec part{
         const_cast<unsigned char*>(bytes.data()), bytes.size()}; // NOLINT: iovec knows no const
     msghdr message{};
@@ -253,9 +253,9 @@ void adopt(int descriptor, const Gift* gift) {
 }
 
 /// The accepting side of a set-up.
-class Guest {
+class PendingHandshake {
  public:
-  Guest(int socket, size_t messageSize) : socket_(socket), incoming_(messageSize) {}
+  PendingHandshake(int socket, size_t messageSize) : socket_(socket), incoming_(messageSize) {}
 
   bool isWaiting() const {
     return !ended_ && !incoming_.isComplete();
@@ -299,14 +299,14 @@ void run(Script script) {
       socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0,
       "there are sockets");
   Peer peer(ends[1]);
-  Guest guest(ends[0], script.ConsumeIntegralInRange<size_t>(1, kLongestMessage));
-  for (int i = 0; i < kMostSteps && guest.isWaiting(); ++i) {
+  PendingHandshake handshake(ends[0], script.ConsumeIntegralInRange<size_t>(1, kMaxMessage));
+  for (int i = 0; i < kMaxSteps && handshake.isWaiting(); ++i) {
     switch (script.ConsumeIntegralInRange(0, 7)) {
       case 0:
         peer.hangUp();
         break;
       case 1:
-        peer.sendHonestly(guest.messageSize());
+        peer.sendHonestly(handshake.messageSize());
         break;
       case 2:
       case 3:
@@ -314,11 +314,11 @@ void run(Script script) {
         peer.send(script);
         break;
       default:
-        guest.receive(peer, script.ConsumeBool());
+        handshake.receive(peer, script.ConsumeBool());
     }
   }
-  if (!guest.isWaiting() || script.ConsumeBool()) { // else the guest is let go before that
-    guest.finish();
+  if (!handshake.isWaiting() || script.ConsumeBool()) { // else the handshake is let go before that
+    handshake.finish();
   }
 }
 

@@ -26,7 +26,7 @@ from programs import (
 )
 
 PARAMETERS = 3  # of each worker
-MOST_CALLS = 9
+MAX_CALLS = 9
 DEEPEST = 3
 TIDY_SHARE = 0.5
 FOLDED_SHARE = 0.5  # of the values that are left, in a program that is not tidy
@@ -57,7 +57,7 @@ class _Maker:
         self._seed = seed
         self.random = random.Random(seed)
         self.tidy = self.chance(TIDY_SHARE)
-        self._calls_left = self.random.randint(2, MOST_CALLS)
+        self._calls_left = self.random.randint(2, MAX_CALLS)
         self._names = 0
 
     def program(self):

@@ -1,4 +1,4 @@
-"""A proxy between a dialler and a port of this host."""
+"""A proxy between a dialer and a port of this host."""
 
 import contextlib
 import socket
@@ -15,7 +15,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def connected(self):
-        """For a new connection: what makes of a piece that its dialler says what is passed on, and the same for the other end."""
+        """For a new connection: what makes of a piece that its dialer says what is passed on, and the same for the other end."""
         raise NotImplementedError
 
     def close(self):
@@ -24,10 +24,10 @@ class Proxy:
     def _accept(self):
         with contextlib.suppress(OSError):  # closed
             while True:
-                dialler, _ = self._server.accept()
+                dialer, _ = self._server.accept()
                 accepter = socket.create_connection(("127.0.0.1", self._to))
                 of_dialler, of_accepter = self.connected()
-                for ends in ((dialler, accepter, of_dialler), (accepter, dialler, of_accepter)):
+                for ends in ((dialer, accepter, of_dialler), (accepter, dialer, of_accepter)):
                     threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
 
     @staticmethod

@@ -51,7 +51,7 @@ def recorded_handshake(endpoint, group_id, secret):
         connection.sendall(said)
         challenge = connection.recv(CHALLENGE_SIZE, socket.MSG_WAITALL)
         key = _hmac(secret, b"torchwire transport 1\0" + struct.pack("<Q", group_id))
-        proof = _hmac(key, b"dialling side\0" + said + challenge)
+        proof = _hmac(key, b"dialing side\0" + said + challenge)
         with tempfile.TemporaryFile() as no_memory_file:
             if endpoint[0] == socket.AF_UNIX:
                 socket.send_fds(connection, [proof], [no_memory_file.fileno()])
@@ -79,7 +79,7 @@ class Storm(Repetition):
         self._recorded = recorded
         self._greeting = recorded[: GREETING.size]
         self._random = random.Random(seed)
-        # A port of the dialling side stays taken for a while, so 100,000 connections need more than one address.
+        # A port of the dialing side stays taken for a while, so 100,000 connections need more than one address.
         self._sources = itertools.cycle(f"127.0.0.{number}" for number in range(2, 12))
         self._files = [tempfile.TemporaryFile(), socket.socket(socket.AF_UNIX)]  # to send along
         self._let_in = 0

@@ -32,7 +32,7 @@ FEATURES = {
 RPC_TIMEOUT = 10.0
 
 # A worker that has seen so many programs fail stops: each may take as long as the time-out.
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 
 
 def seeds():
@@ -54,7 +54,7 @@ def failures_of(programs_seeds):
             difference = f"{type(error).__name__}: {error}"
         if difference:
             failures.append(f"{difference}\n{program}")
-        if len(failures) == MOST_FAILURES:
+        if len(failures) == MAX_FAILURES:
             break
     return failures
 

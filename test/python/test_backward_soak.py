@@ -22,7 +22,7 @@ ELEMENTS = 32 * 1024  # of each tensor: 128 KiB
 
 # How much more memory a worker may have at the end than after the first third. One tensor kept of every tenth context
 # would be more, with as many contexts as there are by default.
-MOST_GROWTH = 8 << 20
+MAX_GROWTH = 8 << 20
 
 # ---- what the workers run ----
 
@@ -110,4 +110,4 @@ def test_contexts_leave_nothing_behind(tmp_path):
             memory.append(group.all(resident_bytes))
         growth = [after - before for before, after in zip(*memory, strict=True)]
         print("growth in KiB:", [one >> 10 for one in growth], "of MiB:", [one >> 20 for one in memory[0]])
-        assert max(growth) < MOST_GROWTH
+        assert max(growth) < MAX_GROWTH

@@ -12,10 +12,10 @@ from network import Hosts, why_impossible
 from sockets import open_files, tcp_ports, unix_names
 
 SECONDS = 5.0
-MOST_CPU = 0.001  # of one core, per process
-MOST_THREADS = 20
-MOST_FILES = 60
-MOST_FILES_PER_PEER = 4
+MAX_CPU = 0.001  # of one core, per process
+MAX_THREADS = 20
+MAX_FILES = 60
+MAX_FILES_PER_PEER = 4
 
 
 def warm_up(others):
@@ -50,9 +50,9 @@ def test_an_idle_worker_uses_next_to_no_cpu_and_few_threads_and_files(tmp_path):
             cpu = (cpu_seconds(worker.pid) - begin) / SECONDS
             threads, files = (len(os.listdir(f"/proc/{worker.pid}/{what}")) for what in ("task", "fd"))
             print(f"{worker.name}: {100 * cpu:.3f} % of a core, {threads} threads, {files} open files")
-            assert cpu < MOST_CPU
-            assert threads <= MOST_THREADS
-            assert files <= MOST_FILES
+            assert cpu < MAX_CPU
+            assert threads <= MAX_THREADS
+            assert files <= MAX_FILES
 
 
 @contextlib.contextmanager
@@ -101,4 +101,4 @@ def test_a_worker_listens_on_one_port_and_one_socket_and_opens_few_files_for_eac
             files[size] = len(open_files(observed))
     per_peer = (files[5] - files[2]) / 3
     print(f"{files[2]} files with one peer, {files[5]} with four: {per_peer:.1f} a peer")
-    assert per_peer <= MOST_FILES_PER_PEER
+    assert per_peer <= MAX_FILES_PER_PEER

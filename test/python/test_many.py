@@ -10,7 +10,7 @@ from processes import wait_until
 from sockets import open_files
 
 SIZE = 64
-MOST_FILES = 40 + 4 * (SIZE - 1)  # per process
+MAX_FILES = 40 + 4 * (SIZE - 1)  # per process
 
 
 
@@ -38,10 +38,10 @@ def test_a_group_of_64_starts_calls_and_ends(tmp_path):
         called = time.monotonic()
         most_files = most_open(group)
         threads = max(len(os.listdir(f"/proc/{worker.pid}/task")) for worker in group)
-        # Where two dialled each other at once, both links stand for a while.
-        wait_until(lambda: most_open(group) <= MOST_FILES)
+        # Where two dialed each other at once, both links stand for a while.
+        wait_until(lambda: most_open(group) <= MAX_FILES)
         before_end = time.monotonic()
         group.shut_down()
         ended = time.monotonic()
     print(f"start {started - begin:.2f} s, {SIZE}x{SIZE} calls {called - started:.2f} s, end {ended - before_end:.2f} s")
-    print(f"at most {threads} threads and {most_files} files a process, later {MOST_FILES}")
+    print(f"at most {threads} threads and {most_files} files a process, later {MAX_FILES}")

@@ -50,7 +50,7 @@ def resident_memory():
 ROUNDS, PER_ROUND = 10, 250  # of each of four workers
 # From the middle to the end, when each worker has created 1,250 RRefs and owned as many. What is remembered of their
 # forks is some 500 KiB by then.
-MOST_GROWTH = 2 * 2**20
+MAX_GROWTH = 2 * 2**20
 
 
 @pytest.mark.slow
@@ -64,4 +64,4 @@ def test_ten_thousand_rrefs_come_and_go_without_a_trace(tmp_path):
             memory.append(group.all(resident_memory))
         growth = [after - before for before, after in zip(memory[ROUNDS // 2 - 1], memory[-1])]
         print(f"resident memory grew by {[f'{bytes / 2**20:.1f} MiB' for bytes in growth]} in the second half")
-        assert max(growth) < MOST_GROWTH
+        assert max(growth) < MAX_GROWTH

@@ -327,7 +327,7 @@ def try_to_get_in(store, secret, transports):
 
 
 def check_refusals(group):
-    """Each worker has named the address from which it was dialled, and has not heard the stranger's name."""
+    """Each worker has named the address from which it was dialed, and has not heard the stranger's name."""
     for worker in group:
         wait_until(lambda worker=worker: re.search(REFUSED + r"127\.0\.0\.1:\d+", worker.output()))
         assert "stranger" not in worker.output()
@@ -355,7 +355,7 @@ def test_a_member_of_another_group_with_the_same_secret_is_refused(transports):
 
 
 class Recorder(Proxy):
-    """Keeps what the diallers said."""
+    """Keeps what the dialers said."""
 
     def __init__(self, to):
         self.recordings = []

@@ -19,9 +19,9 @@ from sockets import open_files, tcp_ports, unix_names
 COUNT = int(os.environ.get("TORCHWIRE_TEST_STRANGERS", "3000"))
 
 SECRET = "this is sixteen bytes and more"
-MOST_GUESTS = 256  # in the handshake, at each endpoint: DoorLimits
-MOST_GROWTH = 12.0  # MiB of memory
-MOST_LINES = 11  # in the log, in ten seconds, about each endpoint: RefusalLog
+MAX_GUESTS = 256  # in the handshake, at each endpoint: AcceptorLimits
+MAX_GROWTH = 12.0  # MiB of memory
+MAX_LINES = 11  # in the log, in ten seconds, about each endpoint: RejectionLog
 
 # ---- what the workers run ----
 
@@ -131,10 +131,10 @@ def test_strangers_by_the_thousand_do_no_harm():
         print(f"files: {files} before, at most {most_files} meanwhile, {len(open_files(victim))} afterwards")
         for (calls, longest), worker in zip(traffic, group):
             print(f"{worker.name}: {calls} calls, of which the longest took {1000 * longest:.0f} ms")
-        assert growth < MOST_GROWTH
-        assert most_files <= files + (MOST_GUESTS + 10) * len(endpoints)
+        assert growth < MAX_GROWTH
+        assert most_files <= files + (MAX_GUESTS + 10) * len(endpoints)
         assert "wire_tcp (127.0.0.1:" in told and "wire_shm (@" in told
-        assert lines <= MOST_LINES * len(endpoints) * (seconds // 10 + 2)
+        assert lines <= MAX_LINES * len(endpoints) * (seconds // 10 + 2)
         assert max(longest for _, longest in traffic) < 5.0
         group.all(call_each_other)
         group.shut_down()

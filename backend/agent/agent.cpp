@@ -1,0 +1,413 @@
+#include "backend/agent/agent.h"
+
+#include <torch/csrc/distributed/autograd/rpc_messages/rpc_with_autograd.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "autograd/forward_call.h"
+#include "backend/codec/codec.h"
+#include "backend/base/log.h"
+#include "backend/serve/own_messages.h"
+#include "backend/link/shutdown_monitor.h"
+#include "backend/base/random.h"
+#include "backend/agent/seconds.h"
+#include "backend/link/loopback_link.h"
+#include "cuda/devices.h"
+#include "backend/serve/owner_watch.h"
+#include "rref/backward.h"
+#include "rref/failed_creation.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+using std::chrono::milliseconds;
+
+// How long a leaving worker waits for its peers to take note.
+constexpr milliseconds kGoodbyePatience{2000};
+// How often a wait for this worker's own calls looks whether it is still of use.
+constexpr milliseconds kWaitSlice{200};
+// Workers of a group start minutes apart on a busy cluster, whatever their time-out for calls is.
+constexpr milliseconds kMinWaitForGroup{60000};
+
+// Not num_worker_threads: a hook may start a pass in another context and wait for it, which takes a thread for each level. Only
+// those are started that are needed at a time.
+constexpr size_t kMaxEvaluations = 256;
+
+std::string torchVersion() {
+  const std::string full = TORCH_VERSION;
+  return full.substr(0, full.find('+')); // +cpu and +cu130 understand each other
+}
+
+} // namespace
+
+Agent::Agent(
+    c10::intrusive_ptr<c10d::Store> store,
+    std::string name,
+    worker_id_t id,
+    std::optional<int> worldSize,
+    AgentOptions options)
+    : RpcAgent(
+          WorkerInfo(std::move(name), id),
+          std::make_unique<Dispatcher>(),
+          fromSeconds(options.rpcTimeoutSeconds)),
+      store_(std::move(store)),
+      worldSize_(static_cast<uint32_t>(worldSize.value_or(0))),
+      options_(std::move(options)),
+      self_(id),
+      requests_(options_.numWorkerThreads, "torchwire_work"),
+      control_(std::make_shared<ThreadPool>(options_.numWorkerThreads, "torchwire_ctrl")),
+      disposer_(control_),
+      evaluations_(kMaxEvaluations, "torchwire_grad"),
+      completions_(options_.numWorkerThreads, "torchwire_done"),
+      dispatcher_(static_cast<Dispatcher&>(*cb_)),
+      rrefs_(std::make_shared<RRefService>(dispatcher_)),
+      calls_(std::make_shared<CallTable>(timer_)),
+      directory_(workerInfo_),
+      engine_(std::make_shared<TorchEngine>(
+          *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
+      contexts_(*this, engine_) {
+  keepErrorHandlersValid();
+  rrefs_->serve(dispatcher_);
+  dispatcher_.runFunctionsOn([this](Task&& task) { return requests_.run(std::move(task)); });
+  cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
+  registerHandlers();
+}
+
+Agent::~Agent() {
+  if (rpcAgentRunning_.load()) {
+    shutdown();
+  }
+  shutdownImpl();
+}
+
+void Agent::registerHandlers() {
+  using namespace own_messages;
+  for (const auto type : {kGradients, kDiscover, kResume, kEndPass}) {
+    dispatcher_.handleOwn(
+        type, [this](WorkerId caller, Message& request) { return engine_->serve(caller, request); });
+  }
+  using rpc::MessageType;
+  using rpc::RpcCommandBase;
+  dispatcher_.handle(
+      MessageType::FORWARD_AUTOGRAD_REQ, [this](WorkerId caller, RpcCommandBase& command) {
+        const auto& call = static_cast<torch::distributed::autograd::RpcWithAutograd&>(command);
+        return contexts_.during(call.autogradMetadata().autogradContextId, [&] {
+          return forwardCall(dispatcher_, caller, command);
+        });
+      });
+  dispatcher_.handle(
+      MessageType::CLEANUP_AUTOGRAD_CONTEXT_REQ, [this](WorkerId from, RpcCommandBase& command) {
+        return contexts_.serveRelease(from, command);
+      });
+  dispatcher_.handle(
+      MessageType::RREF_BACKWARD_REQ,
+      [engine = std::weak_ptr(engine_)](WorkerId, RpcCommandBase& command) {
+        return rref::serveBackward(engine, command);
+      });
+}
+
+std::shared_ptr<Agent> Agent::current() {
+  return isCurrentRpcAgentSet() ? std::dynamic_pointer_cast<Agent>(getCurrentRpcAgent()) : nullptr;
+}
+
+// ---- starting -----------------------------------------------------------------------------------
+
+void Agent::startImpl() {
+  contexts_.forgetEarlierGroup();
+  timer_.after(milliseconds(0), [] {}); // starts its thread: if that fails, then here and not in a callback
+  openLinks(agreeOnKey());
+  joinGroup(links_->listen());
+  if (!isStaticGroup()) {
+    introduceToPeers();
+  }
+}
+
+GroupKey Agent::agreeOnKey() {
+  WorkerRecord self;
+  self.name = workerInfo_.name_;
+  self.id = self_;
+  self.incarnation = randomNumber();
+  self.torchVersion = torchVersion();
+  self.protocolVersion = kProtocolVersion;
+  for (const auto& layer : options_.layers) {
+    self.linkOptions |= layer->linkOption();
+  }
+  membership_ = std::make_unique<Membership>(
+      store_, std::move(self), worldSize_, std::max(getRpcTimeout(), kMinWaitForGroup));
+  return membership_->agree(options_.secret);
+}
+
+TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
+  chosen_ = chooseAddress(options_.bindAddress, hostOfStore(store_));
+  TensorPipeOptions options;
+  options.workerName = workerInfo_.name_;
+  options.bindAddress = chosen_.address;
+  if (!options_.advertiseAddress.empty()) {
+    options.advertiseAddress = resolve(options_.advertiseAddress);
+  }
+  if (options.advertiseAddress.empty() && isWildcard(chosen_.address)) {
+    options.advertiseAddress = chooseAddress("", hostOfStore(store_)).address;
+  }
+  options.transports = options_.transports;
+  options.channels = options_.channels;
+  options.groupKey = key;
+  options.keepAlive = options_.keepAlive;
+  options.layers = options_.layers;
+  return options;
+}
+
+void Agent::openLinks(const GroupKey& key) {
+  context_ = makeTensorPipeContext(linkSettings(key), timer_);
+  loopback_ = std::make_shared<LoopbackLink>();
+  for (const auto& layer : options_.layers) {
+    context_ = layer->wrap(std::move(context_), timer_);
+    loopback_ = layer->wrapLoopback(std::move(loopback_), timer_);
+  }
+
+  LinkManager::Events events;
+  events.frame = [this](WorkerId from, IncomingFrame frame) {
+    onFrame(*server_, *calls_, self_, from, std::move(frame));
+  };
+  events.peerLost = [this](WorkerId peer, const Error& error) { onPeerLost(peer, error); };
+  if (!isStaticGroup()) {
+    events.stranger = [this](const Hello& hello) { return onStranger(hello); };
+  }
+  links_ = std::make_shared<LinkManager>(
+      *context_, timer_, std::move(events), LinkManager::Limits());
+  startServer();
+}
+
+void Agent::startServer() {
+  server_ = std::make_shared<Server>(
+      dispatcher_,
+      [this](uint32_t messageType) -> ThreadPool& { return poolOf(messageType); },
+      disposer_,
+      [links = links_, toSelf = loopback_, self = self_](WorkerId caller, OutgoingFrame frame) {
+        const auto sent = [](const Error& error) {
+          if (error) {
+            log(LogLevel::info, "a response was not sent: " + error.message());
+          }
+        };
+        if (caller == self) {
+          toSelf->send(std::move(frame), sent);
+        } else {
+          links->sendIfConnected(caller, std::move(frame), sent);
+        }
+      });
+  receiveFromSelf(loopback_, server_, calls_, self_);
+}
+
+// Not bound to this agent: a handler may complete its future, and so answer, when the agent is gone.
+void Agent::receiveFromSelf(
+    const std::shared_ptr<Link>& link,
+    const std::shared_ptr<Server>& server,
+    const std::shared_ptr<CallTable>& calls,
+    WorkerId self) {
+  link->receive([=, weak = std::weak_ptr(link)](const Error& error, IncomingFrame frame) {
+    Error damage = error;
+    if (!error) {
+      try {
+        onFrame(*server, *calls, self, self, std::move(frame));
+      } catch (const std::exception& e) {
+        damage = Error(ErrorCode::badFrame, e.what());
+      }
+    }
+    if (damage && damage.code() != ErrorCode::badFrame) {
+      return; // closed
+    }
+    if (damage) { // whose it is cannot be known, so all calls fail, as on a link to a peer
+      calls->failPeer(
+          self, Error(damage.code(), "this worker lost its calls to itself: " + damage.message()));
+    }
+    if (const auto same = weak.lock()) {
+      receiveFromSelf(same, server, calls, self);
+    }
+  });
+}
+
+void Agent::joinGroup(const std::string& address) {
+  address_ = address;
+  log(LogLevel::info,
+      "worker '" + workerInfo_.name_ + "' listens at " + address_ + " (" + chosen_.reason + ")");
+  const Roster roster = membership_->join(address_);
+  for (const WorkerRecord& worker : roster.workers) {
+    directory_.add(worker);
+    if (worker.id != self_) {
+      links_->addPeer(worker);
+    }
+  }
+  links_->setGroup(membership_->self(), roster.groupId);
+}
+
+void Agent::introduceToPeers() {
+  struct Waiting {
+    Mutex mutex{LockRank::introduction};
+    std::condition_variable_any none;
+    size_t count;
+  };
+  const auto peers = links_->status();
+  const auto waiting = std::make_shared<Waiting>();
+  waiting->count = peers.size();
+  for (const PeerStatus& peer : peers) {
+    links_->connect(peer.record.id, [waiting](const Error&) { // an error has been logged
+      MutexLock lock(waiting->mutex);
+      --waiting->count;
+      waiting->none.notify_all();
+    });
+  }
+  MutexLock lock(waiting->mutex);
+  waiting->none.wait(lock, [&] { return waiting->count == 0; }); // dials have their own deadlines
+}
+
+ThreadPool& Agent::poolOf(uint32_t messageType) {
+  if (own_messages::isEvaluation(messageType)) {
+    return evaluations_;
+  }
+  return isControl(messageType) ? *control_ : requests_;
+}
+
+// ---- events of the links ------------------------------------------------------------------------
+
+void Agent::onFrame(
+    Server& server, CallTable& calls, WorkerId self, WorkerId from, IncomingFrame frame) {
+  const FrameHeader header = headerOf(frame);
+  if (header.kind == FrameKind::request) {
+    if (!server.serve(from, std::move(frame))) {
+      const std::string why = "this worker shuts down or cannot start threads";
+      log(LogLevel::warning, "a request was dropped: " + why);
+      if (from == self) {
+        calls.fail(header.callId, Error(ErrorCode::shutDown, "the call was not served: " + why));
+      }
+    }
+  } else if (!calls.answer(header.callId, from, std::move(frame))) {
+    log(LogLevel::debug, "dropped the late response to call " + std::to_string(header.callId));
+  }
+}
+
+void Agent::onPeerLost(WorkerId peer, const Error& error) {
+  if (error.code() == ErrorCode::peerLeft && !isStaticGroup()) {
+    directory_.remove(peer);
+    rrefs_->forgetWorker(peer);
+  }
+  calls_->failPeer(peer, error);
+  server_->callerLost(peer);
+  control_->run([engine = engine_, peer] { engine->peerLost(peer); });
+  if (error.code() == ErrorCode::peerLeft) {
+    // Not on a broken link, and not when a dial fails either: from here a network that is cut looks like a process that
+    // has died, and a worker that comes back goes on with its contexts. Elsewhere than here, since graphs are freed.
+    control_->run(contexts_.peerLeft(peer));
+  }
+}
+
+std::optional<Refusal> Agent::onStranger(const Hello& hello) {
+  if (auto objection = objectionToName(hello.self.name)) {
+    return Refusal{ErrorCode::refused, *objection};
+  }
+  directory_.add(hello.self);
+  control_->run(contexts_.peerJoined(hello.self.id));
+  return std::nullopt;
+}
+
+// ---- workers ------------------------------------------------------------------------------------
+
+const rpc::WorkerInfo& Agent::getWorkerInfo(const std::string& name) const {
+  return directory_.byName(name);
+}
+
+const rpc::WorkerInfo& Agent::getWorkerInfo(worker_id_t id) const {
+  return directory_.byId(id);
+}
+
+std::vector<rpc::WorkerInfo> Agent::getWorkerInfos() const {
+  return directory_.all();
+}
+
+const std::vector<c10::Device>& Agent::getDevices() const {
+  OwnerWatch::devicesAsked();
+  return RpcAgent::getDevices();
+}
+
+// ---- ending -------------------------------------------------------------------------------------
+
+void Agent::waitAllWorkers(float timeout) {
+  if (membership_ && isStaticGroup()) {
+    const ShutdownMonitor watch(*links_, self_, fromSeconds(timeout));
+    membership_->sum("reach" + std::to_string(rounds_++), {0, 0}, [&] { watch.check(); });
+  }
+}
+
+void Agent::join(bool shutdown, float timeout) {
+  if (!links_ || !membership_) {
+    return; // never started
+  }
+  if (isStaticGroup()) {
+    joinStatic(fromSeconds(timeout), shutdown);
+  } else {
+    const ShutdownMonitor watch(*links_, self_, fromSeconds(timeout));
+    awaitOwnCalls([&] { watch.checkTime(); });
+    try {
+      membership_->leave();
+    } catch (const std::exception& e) { // its host has left before; the peers are told all the same
+      log(LogLevel::warning, e.what());
+    }
+    links_->leave(kGoodbyePatience);
+  }
+}
+
+// No worker may go while another's call could still reach it. Each worker reports how many calls it has
+// ever started and finished. If as many were started, all told, by a later round as were finished by an
+// earlier one, then none was active in between, and none can start any more (Mattern, "Algorithms for
+// Distributed Termination Detection", 1987, section 4). Nobody has to stop calling meanwhile.
+void Agent::joinStatic(milliseconds timeout, bool shutdown) {
+  const ShutdownMonitor watch(*links_, self_, timeout);
+  int64_t finishedBefore = -1;
+  for (;;) {
+    awaitOwnCalls([&] { watch.check(); });
+    const ActiveCalls::Count count = activeCalls_.count();
+    const Membership::Totals totals = membership_->sum(
+        "join" + std::to_string(rounds_++), {count.started, count.finished}, [&] { watch.check(); });
+    if (totals.started == finishedBefore) {
+      break;
+    }
+    finishedBefore = totals.finished;
+  }
+  if (shutdown) {
+    membership_->waitForOthersToFinish();
+  }
+}
+
+void Agent::awaitOwnCalls(const std::function<void()>& interrupted) {
+  while (!activeCalls_.waitForNone(kWaitSlice)) {
+    interrupted();
+  }
+}
+
+void Agent::shutdownImpl() {
+  if (closed_.exchange(true)) {
+    return;
+  }
+  const Error error(
+      ErrorCode::shutDown,
+      "worker '" + workerInfo_.name_ + "' shut its RPC agent down before the call was answered");
+  engine_->shutDown();
+  calls_->failAll(error); // before the links go, whose loss would be a worse explanation
+  if (links_) {
+    links_->leave(kGoodbyePatience);
+  }
+  timer_.stop();
+  if (context_) {
+    loopback_->close();
+    context_->join(); // from here on no event comes
+  }
+  calls_->failAll(error);
+  requests_.join();
+  control_->join();
+  evaluations_.join();
+  completions_.join();
+}
+
+} // namespace torchwire

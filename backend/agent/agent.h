@@ -1,0 +1,198 @@
+// The agent: PyTorch's RpcAgent on links. Start reading at backend/README.md.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/rpc/rpc_agent.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "autograd/pass/backward_mode.h"
+#include "autograd/container.h"
+#include "autograd/torch_engine.h"
+#include "backend/base/address.h"
+#include "backend/call/call_table.h"
+#include "backend/serve/dispatcher.h"
+#include "backend/base/disposer.h"
+#include "backend/link/link_interceptor.h"
+#include "backend/link/link_manager.h"
+#include "backend/agent/membership.h"
+#include "backend/call/metrics.h"
+#include "backend/serve/server.h"
+#include "backend/tensorpipe/tensorpipe_context.h"
+#include "backend/base/timer.h"
+#include "backend/wire/group_key.h"
+#include "backend/agent/worker_directory.h"
+#include "backend/base/thread_pool.h"
+#include "rref/rref_service.h"
+
+namespace torchwire {
+
+struct AgentOptions {
+  size_t numWorkerThreads = 16;
+  float rpcTimeoutSeconds = 60; // 0: none
+  std::string bindAddress; // "host" or "host:port"; empty: chosen by chooseAddress()
+  std::string advertiseAddress; // empty: the bound address
+  std::optional<std::vector<std::string>> transports;
+  std::optional<std::vector<std::string>> channels;
+  std::string secret; // the group's, see GroupKey; empty: the workers have none of their own
+  std::chrono::milliseconds keepAlive{10000}; // 0: none
+  BackwardMode backwardMode = BackwardMode::smart;
+  std::vector<std::shared_ptr<LinkInterceptor>> layers; // the innermost first
+  size_t deviceMaps = 0; // how many entries the options have: refused, see cuda/devices.h
+  size_t devices = 0;
+};
+
+/// Runs everything of torch.distributed.rpc over links. In three files: agent.cpp starts, wires and ends it,
+/// agent_calls.cpp has the calls of this worker, agent_metrics.cpp what it tells about itself. Thread-safe.
+class Agent final : public torch::distributed::rpc::RpcAgent {
+ public:
+  using Message = torch::distributed::rpc::Message;
+  using JitFuture = torch::distributed::rpc::JitFuture;
+  using WorkerInfo = torch::distributed::rpc::WorkerInfo;
+  using worker_id_t = torch::distributed::rpc::worker_id_t;
+
+  /// Opens nothing yet: start() does. `worldSize` unset: a dynamic group.
+  /// Throws std::runtime_error for options that cannot work.
+  Agent(
+      c10::intrusive_ptr<c10d::Store> store,
+      std::string name,
+      worker_id_t id,
+      std::optional<int> worldSize,
+      AgentOptions options);
+  ~Agent() override;
+
+  /// This process's agent, if it is one of torchwire's, else null.
+  static std::shared_ptr<Agent> current();
+
+  c10::intrusive_ptr<JitFuture> send(
+      const WorkerInfo& to,
+      c10::intrusive_ptr<Message> message,
+      const float rpcTimeoutSeconds = torch::distributed::rpc::kUnsetRpcTimeout,
+      const torch::distributed::rpc::DeviceMap& deviceMap = {}) override;
+
+  const WorkerInfo& getWorkerInfo(const std::string& name) const override;
+  const WorkerInfo& getWorkerInfo(worker_id_t id) const override;
+  using RpcAgent::getWorkerInfo;
+  std::vector<WorkerInfo> getWorkerInfos() const override;
+  const std::vector<c10::Device>& getDevices() const override;
+
+  /// A static group: returns once every worker has called this. A dynamic one: at once.
+  /// Throws std::runtime_error that names a worker whose process is gone, or when `timeout` seconds
+  /// (0: no limit) are over.
+  void waitAllWorkers(float timeout);
+
+  /// A static group: returns when no call of any worker is active any more. A dynamic one: leaves it.
+  void join(bool shutdown = false, float timeout = 0) override;
+  void sync() override {}
+  void startImpl() override;
+  void shutdownImpl() override;
+
+  std::unordered_map<std::string, std::string> getMetrics() override;
+  std::unordered_map<std::string, std::string> getDebugInfo() override;
+  std::vector<PeerStatus> peers() const;
+
+  /// Drives the backward passes in which this worker takes part.
+  Engine& engine() {
+    return *engine_;
+  }
+
+  /// The autograd contexts of this worker.
+  Container& contexts() {
+    return contexts_;
+  }
+
+  bool isStaticGroup() const {
+    return worldSize_ != 0;
+  }
+  RRefService& rrefs() {
+    return *rrefs_;
+  }
+  const c10::intrusive_ptr<c10d::Store>& store() const {
+    return store_;
+  }
+
+ private:
+  void addGilWaitTime(const std::chrono::microseconds wait) override;
+
+  void registerHandlers();
+
+  ThreadPool& poolOf(uint32_t messageType);
+
+  // Starting.
+  GroupKey agreeOnKey();
+  void openLinks(const GroupKey& key);
+  TensorPipeOptions linkSettings(const GroupKey& key);
+  void startServer();
+  void joinGroup(const std::string& address);
+  void introduceToPeers();
+
+  // Calls of this worker.
+  Error transmit(WorkerId to, uint64_t callId, OutgoingFrame frame);
+  void sendFailed(uint64_t callId, const Error& error);
+  Error sendError(WorkerId to, const Error& error) const;
+  struct OwnCall {
+    WorkerId to;
+    bool mayCreate = false; // an RRef
+    std::optional<ContextId> context; // that the call is part of
+    c10::intrusive_ptr<JitFuture> future;
+  };
+  void failUnseen(const OwnCall& call, uint64_t callId, const Error& error);
+  void complete(OwnCall call, Outcome outcome);
+  void finishCall(const OwnCall& call, Outcome outcome);
+  void callEnded(const OwnCall& call);
+
+  // Events of the links.
+  static void onFrame(
+      Server& server, CallTable& calls, WorkerId self, WorkerId from, IncomingFrame frame);
+  static void receiveFromSelf(
+      const std::shared_ptr<Link>& link,
+      const std::shared_ptr<Server>& server,
+      const std::shared_ptr<CallTable>& calls,
+      WorkerId self);
+  void onPeerLost(WorkerId peer, const Error& error);
+  std::optional<Refusal> onStranger(const Hello& hello);
+
+  // Ending.
+  void awaitOwnCalls(const std::function<void()>& interrupted);
+  void joinStatic(std::chrono::milliseconds timeout, bool shutdown);
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const uint32_t worldSize_; // 0: dynamic
+  const AgentOptions options_;
+  WorkerId self_;
+  ChosenAddress chosen_;
+  std::string address_;
+
+  Timer timer_;
+  ThreadPool requests_;
+  // Apart from requests_: what a handler waits for must not wait behind handlers. Shared with frames, which let go
+  // through it of what Python may own.
+  const std::shared_ptr<ThreadPool> control_;
+  const Disposer disposer_;
+  // Apart from control_: functions and hooks of a backward pass may block, and wait for what that serves.
+  ThreadPool evaluations_;
+  ThreadPool completions_; // apart from requests_: a handler that waits for a call must not starve it
+  Dispatcher& dispatcher_; // the base class owns it
+  const std::shared_ptr<RRefService> rrefs_;
+  ActiveCalls activeCalls_;
+  std::shared_ptr<CallTable> calls_;
+  WorkerDirectory directory_;
+  std::unique_ptr<LinkContext> context_;
+  std::shared_ptr<LinkManager> links_;
+  std::shared_ptr<Link> loopback_;
+  std::shared_ptr<Server> server_;
+  std::unique_ptr<Membership> membership_;
+  const std::shared_ptr<TorchEngine> engine_; // what RRefs that have no value yet wait with holds it weakly
+  Container contexts_;
+  std::atomic<bool> closed_{false};
+  int rounds_ = 0; // of waits for all workers; counts alike on all of them
+};
+
+} // namespace torchwire

@@ -1,0 +1,61 @@
+// What the agent tells about itself.
+#include <algorithm>
+#include <string>
+
+#include "backend/agent/agent.h"
+
+namespace torchwire {
+
+void Agent::addGilWaitTime(const std::chrono::microseconds wait) {
+  if (server_) {
+    ++server_->metrics().gilWaits;
+    server_->metrics().gilWaitMicroseconds += wait.count();
+  }
+}
+
+std::unordered_map<std::string, std::string> Agent::getMetrics() {
+  std::unordered_map<std::string, std::string> metrics;
+  metrics["agent.thread_pool_size"] = std::to_string(requests_.capacity());
+  metrics["agent.num_idle_threads"] = std::to_string(requests_.idle());
+  metrics["agent.client_active_calls"] = std::to_string(activeCalls_.active());
+  if (!server_) {
+    return metrics;
+  }
+  const ServerMetrics& server = server_->metrics();
+  metrics["agent.server_active_calls"] = std::to_string(server.active);
+  metrics["agent.server_active_async_calls"] = std::to_string(server.activeAsync);
+  if (isGILProfilingEnabled()) {
+    const int64_t waits = std::max<int64_t>(server.gilWaits, 1);
+    metrics["agent.gil_average_wait_time_us"] = std::to_string(
+        static_cast<double>(server.gilWaitMicroseconds) / static_cast<double>(waits));
+  }
+  return metrics;
+}
+
+std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
+  auto info = getMetrics();
+  info["agent.backend"] = "TORCHWIRE";
+  info["agent.protocol_version"] = std::to_string(kProtocolVersion);
+  info["agent.backward_mode"] = options_.backwardMode == BackwardMode::smart ? "smart" : "fast";
+  info["agent.backward_passes"] = std::to_string(engine_->passesStarted());
+  info["agent.address"] = address_;
+  info["agent.address_chosen_by"] = chosen_.reason;
+  for (const PeerStatus& peer : peers()) {
+    const std::string key = "agent.peer." + peer.record.name;
+    info[key] = peer.state + " " + peer.link.transport + "/" + peer.link.channel;
+    info[key + ".address"] = peer.record.address;
+    info[key + ".calls"] = std::to_string(peer.traffic.calls);
+    info[key + ".frames_sent"] = std::to_string(peer.traffic.framesSent);
+    info[key + ".frames_received"] = std::to_string(peer.traffic.framesReceived);
+    info[key + ".bytes_sent"] = std::to_string(peer.traffic.bytesSent);
+    info[key + ".bytes_received"] = std::to_string(peer.traffic.bytesReceived);
+    info[key + ".links_lost"] = std::to_string(peer.traffic.linksLost);
+  }
+  return info;
+}
+
+std::vector<PeerStatus> Agent::peers() const {
+  return links_ ? links_->status() : std::vector<PeerStatus>();
+}
+
+} // namespace torchwire

@@ -1,0 +1,84 @@
+// How workers find each other: the group's member list in the rendezvous store.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "backend/wire/roster.h"
+#include "backend/wire/group_key.h"
+
+namespace torchwire {
+
+/// One worker's view of the group's entries in the store. Every store error is rethrown as
+/// std::runtime_error with a sentence that says what was being done.
+/// Not thread-safe: used by one thread at a time.
+class Membership {
+ public:
+  /// `self` has no address yet; `timeout` bounds the wait for the other workers of a static group.
+  Membership(
+      c10::intrusive_ptr<c10d::Store> store,
+      WorkerRecord self,
+      uint32_t worldSize,
+      std::chrono::milliseconds timeout);
+
+  /// Agrees with the other workers on the group's key, which links need: so before join(). `secret` is
+  /// this worker's own; empty: it has none, and the one that the first worker drew counts. A worker whose
+  /// secret does not fit throws; in a static group, the others then throw the same sentence in join().
+  /// Throws std::runtime_error.
+  GroupKey agree(const std::string& secret);
+
+  /// Enters this worker, which listens at `address`, into the list. A static group: returns once all are
+  /// there, with the same roster everywhere; if one of them cannot be in the group, throws the same
+  /// sentence on every worker. A dynamic group: returns those that are there now, this worker included.
+  /// Throws std::runtime_error.
+  Roster join(const std::string& address);
+
+  /// Takes this worker off a dynamic group's list.
+  void leave();
+
+  /// Adds up the numbers that all workers of a static group pass; returns once all have.
+  /// `interrupted` is asked now and then while waiting and ends the wait by throwing; its sentence
+  /// is then thrown on the other workers too.
+  struct Totals {
+    int64_t started;
+    int64_t finished;
+  };
+  Totals sum(const std::string& round, Totals mine, const std::function<void()>& interrupted);
+
+  /// Returns once all workers have got their last answer from the store, or after a while: for the
+  /// worker whose process may host the store.
+  void waitForOthersToFinish();
+
+  /// What this worker tells the group of itself.
+  const WorkerRecord& self() const {
+    return self_;
+  }
+
+ private:
+  Roster enter();
+  template <typename Value>
+  Value decoded(const std::vector<uint8_t>& bytes);
+  Roster currentRoster();
+  [[noreturn]] void refuse(const std::string& objection, const Roster& roster);
+  void awaitStartupDecision();
+  void decide(const std::string& decision);
+  std::string missing();
+  void awaitRound(const std::string& key, const std::function<void()>& interrupted);
+  void throwIfFailed();
+  void tellOthers(const std::string& failure);
+  void waitForOthersToFinish(uint32_t count, std::chrono::milliseconds patience);
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  WorkerRecord self_;
+  const uint32_t worldSize_;
+  const std::chrono::milliseconds timeout_;
+  uint64_t groupId_ = 0;
+};
+
+/// The host of the rendezvous store, where it has one (a TCPStore, perhaps behind prefixes), else "".
+std::string hostOfStore(const c10::intrusive_ptr<c10d::Store>& store);
+
+} // namespace torchwire

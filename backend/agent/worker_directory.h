@@ -1,0 +1,45 @@
+// The workers of the group by name and by rank, in PyTorch's type.
+#pragma once
+
+#include <torch/csrc/distributed/rpc/rpc_agent.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/base/annotations.h"
+#include "backend/wire/roster.h"
+
+namespace torchwire {
+
+/// Thread-safe. The references that it hands out stay valid for its life: PyTorch keeps them, also for
+/// workers that have left a dynamic group.
+class WorkerDirectory {
+ public:
+  using WorkerInfo = torch::distributed::rpc::WorkerInfo;
+
+  /// `self` is named in errors.
+  explicit WorkerDirectory(const WorkerInfo& self) : self_(self) {}
+
+  void add(const WorkerRecord& worker) EXCLUDES(mutex_);
+  void remove(WorkerId id) EXCLUDES(mutex_);
+
+  /// Throw c10::Error when there is no such worker now.
+  const WorkerInfo& byName(const std::string& name) const EXCLUDES(mutex_);
+  const WorkerInfo& byId(WorkerId id) const EXCLUDES(mutex_);
+  std::vector<WorkerInfo> all() const EXCLUDES(mutex_);
+  /// For messages: `worker 'trainer0' (rank 2)`, or the rank alone where nobody has it now.
+  std::string describe(WorkerId id) const EXCLUDES(mutex_);
+
+ private:
+  [[noreturn]] void unknown(const std::string& what) const REQUIRES(mutex_);
+
+  const WorkerInfo& self_;
+  mutable Mutex mutex_{LockRank::workerDirectory};
+  std::map<WorkerId, std::shared_ptr<WorkerInfo>> byId_ GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<WorkerInfo>> byName_ GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<WorkerInfo>> everSeen_ GUARDED_BY(mutex_);
+};
+
+} // namespace torchwire

@@ -1,0 +1,170 @@
+#include "backend/base/thread_pool.h"
+
+#include <pthread.h>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "backend/base/annotations.h"
+#include "backend/base/log.h"
+
+namespace torchwire {
+namespace {
+
+void runLogged(Task& task, const std::string& pool) {
+  try {
+    task();
+  } catch (const std::exception& e) {
+    log(LogLevel::error, "a task of the " + pool + " threads threw: " + e.what());
+  } catch (...) {
+    log(LogLevel::error, "a task of the " + pool + " threads threw something unknown");
+  }
+}
+
+} // namespace
+
+/// What the pool and its threads share. Thread-safe.
+class ThreadPool::Core : public std::enable_shared_from_this<Core> {
+ public:
+  Core(size_t capacity, std::string name) : capacity_(capacity), name_(std::move(name)) {}
+
+  bool run(Task&& task) EXCLUDES(mutex_);
+  void join() EXCLUDES(mutex_);
+  size_t idle() const EXCLUDES(mutex_);
+  size_t capacity() const {
+    return capacity_;
+  }
+
+ private:
+  struct Thread {
+    std::condition_variable_any wake;
+    Task next; // handed over by run() while the thread is on the idle stack
+    std::thread handle;
+  };
+
+  bool start(Task& task) REQUIRES(mutex_);
+  void loop(const std::shared_ptr<Thread>& self);
+  bool takeNext(const std::shared_ptr<Thread>& self, Task& task) EXCLUDES(mutex_);
+
+  const size_t capacity_;
+  const std::string name_;
+  mutable Mutex mutex_{LockRank::threadPool};
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<Thread>> threads_ GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Thread>> idle_ GUARDED_BY(mutex_); // a stack: last in, first out
+  std::deque<Task> waiting_ GUARDED_BY(mutex_);
+};
+
+bool ThreadPool::Core::run(Task&& task) {
+  MutexLock lock(mutex_);
+  if (stopping_) {
+    return false;
+  }
+  if (!idle_.empty()) {
+    const std::shared_ptr<Thread> thread = idle_.back(); // kept: join() may drop the others meanwhile
+    idle_.pop_back();
+    thread->next = std::move(task);
+    lock.unlock(); // or the woken thread would at once wait for the mutex
+    thread->wake.notify_one();
+    return true;
+  }
+  if (threads_.size() < capacity_ && start(task)) {
+    return true;
+  }
+  if (threads_.empty()) {
+    return false; // not one thread could be started
+  }
+  waiting_.push_back(std::move(task));
+  return true;
+}
+
+bool ThreadPool::Core::start(Task& task) {
+  auto thread = std::make_shared<Thread>();
+  try {
+    thread->handle = std::thread([core = shared_from_this(), thread] { core->loop(thread); });
+  } catch (const std::system_error& e) {
+    log(LogLevel::error, std::string("cannot start another thread: ") + e.what());
+    return false;
+  }
+  thread->next = std::move(task); // the thread looks for it under the mutex, which is held here
+  threads_.push_back(std::move(thread));
+  return true;
+}
+
+bool ThreadPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task) {
+  MutexLock lock(mutex_);
+  if (!self->next && !waiting_.empty()) {
+    self->next = std::move(waiting_.front());
+    waiting_.pop_front();
+  }
+  if (!self->next && !stopping_) {
+    idle_.push_back(self);
+    self->wake.wait(lock, [&] { return static_cast<bool>(self->next) || stopping_; });
+  }
+  task = std::move(self->next);
+  self->next = Task();
+  return static_cast<bool>(task);
+}
+
+void ThreadPool::Core::loop(const std::shared_ptr<Thread>& self) {
+  pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
+  Task task;
+  while (takeNext(self, task)) {
+    runLogged(task, name_);
+    task = Task(); // captures die here, not when the next task arrives
+  }
+}
+
+void ThreadPool::Core::join() {
+  std::vector<std::shared_ptr<Thread>> threads;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    threads.swap(threads_);
+    idle_.clear();
+    for (const auto& thread : threads) {
+      thread->wake.notify_one();
+    }
+  }
+  for (const auto& thread : threads) {
+    if (thread->handle.get_id() == std::this_thread::get_id()) {
+      thread->handle.detach();
+    } else {
+      thread->handle.join();
+    }
+  }
+}
+
+size_t ThreadPool::Core::idle() const {
+  MutexLock lock(mutex_);
+  return idle_.size() + (capacity_ - threads_.size());
+}
+
+ThreadPool::ThreadPool(size_t capacity, std::string name)
+    : core_(std::make_shared<Core>(capacity, std::move(name))) {}
+
+ThreadPool::~ThreadPool() {
+  join();
+}
+
+bool ThreadPool::run(Task&& task) {
+  return core_->run(std::move(task));
+}
+
+void ThreadPool::join() {
+  core_->join();
+}
+
+size_t ThreadPool::capacity() const {
+  return core_->capacity();
+}
+
+size_t ThreadPool::idle() const {
+  return core_->idle();
+}
+
+} // namespace torchwire

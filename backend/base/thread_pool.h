@@ -1,0 +1,40 @@
+// The threads that run user code: request handlers, and the completions of this worker's own calls.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backend/base/task.h"
+
+namespace torchwire {
+
+/// Runs tasks on at most `capacity` threads. A thread is started only when a task arrives and all
+/// others are busy, so an agent with 16 worker threads that serves one call at a time has one; and the
+/// thread that went idle last gets the next task, because its caches are warm.
+/// A task that throws is logged; nothing escapes a thread. Thread-safe.
+class ThreadPool {
+ public:
+  /// `name` (at most 15 characters) is what debuggers and `top -H` show for the threads.
+  ThreadPool(size_t capacity, std::string name);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  /// Runs the task on one of the threads, soon. After join(), or if no thread can be started at all: false,
+  /// and the task stays the caller's.
+  bool run(Task&& task);
+
+  /// Ends the threads once every accepted task has run. May be called more than once, and from a
+  /// task: the calling thread then ends by itself when its task returns.
+  void join();
+
+  size_t capacity() const;
+  /// How many more tasks could start this instant.
+  size_t idle() const;
+
+ private:
+  class Core;
+  const std::shared_ptr<Core> core_; // shared with the threads, one of which may outlive the pool
+};
+
+} // namespace torchwire

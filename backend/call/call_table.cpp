@@ -1,0 +1,148 @@
+#include "backend/call/call_table.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+namespace torchwire {
+namespace {
+
+constexpr size_t kSpareDeadlines = 1024;
+
+Error timeoutError(std::chrono::milliseconds timeout) {
+  return Error(
+      ErrorCode::timeout,
+      "RPC ran for more than set timeout (" + std::to_string(timeout.count()) +
+          " ms) and will now be marked with an error");
+}
+
+} // namespace
+
+uint64_t CallTable::open(
+    WorkerId to, std::chrono::milliseconds timeout, Completion completion) {
+  MutexLock lock(mutex_);
+  const uint64_t id = nextId_++;
+  calls_.emplace(id, Call{to, timeout, std::move(completion)});
+  if (timeout.count() > 0) {
+    addDeadline({Timer::Clock::now() + timeout, id});
+  }
+  return id;
+}
+
+bool CallTable::answer(uint64_t id, WorkerId from, IncomingFrame response) {
+  Completion completion;
+  {
+    MutexLock lock(mutex_);
+    const auto it = calls_.find(id);
+    if (it == calls_.end() || it->second.to != from) {
+      return false;
+    }
+    completion = std::move(it->second.completion);
+    calls_.erase(it);
+  }
+  completion({Error(), std::move(response)});
+  return true;
+}
+
+CallTable::Completion CallTable::take(uint64_t id) {
+  MutexLock lock(mutex_);
+  const auto it = calls_.find(id);
+  if (it == calls_.end()) {
+    return {};
+  }
+  Completion completion = std::move(it->second.completion);
+  calls_.erase(it);
+  return completion;
+}
+
+bool CallTable::fail(uint64_t id, const Error& error) {
+  Completion completion = take(id);
+  if (completion) {
+    completion({error, {}});
+  }
+  return static_cast<bool>(completion);
+}
+
+bool CallTable::withdraw(uint64_t id) {
+  return static_cast<bool>(take(id));
+}
+
+template <typename Predicate>
+void CallTable::failWhere(Predicate matches, const Error& error) {
+  std::vector<Completion> completions;
+  {
+    MutexLock lock(mutex_);
+    for (auto it = calls_.begin(); it != calls_.end();) {
+      if (matches(it->second)) {
+        completions.push_back(std::move(it->second.completion));
+        it = calls_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  }
+  for (Completion& completion : completions) {
+    completion({error, {}});
+  }
+}
+
+void CallTable::failPeer(WorkerId to, const Error& error) {
+  failWhere([to](const Call& call) { return call.to == to; }, error);
+}
+
+void CallTable::failAll(const Error& error) {
+  failWhere([](const Call&) { return true; }, error);
+}
+
+size_t CallTable::size() const {
+  MutexLock lock(mutex_);
+  return calls_.size();
+}
+
+void CallTable::addDeadline(Deadline deadline) {
+  if (deadlines_.size() > 2 * calls_.size() + kSpareDeadlines) {
+    std::erase_if(deadlines_, [&](const Deadline& d) { return !calls_.contains(d.id); });
+    std::make_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
+  }
+  deadlines_.push_back(deadline);
+  std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
+  arm();
+}
+
+void CallTable::arm() {
+  // A wake-up that is already set for an earlier time will look again: calls with the same time-out
+  // come in order of their deadlines, so the timer thread is hardly ever woken by a new call.
+  if (deadlines_.empty() || deadlines_.front().when >= armedFor_) {
+    return;
+  }
+  armedFor_ = deadlines_.front().when;
+  timer_.at(armedFor_, [this] { expire(); });
+}
+
+void CallTable::expire() {
+  std::vector<std::pair<std::chrono::milliseconds, Completion>> expired;
+  {
+    MutexLock lock(mutex_);
+    const auto now = Timer::Clock::now();
+    armedFor_ = Timer::Clock::time_point::max();
+    while (!deadlines_.empty()) {
+      const auto it = calls_.find(deadlines_.front().id);
+      const bool pending = it != calls_.end();
+      if (pending && deadlines_.front().when > now) {
+        break;
+      }
+      if (pending) {
+        expired.emplace_back(it->second.timeout, std::move(it->second.completion));
+        calls_.erase(it);
+      }
+      std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
+      deadlines_.pop_back();
+    }
+    arm();
+  }
+  for (auto& [timeout, completion] : expired) {
+    completion({timeoutError(timeout), {}});
+  }
+}
+
+} // namespace torchwire

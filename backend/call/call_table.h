@@ -1,0 +1,87 @@
+// The calls of this worker that await their responses, with deadlines.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/base/annotations.h"
+#include "backend/base/error.h"
+#include "backend/wire/frame.h"
+#include "backend/wire/roster.h"
+#include "backend/base/task.h"
+#include "backend/base/timer.h"
+
+namespace torchwire {
+
+/// How a call ended: with a response frame, or with an error.
+struct Outcome {
+  Error error;
+  IncomingFrame response; // meaningful where error is not set
+};
+
+/// Holds every pending call once and completes each exactly once: with the first response, at its
+/// deadline, or when its peer or this worker goes. What comes later is dropped.
+/// Completions run unlocked, on the thread that ended the call. Thread-safe.
+class CallTable {
+ public:
+  /// Called once. It owns what the call holds, the future for one, and hands it on when it is called: it may be
+  /// called, and is destroyed, on a loop or in the midst of a send.
+  using Completion = MoveOnlyFunction<Outcome>;
+
+  /// The timer must outlive the table's last open() and be stopped before the table goes.
+  explicit CallTable(Timer& timer) : timer_(timer) {}
+  CallTable(const CallTable&) = delete;
+  CallTable& operator=(const CallTable&) = delete;
+
+  /// Enters a call and returns its id. A time-out of 0 means none.
+  uint64_t open(WorkerId to, std::chrono::milliseconds timeout, Completion completion)
+      EXCLUDES(mutex_);
+
+  /// Completes the call with a response. False if there is no such call to this worker (any more).
+  bool answer(uint64_t id, WorkerId from, IncomingFrame response) EXCLUDES(mutex_);
+
+  /// Completes one call, all calls to one worker, or all calls with an error.
+  bool fail(uint64_t id, const Error& error) EXCLUDES(mutex_);
+  void failPeer(WorkerId to, const Error& error) EXCLUDES(mutex_);
+  void failAll(const Error& error) EXCLUDES(mutex_);
+
+  /// Takes a call out, for its caller to complete. False if it has ended.
+  bool withdraw(uint64_t id) EXCLUDES(mutex_);
+
+  size_t size() const EXCLUDES(mutex_);
+
+ private:
+  struct Call {
+    WorkerId to;
+    std::chrono::milliseconds timeout;
+    Completion completion;
+  };
+  struct Deadline {
+    Timer::Clock::time_point when;
+    uint64_t id;
+    bool operator>(const Deadline& other) const {
+      return when > other.when;
+    }
+  };
+
+  /// The completion of a call, which is out of the table then; empty if there is no such call.
+  Completion take(uint64_t id) EXCLUDES(mutex_);
+  template <typename Predicate>
+  void failWhere(Predicate matches, const Error& error) EXCLUDES(mutex_);
+  void addDeadline(Deadline deadline) REQUIRES(mutex_);
+  void arm() REQUIRES(mutex_);
+  void expire() EXCLUDES(mutex_);
+
+  Timer& timer_;
+  mutable Mutex mutex_{LockRank::callTable};
+  uint64_t nextId_ GUARDED_BY(mutex_) = 1;
+  std::unordered_map<uint64_t, Call> calls_ GUARDED_BY(mutex_);
+  // A heap, earliest first. Calls that ended leave their entry behind until it comes up or the
+  // entries outnumber the calls by far: removing it at once would cost every call a search.
+  std::vector<Deadline> deadlines_ GUARDED_BY(mutex_);
+  Timer::Clock::time_point armedFor_ GUARDED_BY(mutex_) = Timer::Clock::time_point::max();
+};
+
+} // namespace torchwire

@@ -1,0 +1,25 @@
+// PyTorch's Message to one frame, and back.
+#pragma once
+
+#include <torch/csrc/distributed/rpc/message.h>
+
+#include "backend/base/disposer.h"
+#include "backend/wire/frame.h"
+
+namespace torchwire {
+
+/// Encodes a message as a request or response frame. The frame keeps the message alive while its
+/// segments point into it, and lets it go through the disposer. The call id is entered later (setCallId).
+/// Throws c10::Error for a tensor that cannot be sent.
+OutgoingFrame encodeMessage(
+    FrameKind kind,
+    c10::intrusive_ptr<torch::distributed::rpc::Message> message,
+    const Disposer& disposer);
+
+/// The header of a request or response. Throws FormatError.
+FrameHeader headerOf(const IncomingFrame& frame);
+
+/// The message in the frame, with the frame's call id as its id. Throws FormatError or c10::Error.
+c10::intrusive_ptr<torch::distributed::rpc::Message> decodeMessage(IncomingFrame frame);
+
+} // namespace torchwire

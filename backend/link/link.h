@@ -1,0 +1,73 @@
+// The narrow interface between the protocol and whatever carries frames.
+//
+// Implementations: a TensorPipe pipe (tensorpipe_link.h), one to oneself (loopback_link.h), one in memory (tests) and one that
+// fails on a seeded plan (tests and the fault-injection build).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/base/error.h"
+#include "backend/wire/frame.h"
+#include "backend/wire/roster.h"
+
+namespace torchwire {
+
+/// A two-way, ordered, reliable stream of frames to one peer.
+///
+/// Every callback is called exactly once, on any thread, possibly before the call that took it
+/// returns: callers hold no lock of their own. A callback neither blocks, nor takes the GIL, completes a future or drops
+/// what Python may own: the thread may be in the midst of a send (docs/threads.md). After an error all later operations fail too, except
+/// after a receive with badFrame: the link may still be whole, for what is left to say on it.
+/// Thread-safe.
+class Link {
+ public:
+  using Sent = std::function<void(const Error&)>;
+  using Received = std::function<void(const Error&, IncomingFrame)>;
+
+  virtual ~Link() = default;
+
+  /// Sends the frame after those sent before. `sent` tells that the frame's memory is free again and
+  /// the bytes are on their way, or why not.
+  virtual void send(OutgoingFrame frame, Sent sent) = 0;
+
+  /// Waits for one frame. At most one receive may be pending.
+  virtual void receive(Received received) = 0;
+
+  /// Fails whatever is pending. Idempotent.
+  virtual void close() = 0;
+};
+
+/// What a link turned out to use, for debug information.
+struct LinkDescription {
+  std::string transport;
+  std::string channel; // for large tensors
+};
+
+/// Makes and accepts links of one kind. Thread-safe.
+class LinkContext {
+ public:
+  using Accepted = std::function<void(std::shared_ptr<Link>)>;
+
+  virtual ~LinkContext() = default;
+
+  /// Starts to accept links and returns the address at which others dial this worker.
+  /// Called once. Throws std::runtime_error with a sentence when it cannot listen.
+  virtual std::string listen(Accepted accepted) = 0;
+
+  /// A link to the peer's address; errors show on its first operation.
+  virtual std::shared_ptr<Link> dial(const WorkerRecord& peer) = 0;
+
+  /// Opaque bytes that tell a peer's context what this one can use; sent in the handshake.
+  virtual std::vector<char> offer() const = 0;
+
+  /// What a link between this context and one with that offer uses.
+  virtual LinkDescription describe(const std::vector<char>& peersOffer) const = 0;
+
+  /// Closes all links and waits until no callback runs any more. Idempotent.
+  virtual void join() = 0;
+};
+
+} // namespace torchwire

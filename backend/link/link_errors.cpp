@@ -1,0 +1,50 @@
+#include "backend/link/link_errors.h"
+
+#include <utility>
+
+namespace torchwire {
+
+Error shutDownError() {
+  return Error(ErrorCode::shutDown, "this worker is shutting down its RPC agent");
+}
+
+Error leftError(const WorkerRecord& peer) {
+  return Error(ErrorCode::peerLeft, peer.describe() + " has left the RPC group");
+}
+
+Error lostError(const WorkerRecord& peer, const Error& cause) {
+  const std::string what = "lost the connection to " + peer.describe() + " at " + peer.address;
+  if (cause.code() == ErrorCode::badFrame || cause.code() == ErrorCode::refused) {
+    // One of the two closed it because of a frame; both live, and the next call dials anew.
+    const std::string who = cause.code() == ErrorCode::refused ? ": it closed the link: " : ": ";
+    return Error(ErrorCode::linkBroken, what + who + cause.message());
+  }
+  return Error(
+      ErrorCode::linkBroken,
+      what + " (" + cause.message() + "): its process may have ended, see its log");
+}
+
+Error dialError(const WorkerRecord& peer, const Error& cause) {
+  if (cause.code() == ErrorCode::refused) {
+    return Error(
+        ErrorCode::refused, peer.describe() + " refused the connection: " + cause.message());
+  }
+  return Error(
+      ErrorCode::unreachable,
+      "cannot reach " + peer.describe() + " at " + peer.address + " (" + cause.message() +
+          "): check that its process runs and that this host can connect to that address");
+}
+
+std::optional<std::string> objectionTo(const LinkDescription& description) {
+  for (const auto& [what, name] :
+       {std::pair("transport", description.transport), std::pair("channel", description.channel)}) {
+    if (name == "none") {
+      return std::string("it has no ") + what +
+          " in common with this worker that works between the two: name one for both in _" + what +
+          "s, or leave the option out";
+    }
+  }
+  return std::nullopt;
+}
+
+} // namespace torchwire

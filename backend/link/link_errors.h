@@ -1,0 +1,25 @@
+// How the user is told that a peer cannot be reached: the sentences name the worker and the remedy.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "backend/base/error.h"
+#include "backend/link/link.h"
+#include "backend/wire/roster.h"
+
+namespace torchwire {
+
+/// This worker leaves: nothing goes out any more.
+Error shutDownError();
+/// The peer has left in order.
+Error leftError(const WorkerRecord& peer);
+/// A link to the peer was there and broke; or, where the cause is a bad frame or a refusal, one side closed it.
+Error lostError(const WorkerRecord& peer, const Error& cause);
+/// No link to the peer came about.
+Error dialError(const WorkerRecord& peer, const Error& cause);
+
+/// Why a link of this kind is of no use. TensorPipe would end the process at the first large tensor.
+std::optional<std::string> objectionTo(const LinkDescription& description);
+
+} // namespace torchwire

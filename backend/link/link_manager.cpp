@@ -1,0 +1,179 @@
+#include "backend/link/link_manager.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "backend/link/link_errors.h"
+
+namespace torchwire {
+
+LinkManager::LinkManager(LinkContext& context, Timer& timer, Events events, Limits limits)
+    : context_(context), timer_(timer), events_(std::move(events)), limits_(limits) {}
+
+std::string LinkManager::listen() {
+  return context_.listen(
+      [weak = weak_from_this()](std::shared_ptr<Link> link) {
+        if (auto self = weak.lock()) {
+          self->accept(std::move(link));
+        }
+      });
+}
+
+void LinkManager::setGroup(WorkerRecord self, uint64_t groupId) {
+  decltype(early_) early;
+  {
+    MutexLock lock(mutex_);
+    self_ = std::move(self);
+    groupId_ = groupId;
+    inGroup_ = true;
+    early.swap(early_);
+  }
+  for (const auto& [link, hello] : early) {
+    onHello(link, hello);
+  }
+}
+
+void LinkManager::addPeer(const WorkerRecord& record) {
+  Peer former;
+  {
+    MutexLock lock(mutex_);
+    Peer& peer = peers_[record.id];
+    if (peer.record.incarnation == record.incarnation) {
+      return;
+    }
+    former = std::move(peer);
+    peer = Peer();
+    peer.record = record;
+    peer.generation = former.generation + 1; // callbacks for the former incarnation are stale
+    peer.traffic = former.traffic;
+  }
+  if (former.link) {
+    former.link->close();
+  }
+  const Error error(
+      ErrorCode::linkBroken, former.record.describe() + " was started anew: its former process is gone");
+  for (const Waiting& item : former.waiting) {
+    item.sent(error);
+  }
+  if (former.state == State::connected) {
+    events_.peerLost(record.id, error);
+  }
+}
+
+void LinkManager::markLeft(WorkerId id) {
+  std::shared_ptr<Link> link;
+  std::deque<Waiting> waiting;
+  Error error;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = find(id);
+    if (peer == nullptr || peer->state == State::left) {
+      return;
+    }
+    error = leftError(peer->record);
+    peer->state = State::left;
+    disconnected_.notify_all();
+    ++peer->generation;
+    link.swap(peer->link);
+    waiting.swap(peer->waiting);
+  }
+  if (link) {
+    link->close();
+  }
+  for (const Waiting& item : waiting) {
+    item.sent(error);
+  }
+  events_.peerLost(id, error);
+}
+
+LinkManager::Peer* LinkManager::find(WorkerId id) {
+  const auto it = peers_.find(id);
+  return it == peers_.end() ? nullptr : &it->second;
+}
+
+LinkManager::Peer* LinkManager::current(const Handle& handle, State state) {
+  Peer* peer = find(handle.peer);
+  const bool same =
+      peer != nullptr && peer->generation == handle.generation && peer->state == state;
+  return same ? peer : nullptr;
+}
+
+Hello LinkManager::introduction(const Peer& to) const {
+  Hello hello;
+  hello.self = self_;
+  hello.groupId = groupId_;
+  hello.toId = to.record.id;
+  hello.toIncarnation = to.record.incarnation;
+  hello.lastLinkId = to.lastLinkId;
+  hello.offer = context_.offer();
+  return hello;
+}
+
+void LinkManager::leave(std::chrono::milliseconds patience) {
+  std::vector<std::shared_ptr<Link>> connected;
+  std::vector<std::shared_ptr<Link>> others;
+  std::vector<Waiting> waiting;
+  {
+    MutexLock lock(mutex_);
+    leaving_ = true;
+    for (auto& [id, peer] : peers_) {
+      if (peer.link) {
+        (peer.state == State::connected ? connected : others).push_back(peer.link);
+      }
+      std::move(peer.waiting.begin(), peer.waiting.end(), std::back_inserter(waiting));
+      peer.waiting.clear();
+    }
+    for (auto& [link, hello] : early_) {
+      others.push_back(link);
+    }
+    early_.clear();
+  }
+  for (const Waiting& item : waiting) {
+    item.sent(shutDownError());
+  }
+  for (const auto& link : connected) {
+    link->send(bareFrame(FrameKind::goodbye), [](const Error&) {});
+  }
+  // A peer closes its end once it has read the goodbye. To wait for that, rather than for the write,
+  // means that every peer knows of the leave when this returns.
+  {
+    MutexLock lock(mutex_);
+    disconnected_.wait_for(lock, patience, [this] { return noneConnected(); });
+  }
+  for (const auto& link : others) {
+    link->close();
+  }
+  for (const auto& link : connected) {
+    link->close();
+  }
+}
+
+bool LinkManager::noneConnected() const {
+  return std::none_of(peers_.begin(), peers_.end(), [](const auto& entry) {
+    return entry.second.state == State::connected;
+  });
+}
+
+std::vector<PeerStatus> LinkManager::status() const {
+  static const std::map<State, std::string> kNames = {
+      {State::idle, "idle"},
+      {State::dialing, "dialing"},
+      {State::greeting, "greeting"},
+      {State::connected, "connected"},
+      {State::disconnecting, "disconnecting"},
+      {State::left, "left"}};
+  std::vector<PeerStatus> all;
+  MutexLock lock(mutex_);
+  for (const auto& [id, peer] : peers_) {
+    PeerStatus status;
+    status.record = peer.record;
+    status.state = kNames.at(peer.state);
+    status.link = peer.description;
+    status.traffic = peer.traffic;
+    all.push_back(std::move(status));
+  }
+  return all;
+}
+
+} // namespace torchwire

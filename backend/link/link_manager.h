@@ -1,0 +1,193 @@
+// One link per peer: who dials, who accepts, what waits meanwhile, and what happens when it breaks.
+//
+// A peer's state:
+//
+//   idle ──send()──▶ dialing ──welcome──▶ connected ──error──▶ disconnecting ──calls failed──▶ idle
+//    │                  │ ▲                    ▲
+//    │                  │ └─retry after a      │
+//    │                  │   while              │
+//    │                  ├─error, refusal──▶ idle (what waited fails)
+//    │                  │                      │
+//    └──hello of──▶ greeting ──welcome sent────┘
+//       the peer        ▲
+//                       └── also from dialing
+//   any ──goodbye──▶ left (sends fail at once)
+//
+// The error that ends a connected link may be a frame that makes no sense: then the peer is told so, by a
+// refusal, before the link closes.
+//
+// What is sent while greeting or dialing waits until the link is connected; what is sent while disconnecting
+// fails.
+//
+// When two workers dial each other at the same time, the dial of the one with the lower id stands: it
+// refuses the other's hello (duplicateLink), and the other accepts its hello while dialing. The other's
+// hello may also arrive when the first dial has already succeeded. To tell it from the hello of a peer
+// whose link broke unnoticed here, a hello names the last link that its sender has had with the receiver:
+// only one that names the present link replaces it.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/base/annotations.h"
+#include "backend/wire/handshake.h"
+#include "backend/link/link.h"
+#include "backend/wire/roster.h"
+#include "backend/base/timer.h"
+
+namespace torchwire {
+
+/// What went to and came from one peer since this worker started.
+struct Traffic {
+  uint64_t calls = 0; // requests sent
+  uint64_t framesSent = 0, framesReceived = 0; // requests and responses
+  uint64_t bytesSent = 0, bytesReceived = 0;
+  uint64_t linksLost = 0;
+};
+
+/// A peer as shown in debug information.
+struct PeerStatus {
+  WorkerRecord record;
+  std::string state;
+  LinkDescription link;
+  Traffic traffic;
+};
+
+/// Carries frames to and from all peers. Events are called unlocked, on any thread, and must not
+/// block. Thread-safe. Held by shared_ptr: link callbacks keep it alive.
+class LinkManager : public std::enable_shared_from_this<LinkManager> {
+ public:
+  struct Events {
+    /// A request or a response arrived.
+    std::function<void(WorkerId from, IncomingFrame)> frame;
+    /// The link to a peer is gone, or none could be made: calls to it will not be answered.
+    std::function<void(WorkerId, const Error&)> peerLost;
+    /// A worker that is not among the peers says hello. Returns the record to add as a peer, or why
+    /// it may not join. Unset: strangers are refused.
+    std::function<std::optional<Refusal>(const Hello&)> stranger;
+  };
+  struct Limits {
+    std::chrono::milliseconds handshake{20000}; // for one dial or one accept to finish
+    std::chrono::milliseconds retryDelay{50}; // before the second dial; doubles each time
+    int attempts = 4;
+    // How long a link stays open that a refusal has ended. Ours, because to open large-tensor channels
+    // TensorPipe makes connections beside the pipe, on which it must not find an end before a beginning: that
+    // closes the channel for all. The peer's, for it to read why.
+    std::chrono::milliseconds refusedGrace{2000};
+  };
+
+  LinkManager(LinkContext& context, Timer& timer, Events events, Limits limits);
+
+  /// Starts to listen. Returns the address that others dial. Links are accepted from setGroup() on;
+  /// hellos that come before wait.
+  std::string listen();
+
+  /// Says who this worker is and in which group; answers the hellos that came meanwhile.
+  void setGroup(WorkerRecord self, uint64_t groupId) EXCLUDES(mutex_);
+
+  /// Adds a peer, or replaces an earlier incarnation of it.
+  void addPeer(const WorkerRecord& record) EXCLUDES(mutex_);
+  /// Forgets nothing but marks the peer as gone: sends to it fail.
+  void markLeft(WorkerId id) EXCLUDES(mutex_);
+
+  /// Sends a frame, dialing first if need be. `sent` as in Link.
+  void send(WorkerId to, OutgoingFrame frame, Link::Sent sent) EXCLUDES(mutex_);
+  /// Sends a frame on the link that is there, else drops it (a response whose caller is gone).
+  void sendIfConnected(WorkerId to, OutgoingFrame frame, Link::Sent sent) EXCLUDES(mutex_);
+  /// Dials a peer that has no link, for its hello to make this worker known there.
+  void connect(WorkerId to, Link::Sent done) EXCLUDES(mutex_);
+
+  /// Tells all connected peers that this worker leaves, waits until they know (at most `patience`) and
+  /// closes all links. Idempotent.
+  void leave(std::chrono::milliseconds patience) EXCLUDES(mutex_);
+
+  std::vector<PeerStatus> status() const EXCLUDES(mutex_);
+
+ private:
+  enum class State { idle, dialing, greeting, connected, disconnecting, left };
+  struct Waiting {
+    OutgoingFrame frame; // with an empty head: wanted is only the link
+    Link::Sent sent;
+  };
+  struct Peer {
+    WorkerRecord record;
+    State state = State::idle;
+    // Counts the links and dials to this peer, so that a callback of an old one can be told apart.
+    uint64_t generation = 0;
+    std::shared_ptr<Link> link; // while dialing: the one being dialed
+    uint64_t lastLinkId = 0; // of the newest link that was established
+    std::deque<Waiting> waiting;
+    int attempts = 0;
+    LinkDescription description;
+    Traffic traffic;
+  };
+  // A link under construction or in use, as its callbacks name it.
+  struct Handle {
+    WorkerId peer;
+    uint64_t generation;
+    std::shared_ptr<Link> link;
+    uint64_t linkId = 0;
+  };
+
+  // The methods are in four files. link_manager.cpp: the peers, the group, leaving, and what the others
+  // share.
+  Peer* find(WorkerId id) REQUIRES(mutex_);
+  Peer* current(const Handle& handle, State state) REQUIRES(mutex_);
+  Hello introduction(const Peer& to) const REQUIRES(mutex_);
+  bool noneConnected() const REQUIRES(mutex_);
+
+  // link_manager_dial.cpp: from the first attempt to the welcome, or to giving up.
+  void startDial(WorkerId to) EXCLUDES(mutex_);
+  void onDialReply(const Handle& dial, const Error& error, const IncomingFrame& frame);
+  void onWelcome(const Handle& dial, const Hello& welcome) EXCLUDES(mutex_);
+  void dialFailed(const Handle& dial, const Error& error) EXCLUDES(mutex_);
+  void redial(WorkerId to, uint64_t generation) EXCLUDES(mutex_);
+  void closeRefused(const std::shared_ptr<Link>& link, const Error& error);
+  void failWaiting(WorkerId to, uint64_t generation, const Error& error) EXCLUDES(mutex_);
+
+  // link_manager_accept.cpp: from a link that has said nothing to a connected or a refused one.
+  void accept(std::shared_ptr<Link> link) EXCLUDES(mutex_);
+  void onHello(const std::shared_ptr<Link>& link, const Hello& hello) EXCLUDES(mutex_);
+  bool keepsOurs(const Peer& peer, const Hello& hello) const REQUIRES(mutex_);
+  void adopt(const std::shared_ptr<Link>& link, const Hello& hello) EXCLUDES(mutex_);
+  void greeted(const Handle& accepted) EXCLUDES(mutex_);
+  std::optional<Handle> linkThatBroke(const Hello& hello) EXCLUDES(mutex_);
+  void refuse(const std::shared_ptr<Link>& link, const Hello& hello, const Refusal& refusal);
+
+  // link_manager_traffic.cpp: sending, and a connected link up to its loss.
+  static void deliver(Link& link, Waiting item);
+  /// Makes the link the peer's. Returns what has waited for it.
+  std::deque<Waiting> establish(Peer& peer, const Handle& handle) REQUIRES(mutex_);
+  void flush(const Handle& connected, std::deque<Waiting> waiting);
+  void receiveNext(const Handle& connected);
+  void onFrame(const Handle& connected, IncomingFrame frame) EXCLUDES(mutex_);
+  void lost(const Handle& connected, const Error& error) EXCLUDES(mutex_);
+  void closeWithReason(const std::shared_ptr<Link>& link, const std::string& reason);
+  void countSent(Peer& peer, const OutgoingFrame& frame) REQUIRES(mutex_);
+  void countReceived(WorkerId from, const IncomingFrame& frame) EXCLUDES(mutex_);
+
+  LinkContext& context_;
+  Timer& timer_;
+  const Events events_;
+  const Limits limits_;
+
+  mutable Mutex mutex_{LockRank::linkManager};
+  std::condition_variable_any disconnected_;
+  bool inGroup_ GUARDED_BY(mutex_) = false;
+  bool leaving_ GUARDED_BY(mutex_) = false;
+  WorkerRecord self_ GUARDED_BY(mutex_);
+  uint64_t groupId_ GUARDED_BY(mutex_) = 0;
+  std::map<WorkerId, Peer> peers_ GUARDED_BY(mutex_);
+  // Links whose hello came before the group was known.
+  std::vector<std::pair<std::shared_ptr<Link>, Hello>> early_ GUARDED_BY(mutex_);
+};
+
+} // namespace torchwire

@@ -1,0 +1,176 @@
+// LinkManager: accepting, from a link of which nothing is known to one that is connected or refused.
+#include "backend/link/link_manager.h"
+
+#include <atomic>
+#include <utility>
+
+#include "backend/link/link_errors.h"
+#include "backend/base/log.h"
+
+namespace torchwire {
+namespace {
+
+void closeWithWarning(const std::shared_ptr<Link>& link, const FormatError& reason) {
+  log(LogLevel::warning, std::string("closed a link without a valid hello: ") + reason.what());
+  link->close();
+}
+
+} // namespace
+
+void LinkManager::accept(std::shared_ptr<Link> link) {
+  const auto spoke = std::make_shared<std::atomic<bool>>(false);
+  timer_.after(limits_.handshake, [waiting = std::weak_ptr<Link>(link), spoke] {
+    const auto silent = waiting.lock();
+    if (silent && !*spoke) {
+      log(LogLevel::warning, "closed a link that said nothing");
+      silent->close();
+    }
+  });
+  link->receive([weak = weak_from_this(), link, spoke](const Error& error, IncomingFrame frame) {
+    *spoke = true;
+    auto self = weak.lock();
+    if (!self || (error && error.code() != ErrorCode::badFrame)) {
+      link->close();
+      return;
+    }
+    Hello hello;
+    try {
+      if (error) {
+        throw FormatError(error.message());
+      }
+      if (kindOf(frame) != FrameKind::hello) {
+        throw FormatError("the first frame is no hello");
+      }
+      hello = Hello::decode(frame);
+    } catch (const FormatError& e) {
+      closeWithWarning(link, e);
+      return;
+    }
+    self->onHello(link, hello);
+  });
+}
+
+void LinkManager::onHello(const std::shared_ptr<Link>& link, const Hello& hello) {
+  std::optional<Refusal> refusal;
+  bool known = false;
+  {
+    MutexLock lock(mutex_);
+    if (!inGroup_) {
+      early_.emplace_back(link, hello);
+      return;
+    }
+    refusal = objectionToHello(hello, self_, groupId_);
+    const Peer* peer = find(hello.self.id);
+    known = peer != nullptr && peer->record.incarnation == hello.self.incarnation;
+    if (leaving_ && !refusal) {
+      refusal = Refusal{ErrorCode::refused, self_.describe() + " is shutting down"};
+    }
+  }
+  if (!refusal && !known) {
+    refusal = events_.stranger
+        ? events_.stranger(hello)
+        : Refusal{ErrorCode::refused, "it knows no " + hello.self.describe()};
+    if (!refusal) {
+      addPeer(hello.self);
+    }
+  }
+  if (refusal) {
+    refuse(link, hello, *refusal);
+    return;
+  }
+  try {
+    adopt(link, hello);
+  } catch (const FormatError& e) {
+    closeWithWarning(link, e);
+  }
+}
+
+bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
+  switch (peer.state) {
+    case State::dialing: // a dial that waits for its next attempt gives way
+      return peer.link != nullptr && self_.id < hello.self.id;
+    case State::greeting:
+    case State::connected: // it was dialed before this link came about
+    case State::disconnecting: // not before the calls on the old link have failed; the peer will try again
+    case State::left: // its goodbye was quicker than this hello
+      return true;
+    case State::idle:
+      return false;
+  }
+  return false;
+}
+
+void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
+  LinkDescription description = context_.describe(hello.offer); // may throw: before anything changes
+  if (const auto objection = objectionTo(description)) {
+    refuse(link, hello, Refusal{ErrorCode::refused, *objection});
+    return;
+  }
+  Handle handle{hello.self.id, 0, link, hello.linkId};
+  if (const auto broken = linkThatBroke(hello)) { // the peer saw it before we did
+    lost(*broken, Error(ErrorCode::linkBroken, "it dialed anew"));
+  }
+  Hello welcome;
+  bool oursStands = false;
+  {
+    MutexLock lock(mutex_);
+    Peer& peer = peers_[hello.self.id];
+    oursStands = keepsOurs(peer, hello);
+    if (!oursStands) {
+      // A dial of ours that gives way is not closed here: the peer will refuse it, and only then may it
+      // close, see dialFailed.
+      peer.link = link;
+      peer.state = State::greeting;
+      handle.generation = ++peer.generation;
+      peer.description = std::move(description);
+      welcome = introduction(peer);
+      welcome.linkId = hello.linkId;
+    }
+  }
+  if (oursStands) {
+    refuse(link, hello, Refusal{ErrorCode::duplicateLink, "there is another link or dial"});
+    return;
+  }
+  link->send(welcome.encode(FrameKind::welcome), [](const Error&) {});
+  greeted(handle);
+}
+
+// Only now may other frames go out on the link: the peer expects the welcome first.
+void LinkManager::greeted(const Handle& accepted) {
+  std::deque<Waiting> waiting;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = current(accepted, State::greeting);
+    if (peer == nullptr || leaving_) { // it left, or came back as another incarnation; or we leave
+      lock.unlock();
+      accepted.link->close();
+      return;
+    }
+    waiting = establish(*peer, accepted);
+  }
+  flush(accepted, std::move(waiting));
+  receiveNext(accepted);
+}
+
+std::optional<LinkManager::Handle> LinkManager::linkThatBroke(const Hello& hello) {
+  MutexLock lock(mutex_);
+  const Peer* peer = find(hello.self.id);
+  const bool broke = peer != nullptr && peer->state == State::connected &&
+      peer->lastLinkId == hello.lastLinkId;
+  return broke ? std::optional(Handle{hello.self.id, peer->generation, peer->link}) : std::nullopt;
+}
+
+void LinkManager::refuse(
+    const std::shared_ptr<Link>& link, const Hello& hello, const Refusal& refusal) {
+  if (refusal.code != ErrorCode::duplicateLink) {
+    const std::string who = hello.self.name.empty()
+        ? "a worker of another version"
+        : hello.self.describe() + " at " + hello.self.address;
+    log(LogLevel::warning, "refused a connection of " + who + ": " + refusal.reason);
+  }
+  link->send(refusal.encode(), [](const Error&) {});
+  // The peer closes after it has read the refusal: closing here could overtake it.
+  link->receive([link](const Error&, IncomingFrame) { link->close(); });
+}
+
+} // namespace torchwire

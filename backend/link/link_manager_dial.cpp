@@ -1,0 +1,202 @@
+// LinkManager: dialing, from the first attempt to the welcome or to giving up.
+#include "backend/link/link_manager.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "backend/link/link_errors.h"
+#include "backend/base/log.h"
+#include "backend/base/random.h"
+
+namespace torchwire {
+namespace {
+
+constexpr std::chrono::milliseconds kMaxRetryDelay{1000};
+// A duplicate dial is no failure: the peer's own is on its way. The limit only bounds the wait for a
+// peer whose dial never arrives (a firewall that lets one direction through).
+constexpr int kDuplicateAttempts = 30;
+
+bool isTransient(ErrorCode code) {
+  return code == ErrorCode::unreachable || code == ErrorCode::linkBroken ||
+      code == ErrorCode::duplicateLink;
+}
+
+} // namespace
+
+void LinkManager::startDial(WorkerId to) {
+  Handle dial{to, 0, nullptr};
+  Hello hello;
+  WorkerRecord record;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = find(to);
+    if (peer == nullptr || peer->state != State::dialing || leaving_) {
+      return;
+    }
+    dial.generation = ++peer->generation;
+    ++peer->attempts;
+    hello = introduction(*peer);
+    hello.linkId = dial.linkId = randomNumber();
+    record = peer->record;
+  }
+  try {
+    dial.link = context_.dial(record);
+  } catch (const std::exception& e) { // the address itself is of no use to this worker's transports
+    dialFailed(dial, Error(ErrorCode::refused, std::string("its address cannot be dialed: ") + e.what()));
+    return;
+  }
+  bool gaveWay = true;
+  {
+    MutexLock lock(mutex_);
+    if (Peer* peer = current(dial, State::dialing)) {
+      peer->link = dial.link;
+      gaveWay = false;
+    }
+  }
+  if (gaveWay) { // to the peer's own dial, just now: a hello would make it give way to this one
+    closeRefused(dial.link, Error(ErrorCode::duplicateLink, "the peer's own dial was quicker"));
+    return;
+  }
+  auto self = shared_from_this();
+  dial.link->send(hello.encode(FrameKind::hello), [](const Error&) {
+    // An error shows on the receive below too.
+  });
+  dial.link->receive([self, dial](const Error& error, IncomingFrame frame) {
+    self->onDialReply(dial, error, frame);
+  });
+  timer_.after(limits_.handshake, [weak = weak_from_this(), dial] {
+    if (auto self = weak.lock()) {
+      self->dialFailed(dial, Error(ErrorCode::timeout, "it did not answer in time"));
+    }
+  });
+}
+
+void LinkManager::onDialReply(
+    const Handle& dial, const Error& error, const IncomingFrame& frame) {
+  if (error) {
+    dialFailed(dial, error);
+    return;
+  }
+  try {
+    const FrameKind kind = kindOf(frame);
+    if (kind == FrameKind::welcome) {
+      onWelcome(dial, Hello::decode(frame));
+    } else if (kind == FrameKind::refuse) {
+      const Refusal refusal = Refusal::decode(frame);
+      dialFailed(dial, Error(refusal.code, refusal.reason));
+    } else {
+      throw FormatError("a frame of kind " + std::to_string(static_cast<int>(kind)));
+    }
+  } catch (const FormatError& e) {
+    dialFailed(dial, Error(ErrorCode::refused, std::string("no valid handshake: ") + e.what()));
+  }
+}
+
+void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
+  std::deque<Waiting> waiting;
+  LinkDescription description = context_.describe(welcome.offer); // may throw: before anything changes
+  if (const auto objection = objectionTo(description)) {
+    dialFailed(dial, Error(ErrorCode::refused, *objection));
+    return;
+  }
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = current(dial, State::dialing);
+    if (peer == nullptr || leaving_) { // too late for a goodbye, so it must not come about
+      lock.unlock();
+      dial.link->close();
+      return;
+    }
+    if (welcome.self.incarnation != peer->record.incarnation || welcome.linkId != dial.linkId) {
+      throw FormatError("the welcome of another worker");
+    }
+    peer->description = std::move(description);
+    waiting = establish(*peer, dial);
+  }
+  flush(dial, std::move(waiting));
+  receiveNext(dial);
+}
+
+void LinkManager::dialFailed(const Handle& dial, const Error& error) {
+  std::shared_ptr<Link> link;
+  std::chrono::milliseconds delay{0};
+  bool retry = false;
+  uint64_t generation = 0;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = current(dial, State::dialing);
+    if (peer == nullptr) {
+      // It was given up for the peer's own dial. Not before it is answered may it close: a TensorPipe
+      // listener dies of a connection that ends before its first message.
+      const Peer* any = find(dial.peer);
+      const bool inUse = any != nullptr && any->link == dial.link; // the deadline of a dial that succeeded
+      lock.unlock();
+      if (dial.link && !inUse) {
+        closeRefused(dial.link, error);
+      }
+      return;
+    }
+    link.swap(peer->link);
+    generation = ++peer->generation; // whatever else this dial reports is stale
+    const int attempts =
+        error.code() == ErrorCode::duplicateLink ? kDuplicateAttempts : limits_.attempts;
+    retry = isTransient(error.code()) && peer->attempts < attempts && !leaving_;
+    delay = std::min(limits_.retryDelay * (1 << std::min(peer->attempts - 1, 10)), kMaxRetryDelay);
+  }
+  if (link) {
+    closeRefused(link, error);
+  }
+  if (!retry) {
+    failWaiting(dial.peer, generation, error);
+    return;
+  }
+  timer_.after(delay, [weak = weak_from_this(), to = dial.peer, generation] {
+    if (auto self = weak.lock()) {
+      self->redial(to, generation);
+    }
+  });
+}
+
+void LinkManager::redial(WorkerId to, uint64_t generation) {
+  {
+    MutexLock lock(mutex_);
+    if (current({to, generation, nullptr}, State::dialing) == nullptr) {
+      return; // the peer's own dial came meanwhile
+    }
+  }
+  startDial(to);
+}
+
+void LinkManager::closeRefused(const std::shared_ptr<Link>& link, const Error& error) {
+  const bool answered =
+      error.code() == ErrorCode::refused || error.code() == ErrorCode::duplicateLink;
+  if (answered && limits_.refusedGrace.count() > 0) {
+    timer_.after(limits_.refusedGrace, [link] { link->close(); });
+  } else {
+    link->close();
+  }
+}
+
+void LinkManager::failWaiting(WorkerId to, uint64_t generation, const Error& cause) {
+  std::deque<Waiting> waiting;
+  Error error;
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = current({to, generation, nullptr}, State::dialing);
+    if (peer == nullptr) {
+      return;
+    }
+    peer->state = State::idle;
+    waiting.swap(peer->waiting);
+    error = dialError(peer->record, cause);
+  }
+  log(LogLevel::warning, error.message());
+  for (const Waiting& item : waiting) {
+    item.sent(error);
+  }
+  events_.peerLost(to, error);
+}
+
+} // namespace torchwire

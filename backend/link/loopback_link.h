@@ -1,0 +1,29 @@
+// The link of a worker to itself.
+#pragma once
+
+#include <deque>
+
+#include "backend/base/annotations.h"
+#include "backend/link/link.h"
+
+namespace torchwire {
+
+/// What is sent arrives here again, in order, on the thread that sent it or on one that sent before.
+/// Thread-safe.
+class LoopbackLink final : public Link {
+ public:
+  void send(OutgoingFrame frame, Sent sent) override EXCLUDES(mutex_);
+  void receive(Received received) override EXCLUDES(mutex_);
+  void close() override EXCLUDES(mutex_);
+
+ private:
+  void deliver() EXCLUDES(mutex_);
+
+  Mutex mutex_{LockRank::loopback};
+  bool closed_ GUARDED_BY(mutex_) = false;
+  bool delivering_ GUARDED_BY(mutex_) = false; // by some thread, which looks again before it ends
+  std::deque<IncomingFrame> arrived_ GUARDED_BY(mutex_);
+  Received received_ GUARDED_BY(mutex_);
+};
+
+} // namespace torchwire

@@ -1,0 +1,71 @@
+#include "backend/link/shutdown_monitor.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace torchwire {
+namespace {
+
+constexpr std::chrono::seconds kLookInterval{1};
+
+} // namespace
+
+struct ShutdownMonitor::DialResult {
+  Mutex mutex{LockRank::dialResult};
+  Error error GUARDED_BY(mutex);
+};
+
+ShutdownMonitor::ShutdownMonitor(LinkManager& links, WorkerId self, std::chrono::milliseconds timeout)
+    : links_(links), self_(self), timeout_(timeout), dialResult_(std::make_shared<DialResult>()) {}
+
+bool ShutdownMonitor::isSuspect(const PeerStatus& peer, WorkerId next) const {
+  return peer.state == "idle" && (peer.traffic.linksLost > 0 || peer.record.id == next);
+}
+
+void ShutdownMonitor::checkTime() const {
+  if (timeout_.count() > 0 && Timer::Clock::now() - start_ > timeout_) {
+    throw std::runtime_error(
+        "the RPC group did not shut down within " + std::to_string(timeout_.count()) +
+        " ms: some worker has not called rpc.shutdown() or still has active calls");
+  }
+}
+
+void ShutdownMonitor::check() const {
+  const auto now = Timer::Clock::now();
+  {
+    MutexLock lock(dialResult_->mutex);
+    if (dialResult_->error) {
+      throw std::runtime_error(
+          "the RPC group cannot shut down gracefully: " + dialResult_->error.message());
+    }
+  }
+  checkTime();
+  if (now < nextLook_) {
+    return;
+  }
+  nextLook_ = now + kLookInterval;
+  const std::vector<PeerStatus> peers = links_.status(); // in the order of ranks
+  if (peers.empty()) {
+    return;
+  }
+  const auto after = std::find_if(
+      peers.begin(), peers.end(), [&](const PeerStatus& p) { return p.record.id > self_; });
+  const WorkerId next = (after == peers.end() ? peers.front() : *after).record.id;
+  for (const PeerStatus& peer : peers) {
+    if (peer.state == "left") {
+      throw std::runtime_error(
+          "the RPC group cannot shut down gracefully: " + peer.record.describe() +
+          " has shut down without waiting for the others, as rpc.shutdown(graceful=False) does");
+    }
+    if (isSuspect(peer, next)) {
+      links_.connect(peer.record.id, [dialResult = dialResult_](const Error& error) {
+        MutexLock lock(dialResult->mutex);
+        if (error && error.code() != ErrorCode::peerLeft) {
+          dialResult->error = error;
+        }
+      });
+    }
+  }
+}
+
+} // namespace torchwire

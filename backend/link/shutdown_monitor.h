@@ -1,0 +1,39 @@
+// Whether a worker that others wait for is still there.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "backend/link/link_manager.h"
+
+namespace torchwire {
+
+/// Watches the peers of a static group during its shutdown, which waits for all of them. A peer whose
+/// link broke is dialed again; if that fails, its process is gone and the wait is in vain. The next
+/// worker in the order of ranks is dialed even if there never was a link, so that every worker is watched
+/// by one other at least. Used by one thread.
+class ShutdownMonitor {
+ public:
+  /// `timeout` bounds the whole wait; 0: none.
+  ShutdownMonitor(LinkManager& links, WorkerId self, std::chrono::milliseconds timeout);
+
+  /// To be called often. Throws std::runtime_error that names the peer that is gone, or says that the
+  /// time is over.
+  void check() const;
+  /// Only the time.
+  void checkTime() const;
+
+ private:
+  struct DialResult;
+
+  bool isSuspect(const PeerStatus& peer, WorkerId next) const;
+
+  LinkManager& links_;
+  const WorkerId self_;
+  const std::chrono::milliseconds timeout_;
+  const Timer::Clock::time_point start_ = Timer::Clock::now();
+  mutable Timer::Clock::time_point nextLook_ = start_;
+  const std::shared_ptr<DialResult> dialResult_; // shared with dials that end later
+};
+
+} // namespace torchwire

@@ -1,0 +1,262 @@
+#include "backend/serve/dispatcher.h"
+
+#include <ATen/ThreadLocalState.h>
+#include <torch/csrc/distributed/rpc/profiler/server_process_global_profiler.h>
+#include <torch/csrc/distributed/rpc/python_resp.h>
+#include <torch/csrc/distributed/rpc/rref_context.h>
+#include <torch/csrc/distributed/rpc/script_resp.h>
+#include <torch/csrc/distributed/rpc/unpickled_python_call.h>
+#include <torch/csrc/distributed/rpc/utils.h>
+
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "backend/serve/own_messages.h"
+#include "backend/serve/profiled_call.h"
+#include "backend/serve/python_value.h"
+#include "backend/serve/response.h"
+#include "backend/serve/owner_watch.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+namespace processglobal = rpc::profiler::processglobal;
+using rpc::JitFuture;
+using rpc::Message;
+using rpc::MessageType;
+using rpc::RpcCommandBase;
+
+constexpr WorkerId kUnknownCaller = static_cast<WorkerId>(-1);
+
+/// While it lives, RRefs that are unpickled on this thread are noted down if their owners do not know them
+/// yet. A function may run only when they do, or it could drop an RRef before its owner heard of it.
+class PendingRRefs {
+ public:
+  PendingRRefs() {
+    context_.recordThreadLocalPendingRRefs();
+  }
+  ~PendingRRefs() {
+    context_.clearRecordedPendingRRefsOnError(); // does nothing after confirmed()
+  }
+  PendingRRefs(const PendingRRefs&) = delete;
+  PendingRRefs& operator=(const PendingRRefs&) = delete;
+
+  c10::intrusive_ptr<JitFuture> confirmed() {
+    return context_.waitForThreadLocalPendingRRefs();
+  }
+
+ private:
+  rpc::RRefContext& context_ = rpc::RRefContext::getInstance();
+};
+
+} // namespace
+
+bool isControl(uint32_t messageType) {
+  switch (static_cast<int>(messageType)) {
+    case MessageType::SCRIPT_RREF_FETCH_CALL:
+    case MessageType::PYTHON_RREF_FETCH_CALL: // waits for the value as a future, without a thread
+    case MessageType::RREF_USER_DELETE:
+    case MessageType::RREF_FORK_REQUEST:
+    case MessageType::RREF_CHILD_ACCEPT:
+    case MessageType::BACKWARD_AUTOGRAD_REQ:
+    case MessageType::CLEANUP_AUTOGRAD_CONTEXT_REQ:
+      return true;
+    default:
+      return own_messages::isOwnRequest(messageType);
+  }
+}
+
+Dispatcher::Dispatcher() {
+  handleFunctions();
+  handle(MessageType::RUN_WITH_PROFILING_REQ, [this](WorkerId caller, RpcCommandBase& command) {
+    return profiledCall(*this, caller, command);
+  });
+  refuseLibtorchsGradients();
+}
+
+void Dispatcher::handle(MessageType type, Handler handler) {
+  handlers_[static_cast<uint32_t>(type)] = std::move(handler);
+}
+
+void Dispatcher::handleOwn(MessageType type, OwnHandler handler) {
+  ownHandlers_[static_cast<uint32_t>(type)] = std::move(handler);
+}
+
+// ---- the way of a request -----------------------------------------------------------------------
+
+c10::intrusive_ptr<JitFuture> Dispatcher::process(WorkerId caller, Message& request) const {
+  try {
+    const auto own = ownHandlers_.find(static_cast<uint32_t>(request.type()));
+    if (own != ownHandlers_.end()) {
+      return own->second(caller, request);
+    }
+    return deserializeAndRun(caller, request);
+  } catch (const std::exception& e) {
+    return failure(e, request.type());
+  }
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::processMessage(
+    Message& request, std::vector<c10::Stream> /* streams */) const {
+  return process(kUnknownCaller, request);
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::deserializeAndRun(
+    WorkerId caller, Message& request) const {
+  const MessageType type = request.type();
+  std::shared_ptr<RpcCommandBase> command;
+  c10::intrusive_ptr<JitFuture> confirmed;
+  {
+    PendingRRefs pending;
+    const OwnerWatch owners;
+    command = deserializePythonRpcCommand(rpc::deserializeRequest(request), type);
+    if (owners.sawOwner()) {
+      ownerUnpickled_();
+    }
+    confirmed = pending.confirmed();
+  }
+  if (confirmed->completed()) { // as nearly always
+    return runProfiledByServer(caller, *command, type);
+  }
+  return runOnceConfirmed(*confirmed, caller, std::move(command), type);
+}
+
+// Not on the thread that confirms: that completes calls, and the function may wait for one.
+c10::intrusive_ptr<JitFuture> Dispatcher::runOnceConfirmed(
+    JitFuture& confirmed, WorkerId caller, std::shared_ptr<RpcCommandBase> command,
+    MessageType type) const {
+  auto response = c10::make_intrusive<JitFuture>(messageType());
+  confirmed.addCallback([this, caller, command = std::move(command), type, response](JitFuture&) {
+    Task rest([this, caller, command, type, response] {
+      const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()}; // as in Server::run
+      try {
+        runProfiledByServer(caller, *command, type)->addCallback([response](JitFuture& done) {
+          if (done.hasError()) {
+            response->setError(done.exception_ptr());
+          } else {
+            complete(*response, done.value().toCustomClass<Message>());
+          }
+        });
+      } catch (const std::exception&) { // of the profiler's
+        response->setErrorIfNeeded(std::current_exception());
+      }
+    });
+    if (!runFunctions_(std::move(rest))) {
+      rest(); // the agent shuts down: the answer is dropped, but the function has been promised a run
+    }
+  });
+  return response;
+}
+
+// rpc._server_process_global_profile() profiles all requests of a process, whoever sends them.
+c10::intrusive_ptr<JitFuture> Dispatcher::runProfiledByServer(
+    WorkerId caller, RpcCommandBase& command, MessageType type) const {
+  const auto profiling = processglobal::StateStackEntry::current();
+  if (!profiling) {
+    return runCatching(caller, command, type);
+  }
+  torch::autograd::profiler::enableProfilerLegacy(profiling->statePtr()->config());
+  auto result = runCatching(caller, command, type);
+  processglobal::pushResultRecursive(profiling, torch::autograd::profiler::disableProfilerLegacy());
+  return result;
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::runCatching(
+    WorkerId caller, RpcCommandBase& command, MessageType type) const {
+  try {
+    return run(caller, command, type);
+  } catch (const std::exception& e) {
+    return failure(e, type);
+  }
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::run(
+    WorkerId caller, RpcCommandBase& command, MessageType type) const {
+  const auto handler = handlers_.find(static_cast<uint32_t>(type));
+  TORCH_INTERNAL_ASSERT(
+      handler != handlers_.end(), "Request type ", static_cast<int>(type), " not supported.");
+  return handler->second(caller, command);
+}
+
+// Not as a failed future: callers expect "Error on Node", which only libtorch's handleError writes. A Python
+// exception (py::error_already_set) takes the GIL by itself to be read and to end.
+c10::intrusive_ptr<JitFuture> Dispatcher::failure(
+    const std::exception& error, MessageType type) const {
+  return completed(handleError(error, type, /* messageId, which the server sets */ -1));
+}
+
+// ---- functions ----------------------------------------------------------------------------------
+
+c10::intrusive_ptr<JitFuture> Dispatcher::runScript(ScriptCall& call) const {
+  return call.hasOp()
+      ? runJitOperator(*call.op(), call.stackRef(), {})
+      : runJitFunction(call.qualifiedName(), call.stackRef(), {}, call.isAsyncExecution());
+}
+
+void Dispatcher::handleFunctions() {
+  handle(MessageType::SCRIPT_CALL, [this](WorkerId, RpcCommandBase& command) {
+    return runScript(static_cast<ScriptCall&>(command))
+        ->then(
+            [](JitFuture& result) {
+              return withoutStorages(rpc::ScriptResp(result.value()).toMessage());
+            },
+            messageType());
+  });
+  handle(MessageType::PYTHON_CALL, [this](WorkerId, RpcCommandBase& command) {
+    auto& call = static_cast<rpc::UnpickledPythonCall&>(command);
+    return runPythonFunction(call.pythonUdf(), {}, call.isAsyncExecution())
+        ->then(
+            [](JitFuture& result) {
+              return withoutStorages(rpc::PythonResp(serializePython(result.value())).toMessage());
+            },
+            messageType());
+  });
+}
+
+// ---- libtorch's handlers ------------------------------------------------------------------------
+
+namespace {
+[[noreturn]] void refuse(const char* handler) {
+  TORCH_INTERNAL_ASSERT(
+      false, "libtorch's handler ", handler, " was called; torchwire has its own");
+}
+} // namespace
+
+c10::intrusive_ptr<JitFuture> Dispatcher::processScriptRemoteCall(
+    RpcCommandBase&, const std::vector<c10::Stream>&) const {
+  refuse("processScriptRemoteCall");
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::processPythonRemoteCall(
+    RpcCommandBase&, const std::vector<c10::Stream>&) const {
+  refuse("processPythonRemoteCall");
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::processPythonRRefFetchCall(RpcCommandBase&) const {
+  refuse("processPythonRRefFetchCall");
+}
+
+void Dispatcher::handleRRefDelete(c10::intrusive_ptr<rpc::RRef>&) const {
+  refuse("handleRRefDelete");
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::processRpcWithErrors(
+    RpcCommandBase&, const MessageType&, const std::vector<c10::Stream>&) const {
+  refuse("processRpcWithErrors");
+}
+
+// torchwire's recv functions send another request (own_messages.h).
+void Dispatcher::refuseLibtorchsGradients() {
+  handle(
+      MessageType::BACKWARD_AUTOGRAD_REQ,
+      [](WorkerId, RpcCommandBase&) -> c10::intrusive_ptr<JitFuture> {
+        throw std::runtime_error(
+            "gradients of a backward pass that libtorch's engine drives; on this backend start "
+            "passes with "
+            "torch.distributed.autograd.backward, RRef.backward or in TorchScript");
+      });
+}
+
+} // namespace torchwire

@@ -1,0 +1,104 @@
+// What requests do: the request callback of the agent.
+#pragma once
+
+#include <torch/csrc/distributed/rpc/request_callback_impl.h>
+
+#include <functional>
+#include <unordered_map>
+#include <utility>
+
+#include "backend/wire/roster.h"
+#include "backend/base/task.h"
+
+namespace torchwire {
+
+/// Whether a request only keeps the books of RRefs and autograd. Such a request must not wait for a thread
+/// behind functions of the user's that block until it has been served.
+bool isControl(uint32_t messageType);
+
+/// Serves each request by the handler that is registered for its type, as libtorch's RequestCallbackImpl
+/// does by a switch. Calls of functions, profiled or not, are its own; the other types are registered by the
+/// modules that handle them. A request that wraps another comes back here with what it wraps.
+/// Thread-safe, except that all handlers are registered before the first request.
+class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
+ public:
+  using Message = torch::distributed::rpc::Message;
+  using MessageType = torch::distributed::rpc::MessageType;
+  using JitFuture = torch::distributed::rpc::JitFuture;
+  using RpcCommandBase = torch::distributed::rpc::RpcCommandBase;
+  using ScriptCall = torch::distributed::rpc::ScriptCall;
+
+  /// Serves a request that libtorch can read, and returns the future of the response message. The command
+  /// lives until the handler returns.
+  using Handler =
+      std::function<c10::intrusive_ptr<JitFuture>(WorkerId caller, RpcCommandBase& command)>;
+  /// Serves a request that only torchwire can read (own_messages.h).
+  using OwnHandler =
+      std::function<c10::intrusive_ptr<JitFuture>(WorkerId caller, Message& request)>;
+
+  Dispatcher();
+
+  /// Replaces the handler of a type, if there is one.
+  void handle(MessageType type, Handler handler);
+  void handleOwn(MessageType type, OwnHandler handler);
+  /// Called when libtorch has made an OwnerRRef for an RRef in a request's arguments.
+  void whenOwnerUnpickled(std::function<void()> callback) {
+    ownerUnpickled_ = std::move(callback);
+  }
+
+  /// Runs a task on a thread on which functions of the user's may block. False: it cannot, and the task stays the
+  /// caller's.
+  using RunFunctions = std::function<bool(Task&&)>;
+  /// Where a function goes on that has had to wait until the RRefs in its arguments were known to their owners.
+  /// Before: on the thread that has heard of the last, which completes calls.
+  void runFunctionsOn(RunFunctions run) {
+    runFunctions_ = std::move(run);
+  }
+
+  /// Serves a request that `caller` has sent, once the RRefs in its arguments are known to their owners.
+  /// The future holds a response message, or why there is none. Does not throw.
+  c10::intrusive_ptr<JitFuture> process(WorkerId caller, Message& request) const;
+
+  /// Serves a command that came inside another, on this thread and at once. Throws what its handler throws.
+  c10::intrusive_ptr<JitFuture> run(
+      WorkerId caller, RpcCommandBase& command, MessageType type) const;
+
+  /// The future of what a builtin operator or a TorchScript function returns.
+  c10::intrusive_ptr<JitFuture> runScript(ScriptCall& call) const;
+
+  /// As process(), from a caller that is not known. The agent does not use it.
+  c10::intrusive_ptr<JitFuture> processMessage(
+      Message& request, std::vector<c10::Stream> streams) const override;
+
+ private:
+  // libtorch's own handlers of RRef messages, which nothing may reach: these fail the request, and
+  // test_handlers.py looks for the others among the symbols that the extension uses.
+  c10::intrusive_ptr<JitFuture> processScriptRemoteCall(
+      RpcCommandBase& rpc, const std::vector<c10::Stream>& streams) const override;
+  c10::intrusive_ptr<JitFuture> processPythonRemoteCall(
+      RpcCommandBase& rpc, const std::vector<c10::Stream>& streams) const override;
+  c10::intrusive_ptr<JitFuture> processPythonRRefFetchCall(RpcCommandBase& rpc) const override;
+  void handleRRefDelete(c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref) const override;
+  c10::intrusive_ptr<JitFuture> processRpcWithErrors(
+      RpcCommandBase& rpc, const MessageType& messageType,
+      const std::vector<c10::Stream>& streams) const override;
+
+  c10::intrusive_ptr<JitFuture> deserializeAndRun(WorkerId caller, Message& request) const;
+  c10::intrusive_ptr<JitFuture> runOnceConfirmed(
+      JitFuture& confirmed, WorkerId caller, std::shared_ptr<RpcCommandBase> command,
+      MessageType type) const;
+  c10::intrusive_ptr<JitFuture> runProfiledByServer(
+      WorkerId caller, RpcCommandBase& command, MessageType type) const;
+  c10::intrusive_ptr<JitFuture> runCatching(
+      WorkerId caller, RpcCommandBase& command, MessageType type) const;
+  c10::intrusive_ptr<JitFuture> failure(const std::exception& error, MessageType type) const;
+  void handleFunctions();
+  void refuseLibtorchsGradients();
+
+  std::unordered_map<uint32_t, Handler> handlers_;
+  std::unordered_map<uint32_t, OwnHandler> ownHandlers_;
+  std::function<void()> ownerUnpickled_ = [] {};
+  RunFunctions runFunctions_ = [](Task&&) { return false; };
+};
+
+} // namespace torchwire

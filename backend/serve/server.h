@@ -1,0 +1,62 @@
+// The serving side of a worker: runs requests and sends their responses.
+#pragma once
+
+#include <torch/csrc/distributed/rpc/message.h>
+
+#include <functional>
+#include <memory>
+
+#include "backend/serve/dispatcher.h"
+#include "backend/base/disposer.h"
+#include "backend/wire/frame.h"
+#include "backend/call/metrics.h"
+#include "backend/wire/roster.h"
+#include "backend/call/duplicate_filter.h"
+#include "backend/base/thread_pool.h"
+
+namespace torchwire {
+
+/// Hands each request to the dispatcher on a pool thread and answers once the dispatcher's future is
+/// complete. Requests that only keep books (isControl) have threads of their own, so that functions of the
+/// user's that block on them cannot hold them up. Held by shared_ptr: a future may complete long after the agent is gone. Thread-safe.
+class Server : public std::enable_shared_from_this<Server> {
+ public:
+  /// Sends a response frame to the caller, or drops it when the caller is gone.
+  using Respond = std::function<void(WorkerId caller, OutgoingFrame)>;
+
+  /// Where a request runs, by its type.
+  using PoolOf = std::function<ThreadPool&(uint32_t messageType)>;
+
+  /// `dispatcher` and the pools are used by serve() and by tasks of the pools only.
+  Server(const Dispatcher& dispatcher, PoolOf poolOf, Disposer disposer, Respond respond);
+
+  /// Runs the request in `frame` soon, unless it is one of own_messages.h that has come before.
+  /// False when the pool has ended: the request is dropped.
+  bool serve(WorkerId caller, IncomingFrame frame);
+
+  /// The caller is gone, or its link: what it sends from now on is new.
+  void callerLost(WorkerId caller) {
+    seen_.forget(caller);
+  }
+
+  ServerMetrics& metrics() {
+    return metrics_;
+  }
+
+ private:
+  using Message = torch::distributed::rpc::Message;
+  using JitFuture = torch::distributed::rpc::JitFuture;
+
+  void run(WorkerId caller, IncomingFrame frame);
+  c10::intrusive_ptr<JitFuture> process(WorkerId caller, IncomingFrame frame);
+  void answer(WorkerId caller, uint64_t callId, JitFuture& result);
+
+  const Dispatcher& dispatcher_;
+  const PoolOf poolOf_;
+  const Disposer disposer_; // of what a response's frame keeps
+  const Respond respond_;
+  DuplicateFilter seen_;
+  ServerMetrics metrics_;
+};
+
+} // namespace torchwire

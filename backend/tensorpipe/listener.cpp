@@ -1,0 +1,121 @@
+#include "backend/tensorpipe/listener.h"
+
+#include <chrono>
+#include <utility>
+
+#include "backend/tensorpipe/connection.h"
+
+namespace torchwire {
+namespace {
+
+constexpr std::chrono::milliseconds kPatience{10000}; // for a first message
+constexpr size_t kMaxReady = 4096; // TensorPipe accepts at once; these would mean that it has stopped
+
+const Error kClosed(ErrorCode::shutDown, "the listener was closed");
+
+} // namespace
+
+// ---- AcceptQueue ----------------------------------------------------------------------------------------
+
+AcceptQueue::AcceptQueue(
+    std::shared_ptr<Endpoint> port, std::shared_ptr<MessageStreams> conversations, uint8_t lane)
+    : endpoint_(std::move(port)), streams_(std::move(conversations)), lane_(lane) {}
+
+void AcceptQueue::open() {
+  if (!closed_) {
+    opened_ = true;
+    endpoint_->setLane(lane_, [weak = weak_from_this()](std::unique_ptr<Stream> stream) {
+      if (const auto self = weak.lock()) {
+        self->enter(std::move(stream));
+      }
+    });
+  }
+}
+
+void AcceptQueue::enter(std::unique_ptr<Stream> stream) {
+  const std::shared_ptr<MessageStream> conversation = streams_->open(endpoint_->loop());
+  const auto pending = pending_.emplace(pending_.end(), conversation, *endpoint_->loop());
+  pending->deadline.start(kPatience, [conversation] {
+    conversation->fail(Error(ErrorCode::timeout, "no first message came in time"));
+  });
+  conversation->expectFirstMessage([self = shared_from_this(), pending](const Error& error) {
+    self->onFirstMessage(pending, error);
+  });
+  conversation->start(std::move(stream));
+}
+
+void AcceptQueue::onFirstMessage(std::list<PendingConnection>::iterator pending, const Error& error) {
+  const std::shared_ptr<MessageStream> conversation = pending->conversation;
+  pending_.erase(pending);
+  if (error || closed_ || ready_.size() >= kMaxReady) {
+    conversation->close();
+    return;
+  }
+  ready_.push_back(conversation);
+  match();
+}
+
+void AcceptQueue::accept(Accept accept) {
+  if (closed_) {
+    accept(toTensorPipe(kClosed), nullptr);
+    return;
+  }
+  accepts_.push_back(std::move(accept));
+  match();
+}
+
+void AcceptQueue::match() {
+  while (!ready_.empty() && !accepts_.empty()) {
+    const Accept accept = std::move(accepts_.front());
+    accepts_.pop_front();
+    auto connection = std::make_shared<Connection>(std::move(ready_.front()));
+    ready_.pop_front();
+    accept(toTensorPipe(Error()), std::move(connection));
+  }
+}
+
+void AcceptQueue::close() {
+  if (closed_) {
+    return;
+  }
+  closed_ = true;
+  if (opened_) { // else the lane is another's
+    endpoint_->setLane(lane_, nullptr);
+  }
+  for (const PendingConnection& pending : pending_) {
+    pending.conversation->close();
+  }
+  for (const auto& conversation : std::exchange(ready_, {})) {
+    conversation->close();
+  }
+  for (const Accept& accept : std::exchange(accepts_, {})) {
+    accept(toTensorPipe(kClosed), nullptr);
+  }
+}
+
+// ---- Listener -------------------------------------------------------------------------------------
+
+Listener::Listener(std::shared_ptr<Endpoint> port, uint8_t lane, std::shared_ptr<AcceptQueue> acceptQueue)
+    : endpoint_(std::move(port)), lane_(lane), acceptQueue_(std::move(acceptQueue)) {
+  endpoint_->loop()->post([acceptQueue = acceptQueue_] { acceptQueue->open(); });
+}
+
+Listener::~Listener() {
+  close();
+}
+
+void Listener::accept(accept_callback_fn fn) {
+  endpoint_->loop()->post([acceptQueue = acceptQueue_, fn = std::move(fn)]() mutable { acceptQueue->accept(std::move(fn)); });
+}
+
+std::string Listener::addr() const {
+  return endpoint_->addressOf(lane_);
+}
+
+void Listener::setId(std::string) {}
+
+void Listener::close() {
+  endpoint_->loop()->post([acceptQueue = acceptQueue_] { acceptQueue->close(); });
+}
+
+} // namespace torchwire

@@ -1,0 +1,93 @@
+#include "backend/tensorpipe/shm_transport.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
+#include <utility>
+
+#include "backend/base/random.h"
+#include "backend/tensorpipe/context.h"
+#include "backend/transport/handshake_socket.h"
+#include "backend/transport/endpoint.h"
+#include "backend/transport/shm_stream.h"
+
+namespace torchwire {
+namespace {
+
+std::string namespaceOf(const std::string& kind) {
+  const std::string path = "/proc/self/ns/" + kind;
+  char name[PATH_MAX] = "";
+  const ssize_t length = readlink(path.c_str(), name, sizeof name);
+  if (length <= 0) {
+    throw std::runtime_error("cannot tell which processes are on this host: no " + path);
+  }
+  return std::string(name, static_cast<size_t>(length));
+}
+
+/// Abstract Unix sockets are reached within one network namespace of one running kernel; memory is shared
+/// with processes of the same user only, and users have the same numbers in one user namespace.
+std::string domainOfThisProcess() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  if (boot.empty()) {
+    throw std::runtime_error("cannot tell which processes are on this host: no boot_id");
+  }
+  return boot + " " + namespaceOf("net") + " " + namespaceOf("user") + " " + std::to_string(geteuid());
+}
+
+class ShmTraits final : public EndpointTraits {
+ public:
+  Medium medium() const override {
+    return Medium::shm;
+  }
+  std::string domain() const override {
+    return domain_;
+  }
+  SocketAddress parse(const std::string& address) const override {
+    return SocketAddress::abstractUnix(address);
+  }
+  size_t memorySize() const override {
+    return ShmStream::memorySize();
+  }
+  std::unique_ptr<Stream> makeStream(
+      Loop& loop, int socket, std::optional<MemoryFile> memory, bool dialed) const override {
+    return std::make_unique<ShmStream>(loop, socket, std::move(*memory), dialed);
+  }
+
+ private:
+  const std::string domain_ = domainOfThisProcess();
+};
+
+/// A name that nobody has drawn before.
+std::string drawName() {
+  return "torchwire-" + std::to_string(getpid()) + "-" + std::to_string(randomNumber());
+}
+
+Descriptor listenAs(const std::string& name) {
+  const SocketAddress address = SocketAddress::abstractUnix(name);
+  Descriptor listening(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (listening.get() < 0 || bind(listening.get(), address.get(), address.size()) != 0 ||
+      listen(listening.get(), SOMAXCONN) != 0) {
+    throw std::runtime_error(std::string("cannot listen on a Unix socket: ") + std::strerror(errno));
+  }
+  return listening;
+}
+
+} // namespace
+
+std::shared_ptr<tensorpipe::transport::Context> makeShmTransport(
+    std::shared_ptr<Loop> loop, const GroupKey& key) {
+  MemoryFile::create(ShmStream::memorySize()); // throws where there is none to be had
+  auto kind = std::make_unique<ShmTraits>();
+  const std::string name = drawName();
+  Descriptor listening = listenAs(name);
+  return std::make_shared<TransportContext>(
+      Endpoint::open(std::move(loop), key, std::move(kind), listening.take(), name), uint8_t{0});
+}
+
+} // namespace torchwire

@@ -1,0 +1,281 @@
+#include "backend/tensorpipe/tensorpipe_context.h"
+
+#include <tensorpipe/tensorpipe.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <utility>
+
+#include "backend/base/address.h"
+#include "backend/base/annotations.h"
+#include "backend/base/bytes.h"
+#include "backend/tensorpipe/callback_relay.h"
+#include "backend/base/log.h"
+#include "backend/tensorpipe/tensorpipe_link.h"
+#include "backend/base/thread_role.h"
+#include "backend/base/guarded.h"
+#include "backend/tensorpipe/transport_table.h"
+
+namespace torchwire {
+namespace {
+
+namespace tp = tensorpipe;
+
+constexpr std::chrono::milliseconds kListenAgainDelay{2};
+constexpr int kListenAgainAttempts = 1000;
+
+/// The options, once it is sure that the address can be bound: a bind that fails inside TensorPipe, for the
+/// listener or for a channel's lanes, ends the process.
+TensorPipeOptions bindable(TensorPipeOptions options) {
+  if (const auto reason = whyCannotBind(options.bindAddress)) {
+    throw std::runtime_error("cannot listen on " + options.bindAddress + ": " + *reason);
+  }
+  return options;
+}
+
+TransportEnvironment environmentFor(const TensorPipeOptions& options) {
+  TransportEnvironment environment;
+  environment.bindAddress = options.bindAddress;
+  environment.advertiseAddress = options.advertiseAddress;
+  environment.groupKey = options.groupKey;
+  environment.keepAlive = options.keepAlive;
+  return environment;
+}
+
+class TensorPipeContext final : public LinkContext {
+ public:
+  TensorPipeContext(TensorPipeOptions options, Timer& timer);
+  ~TensorPipeContext() override {
+    join();
+  }
+
+  std::string listen(Accepted accepted) override;
+  std::shared_ptr<Link> dial(const WorkerRecord& peer) override;
+  std::vector<char> offer() const override;
+  LinkDescription describe(const std::vector<char>& peersOffer) const override;
+  void join() override;
+
+ private:
+  std::shared_ptr<tp::Listener> openListener(const std::string& address);
+  void acceptNext(const std::shared_ptr<tp::Listener>& listener);
+  void onAccepted(
+      const std::weak_ptr<tp::Listener>& listener, const tp::Error& error,
+      std::shared_ptr<tp::Pipe> pipe);
+  void listenAgain(int attempt);
+
+  const TensorPipeOptions options_;
+  Timer& timer_;
+  TransportEnvironment environment_;
+  const std::shared_ptr<CallbackRelay> relay_;
+  std::vector<MadeTransport> transports_; // best first
+  std::vector<MadeChannel> channels_;
+  tp::Context context_;
+  std::string bootstrap_; // the transport over which others dial
+  std::string bound_; // where it listens: "host:port"
+  Mutex mutex_{LockRank::tensorPipeContext};
+  std::shared_ptr<tp::Listener> listener_ GUARDED_BY(mutex_);
+  Accepted accepted_;
+  std::atomic<bool> joined_{false};
+};
+
+TensorPipeContext::TensorPipeContext(TensorPipeOptions options, Timer& timer)
+    : options_(bindable(std::move(options))),
+      timer_(timer),
+      environment_(environmentFor(options_)),
+      relay_(std::make_shared<CallbackRelay>(environment_.loop())),
+      transports_(makeTransports(options_.transports, environment_)),
+      channels_(makeChannels(options_.channels, environment_)),
+      context_(tp::ContextOptions().name(options_.workerName)) {
+  // TensorPipe prefers higher numbers.
+  for (size_t i = 0; i < transports_.size(); ++i) {
+    context_.registerTransport(
+        static_cast<int64_t>(transports_.size() - i),
+        transports_[i].entry->name,
+        transports_[i].context);
+  }
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    for (const auto& layer : options_.layers) {
+      channels_[i].context = layer->wrapChannel(std::move(channels_[i].context), timer_);
+    }
+    context_.registerChannel(
+        static_cast<int64_t>(channels_.size() - i), channels_[i].entry->name, channels_[i].context);
+  }
+}
+
+std::shared_ptr<tp::Listener> TensorPipeContext::openListener(const std::string& address) {
+  std::vector<std::string> urls;
+  for (const MadeTransport& transport : transports_) {
+    const std::string& name = transport.entry->name;
+    const std::string where = name == bootstrap_ ? address
+        : transport.entry->reach == TransportEntry::Reach::network ? hostOf(address)
+                                                                    : uniqueShmAddress();
+    urls.push_back(name + "://" + where);
+  }
+  const SendScope scope;
+  return context_.listen(urls);
+}
+
+std::string TensorPipeContext::listen(Accepted accepted) {
+  bootstrap_ = bootstrapOf(transports_).name;
+  accepted_ = std::move(accepted);
+  std::shared_ptr<tp::Listener> listener = openListener(options_.bindAddress);
+  const std::string address = listener->address(bootstrap_);
+  // To listen anew, the port that is bound has to be known; an advertised port is somebody else's.
+  const bool portTold = options_.advertiseAddress.empty() || portOf(options_.advertiseAddress) == 0;
+  bound_ = portTold ? withPort(options_.bindAddress, portOf(address)) : options_.bindAddress;
+  {
+    MutexLock lock(mutex_);
+    listener_ = listener;
+  }
+  acceptNext(listener);
+  return bootstrap_ + "://" + address;
+}
+
+void TensorPipeContext::acceptNext(const std::shared_ptr<tp::Listener>& listener) {
+  const SendScope scope;
+  listener->accept([this, weak = std::weak_ptr<tp::Listener>(listener)](
+                       const tp::Error& error, std::shared_ptr<tp::Pipe> pipe) {
+    relay_->run([this, weak, error, pipe = std::move(pipe)]() mutable {
+      onAccepted(weak, error, std::move(pipe));
+    });
+  });
+}
+
+void TensorPipeContext::onAccepted(
+    const std::weak_ptr<tp::Listener>& listener, const tp::Error& error, std::shared_ptr<tp::Pipe> pipe) {
+  if (error) {
+    if (!joined_) {
+      log(LogLevel::info, "listens anew after a connection failed early: " + error.what());
+      timer_.after(kListenAgainDelay, [this] { listenAgain(1); });
+    }
+    return;
+  }
+  {
+    const SendScope scope; // this pointer may be the last
+    if (const auto same = listener.lock()) {
+      acceptNext(same);
+    }
+  }
+  guarded("a link that was accepted", [&] { accepted_(makeTensorPipeLink(std::move(pipe), relay_)); });
+}
+
+// One connection that ends before its first message, be it of a peer that was killed or of a stranger,
+// closes a TensorPipe listener for good. A new one takes its place at the same address.
+void TensorPipeContext::listenAgain(int attempt) {
+  // Our own transports stay bound. Else the old listener may take a moment to close.
+  const bool staysBound = bootstrap_ == "wire_tcp" || bootstrap_ == "wire_shm";
+  const auto reason = staysBound ? std::nullopt : whyCannotBind(bound_);
+  if (reason && attempt < kListenAgainAttempts) {
+    timer_.after(kListenAgainDelay, [this, attempt] { listenAgain(attempt + 1); });
+    return;
+  }
+  if (reason) {
+    log(LogLevel::error, "can no longer listen on " + bound_ + ": " + *reason);
+    return;
+  }
+  const std::shared_ptr<tp::Listener> listener = openListener(bound_);
+  std::shared_ptr<tp::Listener> former;
+  {
+    MutexLock lock(mutex_);
+    former = std::exchange(listener_, listener);
+  }
+  {
+    const SendScope scope;
+    former.reset();
+  }
+  acceptNext(listener);
+}
+
+std::shared_ptr<Link> TensorPipeContext::dial(const WorkerRecord& peer) {
+  const SendScope scope;
+  return makeTensorPipeLink(context_.connect(peer.address), relay_);
+}
+
+std::vector<char> TensorPipeContext::offer() const {
+  std::vector<char> bytes;
+  ByteWriter out(bytes);
+  out.number(static_cast<uint32_t>(transports_.size()));
+  for (const MadeTransport& transport : transports_) {
+    out.string(transport.entry->name);
+    out.string(transport.context->domainDescriptor());
+  }
+  out.number(static_cast<uint32_t>(channels_.size()));
+  for (const MadeChannel& channel : channels_) {
+    const auto& devices = channel.context->deviceDescriptors();
+    const auto cpu = devices.find(tp::Device(tp::kCpuDeviceType, 0));
+    out.string(channel.entry->name);
+    out.string(cpu == devices.end() ? std::string() : cpu->second);
+  }
+  return bytes;
+}
+
+namespace {
+
+using Descriptors = std::vector<std::pair<std::string, std::string>>;
+
+Descriptors readDescriptors(ByteReader& in) {
+  Descriptors descriptors;
+  const uint32_t count = in.count(2 * sizeof(uint32_t));
+  for (uint32_t i = 0; i < count; ++i) {
+    std::string name = in.string();
+    descriptors.emplace_back(std::move(name), in.string());
+  }
+  return descriptors;
+}
+
+const std::string* descriptorOf(const Descriptors& descriptors, const std::string& name) {
+  for (const auto& [key, descriptor] : descriptors) {
+    if (key == name) {
+      return &descriptor;
+    }
+  }
+  return nullptr;
+}
+
+} // namespace
+
+// TensorPipe chooses by the same rule but does not tell: the first, in order of preference, that both
+// sides have and whose descriptors agree.
+LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer) const {
+  LinkDescription description{"none", "none"};
+  ByteReader in(peersOffer);
+  const Descriptors transports = readDescriptors(in);
+  const Descriptors channels = readDescriptors(in);
+  for (const MadeTransport& transport : transports_) {
+    const std::string* remote = descriptorOf(transports, transport.entry->name);
+    if (remote != nullptr && transport.context->canCommunicateWithRemote(*remote)) {
+      description.transport = transport.entry->name;
+      break;
+    }
+  }
+  for (const MadeChannel& channel : channels_) {
+    const std::string* remote = descriptorOf(channels, channel.entry->name);
+    const auto& devices = channel.context->deviceDescriptors();
+    const auto cpu = devices.find(tp::Device(tp::kCpuDeviceType, 0));
+    if (remote != nullptr && cpu != devices.end() &&
+        channel.context->canCommunicateWithRemote(cpu->second, *remote)) {
+      description.channel = channel.entry->name;
+      break;
+    }
+  }
+  return description;
+}
+
+void TensorPipeContext::join() {
+  if (!joined_.exchange(true)) {
+    {
+      const SendScope scope;
+      context_.join();
+    }
+    relay_->drain();
+  }
+}
+
+} // namespace
+
+std::unique_ptr<LinkContext> makeTensorPipeContext(TensorPipeOptions options, Timer& timer) {
+  return std::make_unique<TensorPipeContext>(std::move(options), timer);
+}
+
+} // namespace torchwire

@@ -1,0 +1,35 @@
+// Makes and accepts links that are TensorPipe pipes, over the transports and channels that the options name.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/link/link.h"
+#include "backend/link/link_interceptor.h"
+#include "backend/base/timer.h"
+#include "backend/wire/group_key.h"
+
+namespace torchwire {
+
+struct TensorPipeOptions {
+  std::string workerName; // shown in TensorPipe's own messages
+  // Where to listen: "host" or "host:port" without a transport, IPv6 hosts in brackets if a port follows.
+  std::string bindAddress;
+  // What others dial in its stead (a NAT or a container's port mapping); empty: the bound address.
+  std::string advertiseAddress;
+  std::optional<std::vector<std::string>> transports; // nullopt: those by default
+  std::optional<std::vector<std::string>> channels;
+  std::optional<GroupKey> groupKey; // what peers have to prove, where the transport can ask them
+  // A peer that does not answer for twice as long is taken for gone. 0: never.
+  std::chrono::milliseconds keepAlive{10000};
+  std::vector<std::shared_ptr<LinkInterceptor>> layers; // to stand around the channels, the innermost first
+};
+
+/// The timer must outlive the context's listening and be stopped before the context is joined.
+/// Throws std::runtime_error when a name is unknown or nothing usable is left.
+std::unique_ptr<LinkContext> makeTensorPipeContext(TensorPipeOptions options, Timer& timer);
+
+} // namespace torchwire

@@ -1,0 +1,204 @@
+#include "backend/tensorpipe/tensorpipe_link.h"
+
+#include <tensorpipe/tensorpipe.h>
+
+#include <exception>
+#include <utility>
+
+#include "backend/base/bytes.h"
+#include "backend/base/log.h"
+#include "backend/base/thread_role.h"
+
+namespace torchwire {
+namespace {
+
+namespace tp = tensorpipe;
+
+Error fromTensorPipe(const tp::Error& error) {
+  if (!error) {
+    return Error();
+  }
+  // The sentence itself, without the place in the source that Error::what() adds.
+  const auto inner = error.castToType<tp::BaseError>();
+  return Error(ErrorCode::linkBroken, inner ? inner->what() : error.what());
+}
+
+/// Runs `body`, turning what it throws into an error: an exception in a TensorPipe callback would end
+/// the process.
+template <typename Body>
+Error errorOf(Body body) {
+  try {
+    body();
+    return Error();
+  } catch (const std::exception& e) {
+    return Error(ErrorCode::badFrame, e.what());
+  }
+}
+
+tp::Message toMessage(const OutgoingFrame& frame) {
+  tp::Message message;
+  message.payloads.reserve(1 + frame.payloads.size());
+  // TensorPipe has one type for reading and writing, hence its pointers to non-const.
+  message.payloads.push_back(
+      {const_cast<char*>(frame.head.data()), frame.head.size(), std::string()}); // NOLINT
+  for (const Segment& payload : frame.payloads) {
+    message.payloads.push_back(
+        {const_cast<void*>(payload.data), payload.length, std::string()}); // NOLINT
+  }
+  message.tensors.reserve(frame.tensors.size());
+  for (const Segment& tensor : frame.tensors) {
+    tp::Message::Tensor out;
+    out.buffer = tp::CpuBuffer{.ptr = const_cast<void*>(tensor.data)}; // NOLINT
+    out.length = tensor.length;
+    out.targetDevice = tp::Device(tp::kCpuDeviceType, 0);
+    message.tensors.push_back(std::move(out));
+  }
+  return message;
+}
+
+/// Memory for a frame that the peer announced, in the frame and in TensorPipe's form.
+tp::Allocation allocate(const tp::Descriptor& descriptor, IncomingFrame& frame) {
+  if (descriptor.payloads.empty()) {
+    throw FormatError("a message without a payload");
+  }
+  tp::Allocation allocation;
+  frame.head.resize(descriptor.payloads.front().length);
+  allocation.payloads.push_back({frame.head.data()});
+  frame.payloads.resize(descriptor.payloads.size() - 1);
+  for (size_t i = 0; i < frame.payloads.size(); ++i) {
+    frame.payloads[i].resize(descriptor.payloads[i + 1].length);
+    allocation.payloads.push_back({frame.payloads[i].data()});
+  }
+  for (const auto& tensor : descriptor.tensors) {
+    frame.tensors.push_back(allocateBlob(tensor.length));
+    tp::Allocation::Tensor into;
+    into.buffer = tp::CpuBuffer{.ptr = frame.tensors.back().data.get()};
+    allocation.tensors.push_back(std::move(into));
+  }
+  return allocation;
+}
+
+/// Every call down into a pipe is made in a SendScope, and what a pipe calls back goes through the relay. A callback
+/// of TensorPipe's is destroyed where it was called, so it leaves nothing in itself: what it owns moves on with what
+/// it relays.
+class TensorPipeLink final : public Link {
+ public:
+  TensorPipeLink(std::shared_ptr<tp::Pipe> pipe, std::shared_ptr<CallbackRelay> relay)
+      : end_(std::make_shared<End>(std::move(pipe), std::move(relay))) {}
+  ~TensorPipeLink() override {
+    end_->close();
+  }
+
+  void send(OutgoingFrame frame, Sent sent) override;
+  void receive(Received received) override {
+    end_->receive(std::make_shared<Received>(std::move(received)));
+  }
+  void close() override {
+    end_->close();
+  }
+
+ private:
+  // What callbacks share with the link, which may go before them.
+  struct End : std::enable_shared_from_this<End> {
+    End(std::shared_ptr<tp::Pipe> p, std::shared_ptr<CallbackRelay> r)
+        : pipe(std::move(p)), relay(std::move(r)) {}
+    ~End() {
+      const SendScope scope; // the end of a pipe is a call down into TensorPipe, too
+      pipe.reset();
+    }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+
+    void receive(std::shared_ptr<Received> received);
+    void onDescriptor(
+        std::shared_ptr<Received> received, const Error& error, const tp::Descriptor& descriptor);
+    void read(
+        std::shared_ptr<Received> received, std::shared_ptr<IncomingFrame> frame,
+        tp::Allocation allocation);
+    void handOn(const Received& received, const Error& error, IncomingFrame frame);
+    void close() {
+      const SendScope scope;
+      pipe->close();
+    }
+
+    std::shared_ptr<tp::Pipe> pipe;
+    const std::shared_ptr<CallbackRelay> relay;
+  };
+
+  const std::shared_ptr<End> end_;
+};
+
+void TensorPipeLink::send(OutgoingFrame frame, Sent sent) {
+  struct Sending {
+    OutgoingFrame frame;
+    Sent sent;
+  };
+  auto sending = std::make_shared<Sending>(Sending{std::move(frame), std::move(sent)});
+  tp::Message message = toMessage(sending->frame);
+  const SendScope scope;
+  end_->pipe->write(
+      std::move(message), [sending = std::move(sending), relay = end_->relay](const tp::Error& error) {
+        relay->run([over = std::move(*sending), error = fromTensorPipe(error)] { over.sent(error); });
+      });
+}
+
+void TensorPipeLink::End::receive(std::shared_ptr<Received> received) {
+  const SendScope scope;
+  pipe->readDescriptor([self = shared_from_this(), received = std::move(received)](
+                           const tp::Error& error, tp::Descriptor descriptor) mutable {
+    CallbackRelay& callbacks = *self->relay;
+    callbacks.run([self = std::move(self), received = std::move(received),
+                   error = fromTensorPipe(error), descriptor = std::move(descriptor)]() mutable {
+      self->onDescriptor(std::move(received), error, descriptor);
+    });
+  });
+}
+
+void TensorPipeLink::End::onDescriptor(
+    std::shared_ptr<Received> received, const Error& error, const tp::Descriptor& descriptor) {
+  if (error) {
+    handOn(*received, error, {});
+    return;
+  }
+  auto frame = std::make_shared<IncomingFrame>();
+  tp::Allocation allocation;
+  if (const Error failed = errorOf([&] { allocation = allocate(descriptor, *frame); })) {
+    close();
+    handOn(*received, failed, {});
+    return;
+  }
+  read(std::move(received), std::move(frame), std::move(allocation));
+}
+
+void TensorPipeLink::End::read(
+    std::shared_ptr<Received> received, std::shared_ptr<IncomingFrame> frame,
+    tp::Allocation allocation) {
+  const SendScope scope;
+  pipe->read(
+      std::move(allocation),
+      [self = shared_from_this(), received = std::move(received),
+       frame = std::move(frame)](const tp::Error& error) mutable {
+        CallbackRelay& callbacks = *self->relay;
+        callbacks.run([self = std::move(self), received = std::move(received),
+                       frame = std::move(*frame), error = fromTensorPipe(error)]() mutable {
+          self->handOn(*received, error, std::move(frame));
+        });
+      });
+}
+
+void TensorPipeLink::End::handOn(
+    const Received& received, const Error& error, IncomingFrame frame) {
+  if (const Error thrown = errorOf([&] { received(error, std::move(frame)); })) {
+    log(LogLevel::error, "closed a link because its handler threw: " + thrown.message());
+    close();
+  }
+}
+
+} // namespace
+
+std::shared_ptr<Link> makeTensorPipeLink(
+    std::shared_ptr<tensorpipe::Pipe> pipe, std::shared_ptr<CallbackRelay> relay) {
+  return std::make_shared<TensorPipeLink>(std::move(pipe), std::move(relay));
+}
+
+} // namespace torchwire

@@ -1,0 +1,288 @@
+#include "backend/tensorpipe/transport_table.h"
+
+#include <tensorpipe/tensorpipe.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "backend/base/address.h"
+#include "backend/tensorpipe/advertised_transport.h"
+#include "backend/base/log.h"
+#include "backend/tensorpipe/shm_transport.h"
+#include "backend/tensorpipe/tcp_transport.h"
+
+namespace torchwire {
+namespace {
+
+namespace tp = tensorpipe;
+
+// Connections in parallel for one tensor. PyTorch uses 16, which costs 16 threads and over 100 files
+// for every process; on loopback more than two gain nothing clear (docs/decisions.md).
+constexpr size_t kMptLanes = 2;
+
+std::shared_ptr<tp::channel::Context> overUvLanes(TransportEnvironment& environment) {
+  if (!environment.advertiseAddress.empty()) {
+    throw std::runtime_error("its lanes cannot listen behind a NAT");
+  }
+  std::vector<std::shared_ptr<tp::transport::Context>> contexts;
+  std::vector<std::shared_ptr<tp::transport::Listener>> listeners;
+  for (size_t lane = 0; lane < kMptLanes; ++lane) {
+    auto context = tp::transport::uv::create();
+    listeners.push_back(context->listen(hostOf(environment.bindAddress)));
+    contexts.push_back(std::move(context));
+  }
+  return tp::channel::mpt::create(std::move(contexts), std::move(listeners));
+}
+
+std::shared_ptr<tp::channel::Context> overWireTcpLanes(TransportEnvironment& environment) {
+  if (!environment.tcpEndpoint) {
+    throw std::runtime_error("its lanes need the transport 'wire_tcp'");
+  }
+  std::vector<std::shared_ptr<tp::transport::Context>> contexts;
+  std::vector<std::shared_ptr<tp::transport::Listener>> listeners;
+  for (size_t lane = 1; lane <= kMptLanes; ++lane) { // 0 is for the pipes
+    auto context = makeTcpTransport(environment.tcpEndpoint, static_cast<uint8_t>(lane));
+    listeners.push_back(context->listen(""));
+    contexts.push_back(std::move(context));
+  }
+  return tp::channel::mpt::create(std::move(contexts), std::move(listeners));
+}
+
+std::shared_ptr<tp::transport::Context> createWireTcp(TransportEnvironment& environment, const std::string& where) {
+  TcpOptions options;
+  options.bindAddress = where;
+  options.advertiseAddress = environment.advertiseAddress;
+  options.keepAlive = environment.keepAlive;
+  environment.tcpEndpoint = openTcpEndpoint(environment.loop(), environment.key(), options);
+  return makeTcpTransport(environment.tcpEndpoint, 0);
+}
+
+/// TensorPipe's own transports bind when they are told to listen; they know nothing of advertised addresses.
+template <typename Create>
+auto networked(Create create) {
+  return [create](TransportEnvironment& environment, const std::string&) {
+    auto context = create();
+    return context && context->isViable() && !environment.advertiseAddress.empty()
+        ? advertise(std::move(context), environment.advertiseAddress)
+        : context;
+  };
+}
+
+// Known, so that options written for PyTorch's agent are accepted.
+ChannelEntry cudaChannel(const std::string& name) {
+  return {
+      name,
+      "for CUDA tensors, which this version does not send",
+      false,
+      "",
+      [](TransportEnvironment&) -> std::shared_ptr<tp::channel::Context> {
+        throw std::runtime_error("this version of torchwire sends CPU tensors only");
+      }};
+}
+
+template <typename Entry>
+std::string namesOf(const std::vector<Entry>& table) {
+  std::string names;
+  for (const Entry& entry : table) {
+    names += (names.empty() ? "" : ", ") + entry.name;
+  }
+  return names;
+}
+
+/// The entries to try: those named, in the order named, or those that `byDefault` picks.
+template <typename Entry, typename ByDefault>
+std::vector<const Entry*> select(
+    const std::vector<Entry>& table,
+    const std::optional<std::vector<std::string>>& wanted,
+    const std::string& what,
+    ByDefault byDefault) {
+  std::vector<const Entry*> selected;
+  if (!wanted) {
+    for (const Entry& entry : table) {
+      if (byDefault(entry)) {
+        selected.push_back(&entry);
+      }
+    }
+    return selected;
+  }
+  for (const std::string& name : *wanted) {
+    const auto it = std::find_if(
+        table.begin(), table.end(), [&](const Entry& entry) { return entry.name == name; });
+    if (it == table.end()) {
+      throw std::runtime_error(
+          "unknown " + what + " '" + name + "'; known are " + namesOf(table));
+    }
+    selected.push_back(&*it);
+  }
+  return selected;
+}
+
+/// The last of those that reach farthest: in order of preference it is the one that most peers have.
+template <typename Entries>
+auto bootstrapAmong(const Entries& entries) {
+  return *std::max_element(entries.rbegin(), entries.rend(), [](const auto* a, const auto* b) {
+    return a->reach < b->reach;
+  });
+}
+
+/// Probes one entry: its context, or null with a log line.
+template <typename Context, typename Create>
+std::shared_ptr<Context> probe(const std::string& what, const std::string& name, Create create) {
+  std::string reason = "it is not viable on this machine";
+  try {
+    std::shared_ptr<Context> context = create();
+    if (context && context->isViable()) {
+      return context;
+    }
+  } catch (const std::exception& e) {
+    reason = e.what();
+  }
+  log(LogLevel::warning, what + " '" + name + "' is left out: " + reason);
+  return nullptr;
+}
+
+} // namespace
+
+// ---- TransportEnvironment -----------------------------------------------------------------------------------------
+
+const std::shared_ptr<Loop>& TransportEnvironment::loop() {
+  if (!loop_) {
+    loop_ = Loop::start("torchwire_io");
+  }
+  return loop_;
+}
+
+const GroupKey& TransportEnvironment::key() const {
+  if (!groupKey) {
+    throw std::runtime_error("there is no group key, by which it could tell workers from strangers");
+  }
+  return *groupKey;
+}
+
+// ---- the tables -----------------------------------------------------------------------------------
+
+const std::vector<TransportEntry>& transportTable() {
+  using Reach = TransportEntry::Reach;
+  static const std::vector<TransportEntry> table = {
+      {"wire_shm",
+       "shared memory between workers on one host; sleeps when idle",
+       true,
+       Reach::hostAlone,
+       [](TransportEnvironment& environment, const std::string&) { return makeShmTransport(environment.loop(), environment.key()); }},
+      {"wire_tcp", "TCP; lets in only who knows the group's secret", true, Reach::network, createWireTcp},
+      {"shm",
+       "TensorPipe's shared memory; its thread polls without pause and burns a core",
+       false,
+       Reach::host,
+       [](TransportEnvironment&, const std::string&) { return tp::transport::shm::create(); }},
+      {"ibv",
+       "TensorPipe's InfiniBand verbs",
+       false,
+       Reach::network,
+       networked([] { return tp::transport::ibv::create(); })},
+      {"uv",
+       "TensorPipe's TCP, on libuv; a stranger who connects can end the process",
+       false,
+       Reach::network,
+       networked([] { return tp::transport::uv::create(); })},
+  };
+  return table;
+}
+
+const std::vector<ChannelEntry>& channelTable() {
+  static const std::vector<ChannelEntry> table = {
+      {"cma",
+       "reads the peer's memory directly (process_vm_readv), on one host",
+       true,
+       "",
+       [](TransportEnvironment&) { return tp::channel::cma::create(); }},
+      {"mpt_wire_tcp",
+       "several connections of wire_tcp in parallel, by the same port",
+       false, // one thread serves them all, so they gain nothing here (docs/decisions.md)
+       "wire_tcp",
+       overWireTcpLanes},
+      {"mpt_uv", "several connections of uv in parallel", true, "uv", overUvLanes},
+      {"basic",
+       "over the transport itself",
+       true,
+       "",
+       [](TransportEnvironment&) { return tp::channel::basic::create(); }},
+      cudaChannel("cuda_ipc"),
+      cudaChannel("cuda_gdr"),
+      cudaChannel("cuda_xth"),
+      cudaChannel("cuda_basic"),
+  };
+  return table;
+}
+
+// ---- making ---------------------------------------------------------------------------------------
+
+std::vector<MadeTransport> makeTransports(
+    const std::optional<std::vector<std::string>>& wanted, TransportEnvironment& environment) {
+  const auto selected = select(transportTable(), wanted, "transport", [](const TransportEntry& entry) {
+    return entry.byDefault;
+  });
+  // A port that was asked for is for one transport only.
+  const TransportEntry* bootstrap = selected.empty() ? nullptr : bootstrapAmong(selected);
+  std::vector<MadeTransport> made;
+  for (const TransportEntry* entry : selected) {
+    const std::string where = entry == bootstrap ? environment.bindAddress : hostOf(environment.bindAddress);
+    auto context = probe<tp::transport::Context>(
+        "transport", entry->name, [&] { return entry->create(environment, where); });
+    if (context) {
+      made.push_back({entry, std::move(context)});
+      environment.transports.push_back(entry->name);
+    }
+  }
+  if (bootstrap != nullptr && bootstrap->reach == TransportEntry::Reach::network &&
+      std::none_of(made.begin(), made.end(), [](const MadeTransport& transport) {
+        return transport.entry->reach == TransportEntry::Reach::network;
+      })) {
+    throw std::runtime_error(
+        "the transport '" + bootstrap->name + "', by which workers on other hosts are reached, does not "
+        "work here (see the log); for a group on one host name _transports=['wire_shm']");
+  }
+  const bool dialed = std::any_of(made.begin(), made.end(), [](const MadeTransport& transport) {
+    return transport.entry->reach != TransportEntry::Reach::host;
+  });
+  if (!dialed) {
+    throw std::runtime_error(
+        "none of the transports that were asked for works here by itself; name at least 'wire_tcp' in "
+        "_transports");
+  }
+  return made;
+}
+
+const TransportEntry& bootstrapOf(const std::vector<MadeTransport>& transports) {
+  std::vector<const TransportEntry*> entries;
+  for (const MadeTransport& transport : transports) {
+    entries.push_back(transport.entry);
+  }
+  return *bootstrapAmong(entries);
+}
+
+std::vector<MadeChannel> makeChannels(
+    const std::optional<std::vector<std::string>>& wanted, TransportEnvironment& environment) {
+  const auto has = [&](const std::string& transport) {
+    return std::find(environment.transports.begin(), environment.transports.end(), transport) !=
+        environment.transports.end();
+  };
+  const auto selected = select(channelTable(), wanted, "channel", [&](const ChannelEntry& entry) {
+    return entry.byDefault && (entry.lanes.empty() || has(entry.lanes));
+  });
+  std::vector<MadeChannel> made;
+  for (const ChannelEntry* entry : selected) {
+    auto context = probe<tp::channel::Context>(
+        "channel", entry->name, [&] { return entry->create(environment); });
+    if (context) {
+      made.push_back({entry, std::move(context)});
+    }
+  }
+  if (made.empty()) {
+    throw std::runtime_error(
+        "none of the channels that were asked for works here; name at least 'basic' in _channels");
+  }
+  return made;
+}
+
+} // namespace torchwire

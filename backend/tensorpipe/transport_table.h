@@ -1,0 +1,95 @@
+// The transports and channels that torchwire knows, by name: one table, from which options are
+// checked, defaults chosen and TensorPipe contexts made.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/wire/group_key.h"
+#include "backend/transport/loop.h"
+#include "backend/transport/endpoint.h"
+
+namespace tensorpipe {
+namespace transport {
+class Context;
+class Listener;
+} // namespace transport
+namespace channel {
+class Context;
+} // namespace channel
+} // namespace tensorpipe
+
+namespace torchwire {
+
+/// Where a worker listens, and what its transports and channels share. Not thread-safe.
+class TransportEnvironment {
+ public:
+  // As in TensorPipeOptions.
+  std::string bindAddress;
+  std::string advertiseAddress;
+  std::optional<GroupKey> groupKey;
+  std::chrono::milliseconds keepAlive{0};
+
+  /// The thread of torchwire's own transports, started when first asked for.
+  const std::shared_ptr<Loop>& loop();
+  /// Throws std::runtime_error without one.
+  const GroupKey& key() const;
+
+  std::shared_ptr<Endpoint> tcpEndpoint; // of wire_tcp, once that has been made
+  std::vector<std::string> transports; // that have been made
+
+ private:
+  std::shared_ptr<Loop> loop_;
+};
+
+struct TransportEntry {
+  std::string name;
+  std::string description;
+  bool byDefault; // used unless the options name transports
+  enum class Reach {
+    host, // this one, and a link has to be begun over another transport
+    hostAlone, // this one
+    network, // listens on an IP address
+  } reach;
+  // `where` is the address to listen on, where that is decided at once.
+  std::function<std::shared_ptr<tensorpipe::transport::Context>(TransportEnvironment&, const std::string& where)> create;
+};
+
+struct ChannelEntry {
+  std::string name;
+  std::string description;
+  bool byDefault;
+  std::string lanes; // the transport by default with which it is used by default; "": with any
+  std::function<std::shared_ptr<tensorpipe::channel::Context>(TransportEnvironment&)> create;
+};
+
+/// In order of preference, the best first.
+const std::vector<TransportEntry>& transportTable();
+const std::vector<ChannelEntry>& channelTable();
+
+struct MadeTransport {
+  const TransportEntry* entry;
+  std::shared_ptr<tensorpipe::transport::Context> context;
+};
+struct MadeChannel {
+  const ChannelEntry* entry;
+  std::shared_ptr<tensorpipe::channel::Context> context;
+};
+
+/// Makes the wanted transports (those by default where nullopt), in order of preference. One that
+/// cannot work here is left out with a log line; it never fails the process.
+/// Throws std::runtime_error when a name is unknown or none of them works.
+std::vector<MadeTransport> makeTransports(
+    const std::optional<std::vector<std::string>>& wanted, TransportEnvironment& environment);
+/// After the transports.
+std::vector<MadeChannel> makeChannels(
+    const std::optional<std::vector<std::string>>& wanted, TransportEnvironment& environment);
+
+/// The transport over which others begin a link: the last that reaches farthest.
+const TransportEntry& bootstrapOf(const std::vector<MadeTransport>& transports);
+
+} // namespace torchwire

@@ -1,0 +1,237 @@
+#include "backend/transport/acceptor.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "backend/transport/handshake_socket.h"
+#include "backend/transport/socket_address.h"
+
+namespace torchwire {
+namespace {
+
+// Accepted in one go, so that a flood leaves the loop to others in between.
+constexpr int kAcceptsAtOnce = 64;
+constexpr std::chrono::milliseconds kPauseForFiles{100};
+constexpr std::chrono::milliseconds kPauseForRoom{5};
+
+using Clock = std::chrono::steady_clock;
+
+std::string nameOf(const SocketAddress& listening) {
+  return listening.family() == AF_UNIX ? "wire_shm (@" + listening.describe() + ")"
+                                       : "wire_tcp (" + listening.describe() + ")";
+}
+
+bool isOfThisConnectionOnly(int error) {
+  return error == ECONNABORTED || error == EINTR || error == EPROTO || error == EPERM;
+}
+
+} // namespace
+
+/// One connection in the handshake.
+class Acceptor::PendingHandshake {
+ public:
+  PendingHandshake(Acceptor& acceptor, int socket, std::string from)
+      : acceptor_(acceptor),
+        socket_(socket),
+        from_(std::move(from)),
+        responder_(acceptor.key_, acceptor.medium_),
+        incoming_(kGreetingSize),
+        watch_(std::make_unique<FdWatch>(acceptor.loop_, socket, [this] { onReady(); })),
+        deadline_(acceptor.loop_) {
+    watch_->want(FdWatch::readable);
+    deadline_.start(acceptor.limits_.patience, [this] {
+      acceptor_.reject(*this, "it did not finish the handshake in time");
+    });
+  }
+  ~PendingHandshake() {
+    watch_.reset();
+    if (socket_ >= 0) {
+      close(socket_);
+    }
+  }
+  PendingHandshake(const PendingHandshake&) = delete;
+  PendingHandshake& operator=(const PendingHandshake&) = delete;
+
+  const std::string& from() const {
+    return from_;
+  }
+  Clock::time_point since() const {
+    return since_;
+  }
+  uint8_t lane() const {
+    return responder_.lane();
+  }
+  int takeSocket() {
+    watch_.reset();
+    return std::exchange(socket_, -1);
+  }
+
+ private:
+  // Each of these may end in the handshake's destruction, so nothing comes after the last call.
+  void onReady() {
+    const bool withMemory = greeted_ && acceptor_.memorySize_ != 0;
+    const Progress progress = incoming_.receive(socket_, withMemory ? &memory_ : nullptr);
+    if (!progress.error.empty()) {
+      acceptor_.reject(*this, progress.error);
+    } else if (incoming_.isComplete()) {
+      greeted_ ? onProof() : onGreeting();
+    }
+  }
+
+  void onGreeting() {
+    HandshakeResponder::Reply reply = responder_.challenge(incoming_.bytes(), acceptor_.events_.hasLane);
+    if (!sendAll(socket_, reply.send)) {
+      acceptor_.reject(*this, "it went away during the handshake");
+    } else if (reply.answer != Answer::welcome) {
+      acceptor_.reject(*this, describe(reply.answer));
+    } else {
+      greeted_ = true;
+      incoming_ = HandshakeSocket(kProofSize);
+    }
+  }
+
+  void onProof() {
+    Answer answer = responder_.check(incoming_.bytes()) ? Answer::welcome : Answer::wrongProof;
+    std::optional<MemoryFile> memory;
+    std::string reason = describe(answer);
+    if (answer == Answer::welcome && acceptor_.memorySize_ != 0) {
+      if (memory_.get() < 0) { // the system drops it when this process has no files left: he may try again
+        acceptor_.reject(*this, "no shared memory came with the proof");
+        return;
+      }
+      try {
+        memory.emplace(MemoryFile::adopt(memory_.take(), acceptor_.memorySize_));
+        memory->closeDescriptor();
+      } catch (const std::exception& e) {
+        answer = Answer::badMemory;
+        reason = e.what();
+      }
+    }
+    if (!sendAll(socket_, responder_.authResult(answer))) {
+      acceptor_.reject(*this, "it went away during the handshake");
+    } else if (answer != Answer::welcome) {
+      acceptor_.reject(*this, reason);
+    } else {
+      acceptor_.admit(*this, std::move(memory));
+    }
+  }
+
+  Acceptor& acceptor_;
+  int socket_;
+  const std::string from_;
+  const Clock::time_point since_ = Clock::now();
+  HandshakeResponder responder_;
+  HandshakeSocket incoming_;
+  Descriptor memory_; // that came with the proof
+  bool greeted_ = false;
+  std::unique_ptr<FdWatch> watch_;
+  LoopTimer deadline_;
+};
+
+Acceptor::Acceptor(
+    Loop& loop,
+    int listeningSocket,
+    const GroupKey& key,
+    Medium medium,
+    size_t memorySize,
+    Events events,
+    AcceptorLimits limits)
+    : loop_(loop),
+      socket_(listeningSocket),
+      key_(key),
+      medium_(medium),
+      memorySize_(memorySize),
+      events_(std::move(events)),
+      limits_(limits),
+      refusals_(nameOf(SocketAddress::ofSocket(listeningSocket))),
+      pause_(loop),
+      watch_(std::make_unique<FdWatch>(loop, listeningSocket, [this] { acceptAll(); })) {
+  watch_->want(FdWatch::readable);
+}
+
+Acceptor::~Acceptor() {
+  watch_.reset();
+  close(socket_);
+}
+
+void Acceptor::acceptAll() {
+  for (int i = 0; i < kAcceptsAtOnce && makeRoom() && acceptOne(); ++i) {
+  }
+}
+
+bool Acceptor::makeRoom() {
+  if (pending_.size() < limits_.maxPending) {
+    return true;
+  }
+  PendingHandshake& oldest = *pending_.front();
+  if (Clock::now() - oldest.since() < limits_.minAge) {
+    pauseAccepting(kPauseForRoom);
+    return false;
+  }
+  reject(oldest, "too many connections are in the handshake, and it has stayed longest");
+  return true;
+}
+
+bool Acceptor::acceptOne() {
+  SocketAddress from;
+  const int socket = from.accept(socket_);
+  if (socket >= 0) {
+    welcome(socket, from);
+    return true;
+  }
+  if (isOfThisConnectionOnly(errno)) {
+    return true;
+  }
+  if (errno != EAGAIN && errno != EWOULDBLOCK) {
+    // No files or memory left, most likely.
+    refusals_.note("anyone for a moment", std::strerror(errno));
+    pauseAccepting(kPauseForFiles);
+  }
+  return false;
+}
+
+// Whoever dials waits in the backlog meanwhile.
+void Acceptor::pauseAccepting(std::chrono::milliseconds pause) {
+  watch_->want(0);
+  pause_.start(pause, [this] { watch_->want(FdWatch::readable); });
+}
+
+void Acceptor::welcome(int socket, const SocketAddress& address) {
+  std::string from = address.describe();
+  if (medium_ == Medium::shm) {
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+    from = "process " + std::to_string(peer.pid) + " of user " + std::to_string(peer.uid);
+    if (peer.uid != geteuid()) {
+      refusals_.note(from, "it runs as another user");
+      close(socket);
+      return;
+    }
+  }
+  try {
+    pending_.push_back(std::make_unique<PendingHandshake>(*this, socket, from));
+  } catch (const std::exception& e) {
+    refusals_.note(from, e.what());
+    close(socket);
+  }
+}
+
+void Acceptor::reject(PendingHandshake& handshake, const std::string& reason) {
+  refusals_.note(handshake.from(), reason);
+  pending_.remove_if([&](const auto& each) { return each.get() == &handshake; });
+}
+
+void Acceptor::admit(PendingHandshake& handshake, std::optional<MemoryFile> memory) {
+  const uint8_t lane = handshake.lane();
+  const int socket = handshake.takeSocket();
+  pending_.remove_if([&](const auto& each) { return each.get() == &handshake; });
+  events_.admitted({socket, lane, std::move(memory)});
+}
+
+} // namespace torchwire

@@ -1,0 +1,207 @@
+#include "backend/transport/connector.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+namespace torchwire {
+namespace {
+
+constexpr std::chrono::milliseconds kMaxPause{100};
+
+// What passes by itself, sooner or later.
+bool isTransient(int error) {
+  switch (error) {
+    case EAGAIN: // a Unix socket's backlog is full
+    case EINTR:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case EPIPE:
+    case EADDRNOTAVAIL: // no port left on this side
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool meansNobodyThere(int error) {
+  return error == ECONNREFUSED || error == ENETUNREACH || error == EHOSTUNREACH || error == ETIMEDOUT;
+}
+
+} // namespace
+
+Connector::Connector(
+    Loop& loop,
+    const GroupKey& key,
+    const Target& target,
+    Done done,
+    DialLimits limits)
+    : loop_(loop),
+      key_(key),
+      target_(target),
+      done_(std::move(done)),
+      limits_(limits),
+      retry_(loop),
+      deadline_(loop) {}
+
+void Connector::start() {
+  deadline_.start(limits_.patience, [this] { giveUp(ErrorCode::unreachable, lastReason_); });
+  attempt();
+}
+
+void Connector::attempt() {
+  stage_ = Stage::connecting;
+  try {
+    memory_.reset();
+    if (target_.memorySize != 0) {
+      memory_.emplace(MemoryFile::create(target_.memorySize));
+    }
+  } catch (const std::exception& e) { // no files left, most likely
+    tryAgain(e.what(), false);
+    return;
+  }
+  socket_ = Descriptor(::socket(
+      target_.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  int error = 0;
+  if (socket_.get() < 0 ||
+      connect(socket_.get(), target_.address.get(), target_.address.size()) != 0) {
+    error = errno;
+  }
+  if (error != 0 && error != EINPROGRESS) {
+    if (isTransient(error) || meansNobodyThere(error)) {
+      tryAgain(std::strerror(error), meansNobodyThere(error));
+    } else {
+      giveUp(ErrorCode::unreachable, std::strerror(error));
+    }
+    return;
+  }
+  try {
+    watch_ = std::make_unique<FdWatch>(loop_, socket_.get(), [this] { onReady(); });
+  } catch (const std::exception& e) {
+    tryAgain(e.what(), false);
+    return;
+  }
+  watch_->want(FdWatch::writable);
+}
+
+// Each of the following may end in the dialer's destruction, so nothing comes after the last call.
+
+void Connector::onReady() {
+  if (stage_ == Stage::connecting) {
+    onConnected();
+    return;
+  }
+  const Progress progress = incoming_.receive(socket_.get());
+  if (!progress.error.empty()) { // let go in favour of others, most likely
+    tryAgain(progress.error, false);
+  } else if (incoming_.isComplete()) {
+    stage_ == Stage::awaitingChallenge ? onChallenge() : onAuthResult();
+  }
+}
+
+void Connector::onConnected() {
+  int error = 0;
+  socklen_t size = sizeof error;
+  getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  const char* objection = error == 0 ? objectionToPeer() : nullptr;
+  if (objection != nullptr) {
+    giveUp(ErrorCode::unreachable, objection);
+  } else if (error == 0) {
+    initiator_.emplace(key_, target_.medium, target_.lane);
+    send(initiator_->greet(), kChallengeSize, Stage::awaitingChallenge);
+  } else if (isTransient(error) || meansNobodyThere(error)) {
+    tryAgain(std::strerror(error), meansNobodyThere(error));
+  } else {
+    giveUp(ErrorCode::unreachable, std::strerror(error));
+  }
+}
+
+/// Why nothing must be said to whoever has answered, or null.
+const char* Connector::objectionToPeer() const {
+  if (target_.medium == Medium::tcp) {
+    // TCP allows that, if the port dialed is free and chosen for this side too.
+    const bool self = SocketAddress::ofSocket(socket_.get()).describe() == target_.address.describe();
+    return self ? "nobody listens there" : nullptr;
+  }
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  return peer.uid == geteuid() ? nullptr : "another user listens there";
+}
+
+void Connector::onChallenge() {
+  const HandshakeInitiator::Step step = initiator_->answerChallenge(incoming_.bytes());
+  if (!step.refusal.empty()) {
+    giveUp(ErrorCode::refused, step.refusal);
+    return;
+  }
+  send(step.send, kAuthResultSize, Stage::awaitingAuthResult, memory_ ? memory_->descriptor() : -1);
+}
+
+void Connector::onAuthResult() {
+  if (const auto refusal = initiator_->judge(incoming_.bytes())) {
+    giveUp(ErrorCode::refused, *refusal);
+    return;
+  }
+  if (memory_) {
+    memory_->closeDescriptor();
+  }
+  finish(Error(), {socket_.take(), std::move(memory_)});
+}
+
+void Connector::send(const HandshakeBytes& message, size_t expected, Stage next, int descriptor) {
+  if (!sendAll(socket_.get(), message, descriptor)) {
+    tryAgain("it closed the connection during the handshake", false);
+    return;
+  }
+  stage_ = next;
+  incoming_ = HandshakeSocket(expected);
+  watch_->want(FdWatch::readable);
+}
+
+void Connector::tryAgain(const std::string& reason, bool nobodyListens) {
+  watch_.reset();
+  socket_ = Descriptor();
+  lastReason_ = reason;
+  if (nobodyListens && Clock::now() - begin_ >= limits_.refusedPatience) {
+    giveUp(ErrorCode::unreachable, reason);
+    return;
+  }
+  retry_.start(pause_, [this] { attempt(); });
+  pause_ = std::min(2 * pause_, kMaxPause);
+}
+
+void Connector::giveUp(ErrorCode code, const std::string& reason) {
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin_);
+  const std::string medium = target_.medium == Medium::shm
+      ? "wire_shm, which reaches workers of the same user on the same host only,"
+      : "wire_tcp";
+  finish(
+      Error(
+          code,
+          (code == ErrorCode::refused ? "refused by " : "cannot connect to ") +
+              target_.address.describe() + " over " + medium + " (tried for " +
+              std::to_string(waited.count()) + " ms): " + reason),
+      {-1, std::nullopt});
+}
+
+void Connector::finish(const Error& error, Reached reached) {
+  watch_.reset();
+  socket_ = Descriptor();
+  deadline_.stop();
+  retry_.stop();
+  const Done done = std::move(done_);
+  done(error, std::move(reached));
+}
+
+} // namespace torchwire

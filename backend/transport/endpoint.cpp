@@ -1,0 +1,119 @@
+#include "backend/transport/endpoint.h"
+
+#include <unistd.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "backend/base/log.h"
+
+namespace torchwire {
+namespace {
+
+struct LaneAddress {
+  std::string address;
+  uint8_t lane;
+};
+
+/// "address/lane", or "address" for lane 0.
+LaneAddress splitLane(const std::string& text) {
+  const size_t slash = text.rfind('/');
+  if (slash == std::string::npos) {
+    return {text, 0};
+  }
+  const std::string lane = text.substr(slash + 1);
+  const bool isNumber = !lane.empty() && lane.size() <= 3 &&
+      lane.find_first_not_of("0123456789") == std::string::npos;
+  if (!isNumber || std::stoi(lane) > UINT8_MAX) {
+    throw std::runtime_error("'" + text + "' does not end with a lane, a number below 256");
+  }
+  return {text.substr(0, slash), static_cast<uint8_t>(std::stoi(lane))};
+}
+
+} // namespace
+
+Endpoint::Endpoint(
+    std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<EndpointTraits> kind,
+    std::string address)
+    : kept_(std::move(loop)),
+      loop_(*kept_),
+      key_(key),
+      kind_(std::move(kind)),
+      address_(std::move(address)) {}
+
+std::shared_ptr<Endpoint> Endpoint::open(
+    std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<EndpointTraits> kind,
+    int listeningSocket, std::string address) {
+  std::shared_ptr<Endpoint> port(
+      new Endpoint(std::move(loop), key, std::move(kind), std::move(address)), [](Endpoint* last) {
+        // What it holds is the loop's; but the loop's last pointer must not go on its own thread.
+        const std::shared_ptr<Loop> loop = std::move(last->kept_);
+        loop->post([last] { delete last; }); // NOLINT(cppcoreguidelines-owning-memory)
+      });
+  port->loop_.post([port, listeningSocket] { port->openAcceptor(listeningSocket); });
+  return port;
+}
+
+Endpoint::~Endpoint() = default;
+
+void Endpoint::openAcceptor(int listeningSocket) {
+  Acceptor::Events events;
+  events.hasLane = [this](uint8_t lane) { return lanes_.contains(lane); };
+  events.admitted = [this](Acceptor::Admitted admitted) { admit(std::move(admitted)); };
+  acceptor_ = std::make_unique<Acceptor>(
+      loop_, listeningSocket, key_, kind_->medium(), kind_->memorySize(), std::move(events));
+}
+
+std::string Endpoint::addressOf(uint8_t lane) const {
+  return lane == 0 ? address_ : address_ + "/" + std::to_string(lane);
+}
+
+void Endpoint::setLane(uint8_t lane, Admitted admitted) {
+  if (admitted) {
+    lanes_[lane] = std::move(admitted);
+  } else {
+    lanes_.erase(lane);
+  }
+}
+
+void Endpoint::admit(Acceptor::Admitted admitted) {
+  std::unique_ptr<Stream> stream =
+      kind_->makeStream(loop_, admitted.socket, std::move(admitted.memory), false);
+  const auto lane = lanes_.find(admitted.lane);
+  if (lane != lanes_.end()) { // else it was closed during the handshake
+    const Admitted admitted = lane->second;
+    admitted(std::move(stream));
+  }
+}
+
+void Endpoint::dial(const std::string& address, Dialed dialed) {
+  std::optional<Connector::Target> target;
+  try {
+    const LaneAddress parts = splitLane(address);
+    target = {kind_->parse(parts.address), kind_->medium(), parts.lane, kind_->memorySize()};
+  } catch (const std::exception& e) {
+    dialed(Error(ErrorCode::unreachable, e.what()), nullptr);
+    return;
+  }
+  const uint64_t number = nextConnector_++;
+  auto dialer = std::make_unique<Connector>(
+      loop_, key_, *target,
+      [this, number, dialed = std::move(dialed)](const Error& error, Connector::Reached reached) {
+        onDialed(number, error, std::move(reached), dialed);
+      });
+  Connector& started = *dialer;
+  connectors_.emplace(number, std::move(dialer));
+  started.start();
+}
+
+void Endpoint::onDialed(
+    uint64_t number, const Error& error, Connector::Reached reached, const Dialed& dialed) {
+  connectors_.erase(number);
+  if (error) {
+    dialed(error, nullptr);
+  } else {
+    dialed(error, kind_->makeStream(loop_, reached.socket, std::move(reached.memory), true));
+  }
+}
+
+} // namespace torchwire

@@ -1,0 +1,93 @@
+// One listening endpoint of this process and everything that comes in or goes out by it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "backend/base/error.h"
+#include "backend/transport/connector.h"
+#include "backend/transport/acceptor.h"
+#include "backend/wire/group_key.h"
+#include "backend/transport/loop.h"
+#include "backend/transport/stream.h"
+
+namespace torchwire {
+
+/// What differs between wire_shm and wire_tcp.
+class EndpointTraits {
+ public:
+  virtual ~EndpointTraits() = default;
+  virtual Medium medium() const = 0;
+  /// Which processes can reach each other: those for which this is equal.
+  virtual std::string domain() const = 0;
+  /// What a listener's address means. Throws std::runtime_error.
+  virtual SocketAddress parse(const std::string& address) const = 0;
+  /// The size of the memory that the dialing side brings; 0: none.
+  virtual size_t memorySize() const = 0;
+  /// Takes the socket. Loop-bound.
+  virtual std::unique_ptr<Stream> makeStream(
+      Loop& loop, int socket, std::optional<MemoryFile> memory, bool dialed) const = 0;
+};
+
+/// Thread-safe, except for what is called loop-bound. Held by shared_ptr; listening ends with the last.
+class Endpoint : public std::enable_shared_from_this<Endpoint> {
+ public:
+  using Admitted = std::function<void(std::unique_ptr<Stream>)>;
+  using Dialed = std::function<void(const Error&, std::unique_ptr<Stream>)>;
+
+  /// Takes a socket that listens. `address` is what others dial.
+  static std::shared_ptr<Endpoint> open(
+      std::shared_ptr<Loop> loop,
+      const GroupKey& key,
+      std::unique_ptr<EndpointTraits> kind,
+      int listeningSocket,
+      std::string address);
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  const std::shared_ptr<Loop>& loop() const {
+    return kept_;
+  }
+  const EndpointTraits& kind() const {
+    return *kind_;
+  }
+  /// What others pass to dial() for a lane.
+  std::string addressOf(uint8_t lane) const;
+
+  /// Whoever is let in on the lane goes to `admitted`, on the loop; null: nobody is let in any more.
+  /// Loop-bound.
+  void setLane(uint8_t lane, Admitted admitted);
+
+  /// Makes a connection to the address; `dialed` is called once, on the loop, unless the port goes
+  /// first. Loop-bound.
+  void dial(const std::string& address, Dialed dialed);
+
+ private:
+  Endpoint(
+      std::shared_ptr<Loop> loop,
+      const GroupKey& key,
+      std::unique_ptr<EndpointTraits> kind,
+      std::string address);
+  void openAcceptor(int listeningSocket);
+  void admit(Acceptor::Admitted admitted);
+  void onDialed(uint64_t number, const Error& error, Connector::Reached reached, const Dialed& dialed);
+
+  std::shared_ptr<Loop> kept_; // given up at the end, by whoever held the port last
+  Loop& loop_; // the same: the loop may use it at that moment
+  const GroupKey key_;
+  const std::unique_ptr<EndpointTraits> kind_;
+  const std::string address_;
+
+  // Loop-bound.
+  std::unique_ptr<Acceptor> acceptor_;
+  std::map<uint8_t, Admitted> lanes_;
+  std::map<uint64_t, std::unique_ptr<Connector>> connectors_;
+  uint64_t nextConnector_ = 0;
+};
+
+} // namespace torchwire

@@ -1,0 +1,101 @@
+// The unit that links carry, and its fixed header.
+//
+// Every frame starts with the 32-byte header below. What follows depends on the kind:
+//
+// | kind     | sender -> receiver     | after the header              | order and loss                          |
+// | -------- | ---------------------- | ----------------------------- | --------------------------------------- |
+// | hello    | dialer -> accepter    | Hello (handshake.h)           | first on a link; lost: the dial fails   |
+// | welcome  | accepter -> dialer    | Hello of the accepter         | answers hello; then both may send       |
+// | refuse   | accepter -> dialer    | Refusal; then the link closes | answers hello                           |
+// |          | or, later, either way  | Refusal: why its sender will  | last on a link, not answered; lost: the |
+// |          |                        | read no further frame         | link has broken, but nobody says why    |
+// | request  | either way             | message (codec.h)             | any order; lost: the link has broken,   |
+// |          |                        |                               | the caller's call fails with it         |
+// | response | callee -> caller       | message, or an error sentence | any order, once per request; a late one |
+// |          |                        |                               | (its call has ended) is dropped         |
+// | goodbye  | whoever leaves         | nothing                       | last on a link; lost: the loss of the   |
+// |          |                        |                               | link reads as a crash, not as a leave   |
+//
+// docs/protocol.md has the bytes. Numbers are little-endian.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/base/bytes.h"
+
+namespace torchwire {
+
+/// Raised by one whenever a frame's or a handshake's bytes change; workers with different versions
+/// refuse each other.
+constexpr uint32_t kProtocolVersion = 2;
+
+enum class FrameKind : uint8_t {
+  hello = 1,
+  welcome = 2,
+  refuse = 3,
+  request = 4,
+  response = 5,
+  goodbye = 6,
+};
+
+/// Memory that someone else owns, to be sent.
+struct Segment {
+  const void* data = nullptr;
+  size_t length = 0;
+};
+
+/// Memory that was received, shared by whoever views it.
+struct Blob {
+  std::shared_ptr<void> data;
+  size_t length = 0;
+};
+
+/// Allocates `length` bytes, aligned for any tensor (64 bytes). Throws std::bad_alloc.
+Blob allocateBlob(size_t length);
+
+/// A frame on its way out. `head` (header and all that is small) always travels in one piece;
+/// `payloads` are large byte strings, `tensors` large storages for the link's tensor channel.
+struct OutgoingFrame {
+  std::vector<char> head;
+  std::vector<Segment> payloads;
+  std::vector<Segment> tensors;
+  std::shared_ptr<void> owner; // keeps what the segments point at alive until the frame is sent
+
+  size_t bytes() const;
+};
+
+/// A frame that arrived whole.
+struct IncomingFrame {
+  std::vector<char> head;
+  std::vector<std::vector<char>> payloads;
+  std::vector<Blob> tensors;
+
+  size_t bytes() const;
+};
+
+/// The frame as it would arrive, made without a link: for calls of a worker to itself. Copies what the
+/// segments point at, as a link would.
+IncomingFrame loopBack(OutgoingFrame frame);
+
+struct FrameHeader {
+  FrameKind kind{};
+  uint8_t flags = 0; // of the message codec
+  uint32_t messageType = 0; // PyTorch's MessageType, for request and response
+  uint64_t callId = 0; // unique among the calls of one incarnation of the caller
+  uint64_t bodyLength = 0; // bytes of the message's payload
+
+  static constexpr size_t kSize = 32;
+  // Where the frame's checksum stands (u64), if the workers use any: see checksum_interceptor.h.
+  static constexpr size_t kChecksumOffset = 24;
+
+  void write(ByteWriter& out) const;
+  /// Throws FormatError for an unknown kind or a short buffer.
+  static FrameHeader read(ByteReader& in);
+};
+
+/// Enters the id in the header of an encoded frame: a call gets its id only once its frame is made.
+void setCallId(OutgoingFrame& frame, uint64_t id);
+
+} // namespace torchwire

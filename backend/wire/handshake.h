@@ -1,0 +1,49 @@
+// What two workers tell each other before a link carries calls.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/base/error.h"
+#include "backend/wire/frame.h"
+#include "backend/wire/roster.h"
+
+namespace torchwire {
+
+/// Introduces a worker: sent by the dialer as `hello`, by the accepter as `welcome`. A value.
+struct Hello {
+  WorkerRecord self;
+  uint64_t groupId = 0;
+  // Whom the dialer means to reach. A process that took over the address of a dead worker is not it.
+  WorkerId toId = -1;
+  uint64_t toIncarnation = 0;
+  uint64_t linkId = 0; // random: names the link that this hello asks for, or that a welcome grants
+  uint64_t lastLinkId = 0; // the newest link that the sender has had with the receiver, 0: none
+  std::vector<char> offer; // the sender's transports and channels, for its link context to read
+
+  OutgoingFrame encode(FrameKind kind) const;
+  /// Throws FormatError when the frame is not a torchwire hello or welcome.
+  static Hello decode(const IncomingFrame& frame);
+};
+
+/// Why the accepter does not want the link.
+struct Refusal {
+  ErrorCode code = ErrorCode::refused;
+  std::string reason;
+
+  OutgoingFrame encode() const;
+  static Refusal decode(const IncomingFrame& frame);
+};
+
+/// Whether `self`, in the group of `groupId`, may accept this hello: nothing if it may, else why not.
+std::optional<Refusal> objectionToHello(
+    const Hello& hello, const WorkerRecord& self, uint64_t groupId);
+
+/// The kind of a frame. Throws FormatError.
+FrameKind kindOf(const IncomingFrame& frame);
+
+/// A frame that is only a header.
+OutgoingFrame bareFrame(FrameKind kind);
+
+} // namespace torchwire

@@ -1,0 +1,175 @@
+#include "rref/ledger/fork_ledger.h"
+
+#include <utility>
+
+namespace torchwire {
+
+ForkLedger::ForkLedger(ForkTable& table, std::function<Clock::time_point()> now)
+    : table_(table), now_(std::move(now)) {}
+
+// ---- creation -----------------------------------------------------------------------------------
+
+bool ForkLedger::begin(const GlobalId& rref, const GlobalId& fork, WorkerId holder, Answer answer) {
+  {
+    MutexLock lock(mutex_);
+    const auto known = creations_.find(fork);
+    const auto gone = deleted_.find(fork);
+    const bool goneAfterwards = gone != deleted_.end() && gone->second.created;
+    if (known != creations_.end() && !known->second.finished) {
+      known->second.waiting.push_back(std::move(answer));
+      return false;
+    }
+    if (known == creations_.end() && !goneAfterwards) {
+      Creation creation{rref, holder, false, gone != deleted_.end(), {}};
+      creation.waiting.push_back(std::move(answer));
+      creations_.emplace(fork, std::move(creation));
+      return true;
+    }
+  }
+  answer();
+  return false;
+}
+
+ForkLedger::Released ForkLedger::entered(const GlobalId& fork) {
+  MutexLock lock(mutex_);
+  const auto found = creations_.find(fork);
+  if (found == creations_.end() || found->second.rref == fork) {
+    return nullptr; // a worker's creation on itself: the caller is the owner, and has no fork
+  }
+  const Creation& creation = found->second;
+  table_.add(creation.rref, fork);
+  entered_.insert(creation.rref);
+  const Released early = unkeep(creation.rref); // nothing: the creator's fork keeps it
+  if (creation.deleted) {
+    return table_.remove(creation.rref, fork);
+  }
+  holders_.emplace(fork, Entry{creation.rref, creation.holder});
+  return nullptr;
+}
+
+void ForkLedger::finished(const GlobalId& fork) {
+  std::vector<Answer> waiting;
+  Released early; // of a creation that has come to nothing
+  {
+    MutexLock lock(mutex_);
+    const auto found = creations_.find(fork);
+    if (found == creations_.end()) {
+      return;
+    }
+    entered_.erase(found->second.rref);
+    early = unkeep(found->second.rref);
+    waiting.swap(found->second.waiting);
+    found->second.finished = true;
+    const bool onItself = found->second.rref == fork; // libtorch ends it without a message
+    if (found->second.deleted || onItself) {
+      creations_.erase(found);
+      remember(fork, true);
+    }
+  }
+  for (const Answer& answer : waiting) {
+    answer();
+  }
+}
+
+// ---- forks --------------------------------------------------------------------------------------
+
+void ForkLedger::add(const GlobalId& rref, const GlobalId& fork, WorkerId holder) {
+  MutexLock lock(mutex_);
+  if (!deleted_.contains(fork)) {
+    table_.add(rref, fork);
+    holders_.emplace(fork, Entry{rref, holder});
+  }
+}
+
+ForkLedger::Released ForkLedger::remove(const GlobalId& rref, const GlobalId& fork) {
+  MutexLock lock(mutex_);
+  bool created = false;
+  const auto found = creations_.find(fork);
+  if (found != creations_.end()) {
+    created = found->second.finished;
+    if (created) {
+      creations_.erase(found);
+    } else {
+      found->second.deleted = true;
+    }
+  }
+  remember(fork, created);
+  holders_.erase(fork);
+  keep(rref); // this may come between libtorch's entry of an early RRef and keepUntilEntered()
+  return table_.remove(rref, fork);
+}
+
+void ForkLedger::keepUntilEntered(const GlobalId& rref) {
+  MutexLock lock(mutex_);
+  keep(rref);
+}
+
+// The RRef's own id stands for the fork that keeps it, as it does in libtorch for a worker's call to itself.
+void ForkLedger::keep(const GlobalId& rref) {
+  if (!entered_.contains(rref) && table_.awaitsValue(rref) && kept_.insert(rref).second) {
+    table_.add(rref, rref);
+  }
+}
+
+ForkLedger::Released ForkLedger::unkeep(const GlobalId& rref) {
+  return kept_.erase(rref) == 0 ? nullptr : table_.remove(rref, rref);
+}
+
+// ---- memory -------------------------------------------------------------------------------------
+
+void ForkLedger::remember(const GlobalId& fork, bool created) {
+  const auto now = now_();
+  const auto [entry, added] = deleted_.try_emplace(fork, Deleted{created, now});
+  if (added) {
+    oldestDeleted_.push_back(fork);
+  } else {
+    entry->second.created |= created;
+  }
+  forgetOld();
+}
+
+void ForkLedger::forgetOld() {
+  const auto since = now_() - kMemory;
+  while (!oldestDeleted_.empty()) {
+    const auto oldest = deleted_.find(oldestDeleted_.front());
+    if (deleted_.size() <= kMaxRemembered && oldest->second.when >= since) {
+      return;
+    }
+    deleted_.erase(oldest);
+    oldestDeleted_.pop_front();
+  }
+}
+
+void ForkLedger::forgetWorker(WorkerId worker) {
+  MutexLock lock(mutex_);
+  std::erase_if(deleted_, [&](const auto& entry) { return entry.first.createdOn == worker; });
+  std::erase_if(oldestDeleted_, [&](const GlobalId& fork) { return fork.createdOn == worker; });
+  std::erase_if(creations_, [&](const auto& entry) {
+    return entry.second.finished && entry.first.createdOn == worker;
+  });
+}
+
+// ---- questions ----------------------------------------------------------------------------------
+
+std::unordered_map<GlobalId, ForkLedger::Entry, GlobalIdHash> ForkLedger::holders() const {
+  MutexLock lock(mutex_);
+  return holders_;
+}
+
+std::vector<ForkLedger::Entry> ForkLedger::running() const {
+  MutexLock lock(mutex_);
+  std::vector<Entry> entries;
+  for (const auto& [fork, creation] : creations_) {
+    if (!creation.finished) {
+      entries.push_back({creation.rref, creation.holder});
+    }
+  }
+  return entries;
+}
+
+size_t ForkLedger::remembered() const {
+  MutexLock lock(mutex_);
+  return deleted_.size();
+}
+
+} // namespace torchwire

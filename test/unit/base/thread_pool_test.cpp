@@ -1,0 +1,254 @@
+#include "backend/base/thread_pool.h"
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <latch>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "test/unit/support/callback_ledger.h"
+
+using namespace torchwire;
+
+namespace {
+
+Task expected(CallbackLedger& ledger, const std::string& what) {
+  return Task([sent = ledger.expect(what)] { sent(Error()); });
+}
+
+// The pool does not tell when a thread goes idle, so ask.
+void waitUntilIdle(const ThreadPool& pool) {
+  while (pool.idle() != pool.capacity()) {
+    std::this_thread::yield();
+  }
+}
+
+} // namespace
+
+TEST_CASE("every accepted task runs before the join returns", "[thread_pool]") {
+  constexpr int kThreads = 4;
+  constexpr int kTasks = 500;
+  std::atomic<int> ran{0};
+  std::atomic<int> refused{0};
+  ThreadPool pool(3, "test");
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kTasks; ++i) {
+        refused += pool.run([&ran] { ++ran; }) ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  pool.join();
+  CHECK(ran == kThreads * kTasks);
+  CHECK(refused == 0);
+}
+
+TEST_CASE("no more tasks run at a time than the pool has threads", "[thread_pool]") {
+  constexpr int kCapacity = 3;
+  std::atomic<int> running{0};
+  std::atomic<int> most{0};
+  std::latch full(kCapacity); // opens only if so many run at a time
+  ThreadPool pool(kCapacity, "test");
+  for (int i = 0; i < 30; ++i) {
+    pool.run([&, i] {
+      const int now = ++running;
+      for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+      }
+      if (i < kCapacity) {
+        full.arrive_and_wait();
+      }
+      --running;
+    });
+  }
+  pool.join();
+  CHECK(most == kCapacity);
+}
+
+TEST_CASE("a busy pool tells how many more tasks it could start", "[thread_pool]") {
+  std::latch begun(2);
+  std::latch go(1);
+  ThreadPool pool(3, "test");
+  CHECK(pool.capacity() == 3);
+  CHECK(pool.idle() == 3);
+  for (int i = 0; i < 2; ++i) {
+    pool.run([&] {
+      begun.count_down();
+      go.wait();
+    });
+  }
+  begun.wait();
+  CHECK(pool.idle() == 1);
+  go.count_down();
+  waitUntilIdle(pool);
+  CHECK(pool.idle() == 3);
+}
+
+TEST_CASE("tasks that come one at a time need one thread", "[thread_pool]") {
+  std::set<std::thread::id> threads;
+  ThreadPool pool(8, "test");
+  for (int i = 0; i < 50; ++i) {
+    pool.run([&threads] { threads.insert(std::this_thread::get_id()); });
+    waitUntilIdle(pool);
+  }
+  pool.join();
+  CHECK(threads.size() == 1);
+}
+
+TEST_CASE("the thread that went idle last gets the next task", "[thread_pool]") {
+  std::latch bothBegun(2);
+  std::latch firstMayEnd(1);
+  std::latch secondMayEnd(1);
+  std::atomic<std::thread::id> second;
+  std::atomic<std::thread::id> next;
+  ThreadPool pool(2, "test");
+  pool.run([&] {
+    bothBegun.arrive_and_wait();
+    firstMayEnd.wait();
+  });
+  pool.run([&] {
+    bothBegun.arrive_and_wait();
+    second = std::this_thread::get_id();
+    secondMayEnd.wait();
+  });
+  bothBegun.wait();
+  firstMayEnd.count_down();
+  while (pool.idle() != 1) {
+    std::this_thread::yield();
+  }
+  secondMayEnd.count_down();
+  waitUntilIdle(pool);
+  pool.run([&] { next = std::this_thread::get_id(); });
+  pool.join();
+  CHECK(next.load() == second.load());
+}
+
+TEST_CASE("the threads bear the pool's name, cut to what the system takes", "[thread_pool]") {
+  std::array<char, 32> name{};
+  ThreadPool pool(1, "a_name_that_is_too_long");
+  pool.run([&name] { pthread_getname_np(pthread_self(), name.data(), name.size()); });
+  pool.join();
+  CHECK(std::string(name.data()) == "a_name_that_is_");
+}
+
+TEST_CASE("a task that comes after the join stays the caller's", "[thread_pool]") {
+  CallbackLedger ledger;
+  ThreadPool pool(2, "test");
+  pool.join();
+  Task task = expected(ledger, "the late task");
+  CHECK_FALSE(pool.run(std::move(task)));
+  REQUIRE(task);
+  task();
+}
+
+TEST_CASE("a pool that never ran a task joins", "[thread_pool]") {
+  ThreadPool pool(2, "test");
+  pool.join();
+  pool.join();
+  CHECK_FALSE(pool.run([] {}));
+}
+
+TEST_CASE("a task that throws ends neither its thread nor the process", "[thread_pool]") {
+  CallbackLedger ledger;
+  ThreadPool pool(1, "test");
+  pool.run([] { throw std::runtime_error("as the test wants it"); });
+  pool.run([] { throw 42; });
+  pool.run(expected(ledger, "the next task"));
+  pool.join();
+}
+
+TEST_CASE("what a task holds goes when it has run", "[thread_pool]") {
+  ThreadPool pool(1, "test");
+  auto held = std::make_shared<int>(0);
+  const std::weak_ptr<int> watch = held;
+  pool.run([held = std::move(held)] {});
+  waitUntilIdle(pool);
+  CHECK(watch.expired());
+}
+
+TEST_CASE("a task may add tasks, until the join begins", "[thread_pool]") {
+  CallbackLedger ledger;
+  std::latch added(1);
+  ThreadPool pool(1, "test");
+  pool.run([&] {
+    pool.run(expected(ledger, "the inner task"));
+    added.count_down();
+  });
+  added.wait();
+  pool.join();
+}
+
+TEST_CASE("a task may join its own pool", "[thread_pool]") {
+  CallbackLedger ledger;
+  std::latch joined(1);
+  ThreadPool pool(2, "test");
+  pool.run([&] {
+    pool.run(expected(ledger, "a task that was accepted before"));
+    pool.join();
+    CallbackLedger::expect(ledger.note("the task after its join"))(Error());
+    joined.count_down();
+  });
+  joined.wait();
+  CHECK_FALSE(pool.run([] {}));
+  CHECK(ledger.waitForAll());
+}
+
+TEST_CASE("tasks that wait are not lost when a task joins its own pool", "[thread_pool]") {
+  CallbackLedger ledger;
+  ThreadPool pool(1, "test");
+  std::latch queued(1);
+  pool.run([&] {
+    queued.wait();
+    pool.join();
+  });
+  for (int i = 0; i < 10; ++i) {
+    pool.run(expected(ledger, "task " + std::to_string(i)));
+  }
+  queued.count_down();
+  CHECK(ledger.waitForAll());
+}
+
+TEST_CASE("a pool may be destroyed by its own task", "[thread_pool]") {
+  CallbackLedger ledger;
+  auto pool = std::make_shared<ThreadPool>(2, "test");
+  ThreadPool& running = *pool;
+  std::latch moved(1);
+  running.run([&moved, pool, sent = ledger.expect("the task")]() mutable {
+    moved.wait();
+    pool.reset();
+    sent(Error());
+  });
+  pool.reset();
+  moved.count_down();
+  CHECK(ledger.waitForAll());
+}
+
+TEST_CASE("tasks that race with the join run once or are refused", "[thread_pool]") {
+  for (int round = 0; round < 300; ++round) {
+    std::atomic<int> ran{0};
+    int accepted = 0;
+    ThreadPool pool(2, "test");
+    pool.run([&ran] { ++ran; });
+    waitUntilIdle(pool);
+    std::latch start(2);
+    std::thread runner([&] {
+      start.arrive_and_wait();
+      for (int i = 0; i < 3; ++i) {
+        accepted += pool.run([&ran] { ++ran; }) ? 1 : 0;
+      }
+    });
+    start.arrive_and_wait();
+    pool.join();
+    runner.join();
+    REQUIRE(ran == accepted + 1);
+  }
+}

@@ -1,0 +1,291 @@
+#include "backend/call/call_table.h"
+
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <latch>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "test/unit/support/callback_ledger.h"
+
+using namespace torchwire;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr milliseconds kNone{0};
+constexpr std::chrono::hours kLong{1};
+
+IncomingFrame frameOf(char content) {
+  IncomingFrame frame;
+  frame.head = {content};
+  return frame;
+}
+
+// A timer and a table, with completions that must be called once.
+struct Table {
+  CallbackLedger ledger;
+  Timer timer;
+  CallTable calls{timer};
+
+  ~Table() {
+    timer.stop();
+  }
+
+  struct Call {
+    uint64_t id;
+    CallbackNote* note;
+  };
+
+  CallTable::Completion expect(CallbackNote& note) {
+    return [&note](const Outcome& outcome) { note.add(outcome.error); };
+  }
+  Call open(WorkerId to, milliseconds timeout) {
+    CallbackNote& note = ledger.note("a call to rank " + std::to_string(to));
+    return {calls.open(to, timeout, expect(note)), &note};
+  }
+};
+
+} // namespace
+
+TEST_CASE("a call completes with its response", "[call_table]") {
+  Table table;
+  CallbackNote& note = table.ledger.note("the call");
+  std::vector<char> response;
+  const uint64_t id = table.calls.open(1, kLong, [&](Outcome outcome) {
+    note.add(outcome.error);
+    response = std::move(outcome.response.head);
+  });
+  CHECK(table.calls.size() == 1);
+  CHECK(table.calls.answer(id, 1, frameOf('r')));
+  CHECK(note.succeeded());
+  CHECK(response == std::vector<char>{'r'});
+  CHECK(table.calls.size() == 0);
+}
+
+TEST_CASE("every call has an id of its own", "[call_table]") {
+  Table table;
+  const auto first = table.open(1, kNone);
+  const auto second = table.open(1, kNone);
+  CHECK(first.id != second.id);
+  CHECK(table.calls.answer(second.id, 1, frameOf('2')));
+  CHECK(second.note->called());
+  CHECK_FALSE(first.note->called());
+  CHECK(table.calls.answer(first.id, 1, frameOf('1')));
+}
+
+TEST_CASE("a second response is refused", "[call_table]") {
+  Table table;
+  const auto call = table.open(1, kLong);
+  CHECK(table.calls.answer(call.id, 1, frameOf('1')));
+  CHECK_FALSE(table.calls.answer(call.id, 1, frameOf('2')));
+  CHECK_FALSE(table.calls.fail(call.id, Error(ErrorCode::linkBroken, "")));
+}
+
+TEST_CASE("a response to no call is refused", "[call_table]") {
+  Table table;
+  CHECK_FALSE(table.calls.answer(12345, 1, frameOf('r')));
+}
+
+TEST_CASE("a response of another worker than the callee is refused", "[call_table]") {
+  Table table;
+  const auto call = table.open(1, kLong);
+  CHECK_FALSE(table.calls.answer(call.id, 2, frameOf('x')));
+  CHECK_FALSE(call.note->called());
+  CHECK(table.calls.answer(call.id, 1, frameOf('r')));
+}
+
+TEST_CASE("a call fails at its deadline with the words that PyTorch's users know", "[call_table]") {
+  Table table;
+  const auto call = table.open(1, milliseconds(5));
+  REQUIRE(table.ledger.waitForAll());
+  CHECK(call.note->error().code() == ErrorCode::timeout);
+  CHECK(
+      call.note->error().message() ==
+      "RPC ran for more than set timeout (5 ms) and will now be marked with an error");
+  CHECK_FALSE(table.calls.answer(call.id, 1, frameOf('r'))); // too late
+  CHECK(table.calls.size() == 0);
+}
+
+TEST_CASE("calls fail at their own deadlines whatever the order of opening", "[call_table]") {
+  Table table;
+  const auto late = table.open(1, kLong);
+  const auto soon = table.open(1, milliseconds(3));
+  const auto never = table.open(1, kNone);
+  REQUIRE(table.ledger.notifier().waitUntil([&] { return soon.note->called(); }));
+  CHECK(soon.note->error().code() == ErrorCode::timeout);
+  const auto next = table.open(1, milliseconds(3)); // the timer waits for the late one by now
+  REQUIRE(table.ledger.notifier().waitUntil([&] { return next.note->called(); }));
+  CHECK_FALSE(late.note->called());
+  CHECK_FALSE(never.note->called());
+  table.calls.failAll(Error(ErrorCode::shutDown, ""));
+}
+
+TEST_CASE("a call that is withdrawn is for its caller to complete", "[call_table]") {
+  Table table;
+  const auto ended = std::make_shared<bool>(false);
+  const uint64_t id = table.calls.open(1, kNone, [ended](const Outcome&) { *ended = true; });
+  CHECK(table.calls.withdraw(id));
+  CHECK(ended.use_count() == 1); // what the completion held has gone with it
+  CHECK_FALSE(*ended);
+  CHECK_FALSE(table.calls.withdraw(id));
+  CHECK_FALSE(table.calls.answer(id, 1, frameOf('r')));
+}
+
+TEST_CASE("a call without a time-out outlives those with one", "[call_table]") {
+  Table table;
+  const auto never = table.open(1, kNone);
+  const auto soon = table.open(1, milliseconds(1));
+  REQUIRE(table.ledger.notifier().waitUntil([&] { return soon.note->called(); }));
+  CHECK_FALSE(never.note->called());
+  CHECK(table.calls.answer(never.id, 1, frameOf('r')));
+}
+
+TEST_CASE("a call fails alone, with its peer, or with all", "[call_table]") {
+  Table table;
+  const auto alone = table.open(1, kLong);
+  const auto ofPeer = table.open(1, kLong);
+  const auto alsoOfPeer = table.open(1, kNone);
+  const auto last = table.open(2, kLong);
+
+  CHECK(table.calls.fail(alone.id, Error(ErrorCode::linkBroken, "not sent")));
+  CHECK(alone.note->error().message() == "not sent");
+  CHECK_FALSE(ofPeer.note->called());
+
+  table.calls.failPeer(1, Error(ErrorCode::peerLeft, "gone"));
+  CHECK(ofPeer.note->error().code() == ErrorCode::peerLeft);
+  CHECK(alsoOfPeer.note->error().code() == ErrorCode::peerLeft);
+  CHECK_FALSE(last.note->called());
+
+  table.calls.failAll(Error(ErrorCode::shutDown, "the end"));
+  CHECK(last.note->error().code() == ErrorCode::shutDown);
+  CHECK(table.calls.size() == 0);
+}
+
+TEST_CASE("a completion may use the table", "[call_table]") {
+  Table table;
+  CallbackNote& inner = table.ledger.note("the call made by a completion");
+  CallbackNote& outer = table.ledger.note("the outer call");
+  const auto reopen = [&](const Outcome& outcome) {
+    CHECK(table.calls.size() == 0);
+    const uint64_t id = table.calls.open(1, milliseconds(1), table.expect(inner));
+    outer.add(outcome.error);
+    table.calls.fail(id, Error(ErrorCode::linkBroken, ""));
+  };
+  SECTION("when it is answered") {
+    table.calls.answer(table.calls.open(1, kLong, reopen), 1, frameOf('r'));
+  }
+  SECTION("when its peer fails") {
+    table.calls.open(1, kLong, reopen);
+    table.calls.failPeer(1, Error(ErrorCode::linkBroken, ""));
+  }
+  CHECK(table.ledger.waitForAll());
+}
+
+TEST_CASE("a completion at the deadline may make the next call", "[call_table]") {
+  Table table;
+  CallbackNote& second = table.ledger.note("the second call");
+  CallbackNote& first = table.ledger.note("the first call");
+  table.calls.open(1, milliseconds(1), [&](const Outcome& outcome) {
+    table.calls.open(1, milliseconds(1), table.expect(second));
+    first.add(outcome.error);
+  });
+  CHECK(table.ledger.waitForAll());
+}
+
+TEST_CASE("the deadlines of many ended calls do not hide those of pending ones", "[call_table]") {
+  Table table;
+  std::vector<Table::Call> pending;
+  for (int i = 0; i < 5000; ++i) { // several times what makes the table forget old deadlines
+    if (i % 1000 == 0) {
+      pending.push_back(table.open(2, milliseconds(300)));
+    }
+    const uint64_t id = table.calls.open(1, milliseconds(200 + i % 200), [](const Outcome&) {});
+    table.calls.answer(id, 1, frameOf('r'));
+  }
+  for (const Table::Call& call : pending) {
+    REQUIRE(table.ledger.notifier().waitUntil([&] { return call.note->called(); }));
+    CHECK(call.note->error().code() == ErrorCode::timeout);
+  }
+  CHECK(table.calls.size() == 0);
+}
+
+TEST_CASE("forgetting old deadlines keeps the pending ones in order", "[call_table]") {
+  const unsigned seed = GENERATE(range(1u, 6u));
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  Table table;
+  std::vector<Table::Call> soon;
+  std::vector<Table::Call> late;
+  for (int i = 0; i < 4000; ++i) {
+    const bool isSoon = random() % 2 == 0;
+    const milliseconds timeout = isSoon ? milliseconds(40 + random() % 40) : kLong;
+    if (random() % 8 == 0) {
+      (isSoon ? soon : late).push_back(table.open(2, timeout));
+    } else {
+      const uint64_t id = table.calls.open(1, timeout, [](const Outcome&) {});
+      table.calls.answer(id, 1, frameOf('r'));
+    }
+  }
+  const auto ended = [](const Table::Call& call) { return call.note->called(); };
+  CHECK(
+      table.ledger.notifier().waitUntil([&] { return std::all_of(soon.begin(), soon.end(), ended); }));
+  CHECK(std::none_of(late.begin(), late.end(), ended));
+  table.calls.failAll(Error(ErrorCode::shutDown, ""));
+}
+
+TEST_CASE("a call that ends in many ways at once completes once", "[call_table]") {
+  constexpr size_t kCalls = 2000;
+  const unsigned seed = GENERATE(range(1u, 4u));
+  CAPTURE(seed);
+  Table table;
+  std::vector<std::atomic<uint64_t>> ids(kCalls);
+  std::latch start(5);
+  const auto peerOf = [](size_t i) { return static_cast<WorkerId>(i % 4); };
+  const auto forEachCall = [&](unsigned salt, auto&& action) {
+    return std::thread([&, salt, action] {
+      std::mt19937 random(seed * 100 + salt);
+      start.arrive_and_wait();
+      for (size_t i = 0; i < kCalls; ++i) {
+        uint64_t id;
+        while ((id = ids[i]) == 0) {
+          std::this_thread::yield();
+        }
+        action(id, i, random);
+      }
+    });
+  };
+  const auto answer = [&](uint64_t id, size_t i, std::mt19937&) {
+    table.calls.answer(id, peerOf(i), frameOf('r'));
+  };
+  const auto failSome = [&](uint64_t id, size_t, std::mt19937& random) {
+    if (random() % 2 == 0) {
+      table.calls.fail(id, Error(ErrorCode::linkBroken, "not sent"));
+    }
+  };
+  const auto failPeers = [&](uint64_t, size_t, std::mt19937& random) {
+    if (random() % 16 == 0) {
+      table.calls.failPeer(peerOf(random()), Error(ErrorCode::linkBroken, "lost"));
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.push_back(forEachCall(1, answer));
+  threads.push_back(forEachCall(2, answer));
+  threads.push_back(forEachCall(3, failSome));
+  threads.push_back(forEachCall(4, failPeers));
+
+  std::mt19937 random(seed);
+  start.arrive_and_wait();
+  for (size_t i = 0; i < kCalls; ++i) {
+    ids[i] = table.open(peerOf(i), milliseconds(random() % 4)).id;
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  table.calls.failAll(Error(ErrorCode::shutDown, "the end"));
+  CHECK(table.ledger.waitForAll());
+  CHECK(table.calls.size() == 0);
+}

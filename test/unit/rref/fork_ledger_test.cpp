@@ -1,0 +1,259 @@
+#include "rref/ledger/fork_ledger.h"
+
+#include <catch2/catch.hpp>
+
+#include <map>
+#include <set>
+
+namespace torchwire {
+namespace {
+
+const GlobalId kRRef{0, 1};
+const GlobalId kCreators{0, 2}; // forks
+const GlobalId kChilds{0, 3};
+
+class Table final : public ForkTable {
+ public:
+  void add(const GlobalId& rref, const GlobalId& fork) override {
+    forks[rref].insert(fork);
+  }
+  Released remove(const GlobalId& rref, const GlobalId& fork) override {
+    const auto found = forks.find(rref);
+    if (found == forks.end() || found->second.erase(fork) == 0 || !found->second.empty()) {
+      return nullptr;
+    }
+    forks.erase(found);
+    return std::make_shared<int>();
+  }
+  bool awaitsValue(const GlobalId& rref) override {
+    return awaiting.contains(rref);
+  }
+  bool has(const GlobalId& fork) const {
+    const auto found = forks.find(kRRef);
+    return found != forks.end() && found->second.contains(fork);
+  }
+
+  std::map<GlobalId, std::set<GlobalId>> forks;
+  std::set<GlobalId> awaiting;
+};
+
+struct Owner {
+  Table table;
+  ForkLedger::Clock::time_point now;
+  ForkLedger ledger{table, [this] { return now; }};
+  int answers = 0;
+
+  bool begin(const GlobalId& rref = kRRef, const GlobalId& fork = kCreators) {
+    return ledger.begin(rref, fork, 1, [this] { ++answers; });
+  }
+  void create() {
+    REQUIRE(begin());
+    ledger.entered(kCreators);
+    ledger.finished(kCreators);
+  }
+};
+
+} // namespace
+
+TEST_CASE(
+    "a creation runs once, and all its copies are answered when it has run", "[fork_ledger]") {
+  Owner owner;
+  CHECK(owner.begin());
+  CHECK_FALSE(owner.begin());
+  CHECK(owner.answers == 0);
+  owner.ledger.entered(kCreators);
+  owner.ledger.finished(kCreators);
+  CHECK(owner.answers == 2);
+  CHECK_FALSE(owner.begin());
+  CHECK(owner.answers == 3);
+  CHECK(owner.table.has(kCreators));
+}
+
+TEST_CASE(
+    "a copy of a creation that comes after the delete is answered and not run", "[fork_ledger]") {
+  Owner owner;
+  owner.create();
+  CHECK(owner.ledger.remove(kRRef, kCreators));
+  CHECK_FALSE(owner.begin());
+  CHECK(owner.answers == 2);
+  CHECK(owner.table.forks.empty());
+}
+
+TEST_CASE(
+    "a delete that comes before its creation lets the value go once it is there", "[fork_ledger]") {
+  Owner owner;
+  CHECK_FALSE(owner.ledger.remove(kRRef, kCreators));
+  CHECK(owner.begin()); // the program wants the function to run
+  CHECK(owner.ledger.entered(kCreators));
+  CHECK(owner.table.forks.empty());
+  owner.ledger.finished(kCreators);
+  CHECK(owner.answers == 1);
+  CHECK_FALSE(owner.begin());
+  CHECK(owner.ledger.running().empty());
+}
+
+TEST_CASE("a delete while the function runs lets the value go once it is there", "[fork_ledger]") {
+  Owner owner;
+  CHECK(owner.begin());
+  SECTION("before the owner is in the books") {
+    owner.ledger.remove(kRRef, kCreators);
+    CHECK(owner.ledger.entered(kCreators));
+  }
+  SECTION("after that") {
+    CHECK_FALSE(owner.ledger.entered(kCreators));
+    CHECK(owner.ledger.remove(kRRef, kCreators));
+  }
+  owner.ledger.finished(kCreators);
+  CHECK_FALSE(owner.begin());
+  CHECK(owner.table.forks.empty());
+}
+
+TEST_CASE("another's fork keeps the value that the creator has deleted early", "[fork_ledger]") {
+  Owner owner;
+  owner.ledger.remove(kRRef, kCreators);
+  owner.ledger.add(kRRef, kChilds, 2);
+  CHECK(owner.begin());
+  CHECK_FALSE(owner.ledger.entered(kCreators));
+  owner.ledger.finished(kCreators);
+  CHECK(owner.table.has(kChilds));
+  CHECK(owner.ledger.remove(kRRef, kChilds));
+}
+
+TEST_CASE("an RRef that is waited for before its creation is kept", "[fork_ledger]") {
+  Owner owner;
+  owner.table.awaiting.insert(kRRef);
+  SECTION("when nobody has a fork of it yet") {
+    owner.ledger.keepUntilEntered(kRRef);
+  }
+  SECTION("when another user goes") {
+    owner.ledger.add(kRRef, kChilds, 2);
+    owner.ledger.keepUntilEntered(kRRef);
+    CHECK_FALSE(owner.ledger.remove(kRRef, kChilds));
+  }
+  SECTION("when another user has just gone") {
+    owner.ledger.add(kRRef, kChilds, 2);
+    CHECK_FALSE(owner.ledger.remove(kRRef, kChilds));
+    owner.ledger.keepUntilEntered(kRRef);
+  }
+  CHECK(owner.table.forks.contains(kRRef));
+  CHECK(owner.begin());
+  owner.ledger.entered(kCreators);
+  CHECK(owner.table.forks.at(kRRef) == std::set<GlobalId>{kCreators});
+}
+
+TEST_CASE("what is kept for its creation goes in the end", "[fork_ledger]") {
+  Owner owner;
+  owner.table.awaiting.insert(kRRef);
+  owner.ledger.keepUntilEntered(kRRef);
+  CHECK(owner.begin());
+  SECTION("with its creator") {
+    owner.ledger.entered(kCreators);
+    owner.table.awaiting.clear();
+    owner.ledger.finished(kCreators);
+    CHECK(owner.ledger.remove(kRRef, kCreators));
+  }
+  SECTION("with its creator, though its value takes longer") {
+    owner.ledger.entered(kCreators);
+    CHECK(owner.ledger.remove(kRRef, kCreators));
+    owner.ledger.finished(kCreators);
+  }
+  SECTION("with its creation, if its creator has gone before") {
+    CHECK_FALSE(owner.ledger.remove(kRRef, kCreators));
+    CHECK(owner.ledger.entered(kCreators));
+  }
+  SECTION("with a creation that comes to nothing") {
+    owner.ledger.finished(kCreators);
+  }
+  CHECK(owner.table.forks.empty());
+}
+
+TEST_CASE("fork requests and deletes may come twice and in any order", "[fork_ledger]") {
+  Owner owner;
+  owner.create();
+  SECTION("twice") {
+    owner.ledger.add(kRRef, kChilds, 2);
+    owner.ledger.add(kRRef, kChilds, 2);
+    owner.ledger.remove(kRRef, kChilds);
+    owner.ledger.remove(kRRef, kChilds);
+  }
+  SECTION("the delete first") {
+    owner.ledger.remove(kRRef, kChilds);
+    owner.ledger.add(kRRef, kChilds, 2);
+  }
+  SECTION("a copy of the request last") {
+    owner.ledger.add(kRRef, kChilds, 2);
+    owner.ledger.remove(kRRef, kChilds);
+    owner.ledger.add(kRRef, kChilds, 2);
+  }
+  CHECK_FALSE(owner.table.has(kChilds));
+  CHECK(owner.table.has(kCreators));
+  CHECK(owner.ledger.holders().size() == 1);
+}
+
+TEST_CASE("a worker's creation on itself has no fork, and leaves nothing behind", "[fork_ledger]") {
+  Owner owner;
+  CHECK(owner.begin(kRRef, kRRef));
+  CHECK_FALSE(owner.ledger.entered(kRRef));
+  owner.ledger.finished(kRRef);
+  CHECK(owner.answers == 1);
+  CHECK(owner.table.forks.empty());
+  CHECK(owner.ledger.running().empty());
+  CHECK(owner.ledger.holders().empty());
+}
+
+TEST_CASE("a creation that ends without an RRef is answered all the same", "[fork_ledger]") {
+  Owner owner;
+  CHECK(owner.begin());
+  CHECK_FALSE(owner.begin());
+  owner.ledger.finished(kCreators);
+  CHECK(owner.answers == 2);
+}
+
+TEST_CASE("the ledger tells who holds which fork", "[fork_ledger]") {
+  Owner owner;
+  CHECK(owner.begin());
+  REQUIRE(owner.ledger.running().size() == 1);
+  CHECK(owner.ledger.running()[0].rref == kRRef);
+  CHECK(owner.ledger.running()[0].holder == 1);
+  owner.ledger.entered(kCreators);
+  owner.ledger.finished(kCreators);
+  owner.ledger.add(kRRef, kChilds, 2);
+  const auto holders = owner.ledger.holders();
+  REQUIRE(holders.size() == 2);
+  CHECK(holders.at(kCreators).holder == 1);
+  CHECK(holders.at(kChilds).holder == 2);
+  CHECK(holders.at(kChilds).rref == kRRef);
+}
+
+TEST_CASE("deleted forks are forgotten by and by", "[fork_ledger]") {
+  Owner owner;
+  SECTION("when no copy can be on its way any more") {
+    owner.ledger.remove(kRRef, kChilds);
+    owner.now += ForkLedger::kMemory + std::chrono::seconds(1);
+    owner.ledger.remove(kRRef, kCreators);
+    CHECK(owner.ledger.remembered() == 1);
+  }
+  SECTION("when there are too many") {
+    for (size_t i = 0; i < ForkLedger::kMaxRemembered + 100; ++i) {
+      owner.ledger.remove(kRRef, GlobalId{1, static_cast<int64_t>(i)});
+    }
+    CHECK(owner.ledger.remembered() == ForkLedger::kMaxRemembered);
+    owner.ledger.add(kRRef, GlobalId{1, 0}, 1);
+    CHECK(owner.table.has(GlobalId{1, 0}));
+    owner.ledger.add(kRRef, GlobalId{1, 100}, 1);
+    CHECK_FALSE(owner.table.has(GlobalId{1, 100}));
+  }
+}
+
+TEST_CASE(
+    "a worker that comes under the number of one that left may draw its ids again",
+    "[fork_ledger]") {
+  Owner owner;
+  owner.create();
+  owner.ledger.remove(kRRef, kCreators);
+  owner.ledger.forgetWorker(0);
+  owner.create();
+  CHECK(owner.table.has(kCreators));
+}
+
+} // namespace torchwire

@@ -1,0 +1,93 @@
+// A acceptor with its loop, and pending handshakes to knock at it: honest ones and strangers.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/transport/acceptor.h"
+#include "backend/transport/handshake_socket.h"
+#include "test/unit/support/notifier.h"
+#include "test/unit/support/on_loop.h"
+
+namespace torchwire {
+
+inline constexpr uint64_t kAcceptorGroup = 42;
+inline constexpr uint8_t kAcceptorLane = 3;
+inline const std::string kAcceptorSecret = "0123456789abcdef";
+inline constexpr size_t kAcceptorMemory = 8192;
+
+/// A socket that listens on a free TCP port of this host, or under an abstract name nobody else uses.
+Descriptor listenSomewhere(Medium medium, int backlog = 1024);
+/// As that, but does not listen yet: whoever dials is refused.
+Descriptor bindSomewhere(Medium medium);
+
+/// Somebody who knocks: a blocking socket, and patience enough for any test. Not thread-safe.
+class Visitor {
+ public:
+  explicit Visitor(const SocketAddress& address);
+  /// With a socket that is connected already.
+  explicit Visitor(Descriptor connected);
+
+  void send(ForeignBytes bytes, int descriptor = -1);
+  /// So many bytes, or fewer if the other side closes.
+  HandshakeBytes receive(size_t count);
+  /// Waits until the other side has closed; false if it does not. What it said before is lost.
+  bool isLetGo();
+  void leave() {
+    socket_ = Descriptor();
+  }
+  /// Sends a reset instead of an orderly end. TCP.
+  void reset();
+  int socket() const {
+    return socket_.get();
+  }
+
+ private:
+  ssize_t receiveSome(unsigned char* into, size_t length);
+
+  Descriptor socket_;
+};
+
+/// Loop-bound things behind thread-safe methods. Every handshake that is admitted is kept.
+class AcceptorUnderTest {
+ public:
+  explicit AcceptorUnderTest(Medium theMedium, AcceptorLimits limits = AcceptorLimits())
+      : AcceptorUnderTest(theMedium, limits, listenSomewhere(theMedium)) {}
+  AcceptorUnderTest(Medium theMedium, AcceptorLimits limits, Descriptor listening);
+  ~AcceptorUnderTest();
+  AcceptorUnderTest(const AcceptorUnderTest&) = delete;
+  AcceptorUnderTest& operator=(const AcceptorUnderTest&) = delete;
+
+  /// Nobody is let in any more, and pending handshakes in the handshake are let go.
+  void close();
+
+  size_t admitted() const EXCLUDES(mutex_);
+  /// Waits until somebody has been admitted, and takes the first.
+  Acceptor::Admitted take();
+
+  /// Greets, proves and checks the authResult, as a dialer does: what the acceptor answers last.
+  Answer enter(Visitor& visitor, int memory = -1);
+  /// That an honest handshake is admitted, now.
+  bool admitsHonestPeer();
+
+  const Medium medium;
+  const GroupKey key{kAcceptorGroup, kAcceptorSecret};
+  const std::shared_ptr<Loop> loop;
+  const SocketAddress address;
+  size_t memorySize() const {
+    return medium == Medium::shm ? kAcceptorMemory : 0;
+  }
+  Notifier notifier;
+
+ private:
+  mutable Mutex mutex_{LockRank::test};
+  std::vector<Acceptor::Admitted> admitted_ GUARDED_BY(mutex_);
+  std::unique_ptr<Acceptor> acceptor_; // the loop's
+};
+
+/// The answer in a challenge, and in a authResult.
+Answer answerIn(const HandshakeBytes& message);
+
+} // namespace torchwire

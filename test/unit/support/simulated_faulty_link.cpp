@@ -1,0 +1,208 @@
+#include "test/unit/support/simulated_faulty_link.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+namespace torchwire {
+
+// ---- decisions ----------------------------------------------------------------------------------
+
+bool Faults::happens(double probability) {
+  // Drawn even when healed or impossible, so that one plan's decisions do not shift another's.
+  const double drawn = std::uniform_real_distribution<double>(0, 1)(random_);
+  return !healed_ && drawn < probability;
+}
+
+bool Faults::refusesDial() {
+  MutexLock lock(mutex_);
+  return happens(plan_.refuseDial);
+}
+
+Faults::Fate Faults::ofSend(int n) {
+  MutexLock lock(mutex_);
+  const bool fails = happens(plan_.breakAtSend);
+  const bool loses = happens(plan_.loseAtSend);
+  const bool delays = happens(plan_.delaySend);
+  if (fails || (!healed_ && plan_.breakAfter > 0 && n > plan_.breakAfter)) {
+    return Fate::fail;
+  }
+  return loses ? Fate::lose : delays ? Fate::delay : Fate::pass;
+}
+
+std::chrono::microseconds Faults::delay() {
+  MutexLock lock(mutex_);
+  return std::chrono::microseconds(
+      std::uniform_int_distribution<int64_t>(0, plan_.longestDelay.count())(random_));
+}
+
+void Faults::heal() {
+  MutexLock lock(mutex_);
+  healed_ = true;
+}
+
+// ---- links --------------------------------------------------------------------------------------
+
+/// Decides the fate of every send. Thread-safe.
+class FaultyLink final : public Link, public std::enable_shared_from_this<FaultyLink> {
+ public:
+  FaultyLink(std::shared_ptr<Link> inner, std::shared_ptr<Faults> faults, Timer& timer)
+      : inner_(std::move(inner)), faults_(std::move(faults)), timer_(timer) {}
+  ~FaultyLink() override {
+    close();
+  }
+
+  void send(OutgoingFrame frame, Sent sent) override EXCLUDES(mutex_);
+  void receive(Received received) override {
+    inner_->receive(std::move(received));
+  }
+  void close() override EXCLUDES(mutex_);
+
+ private:
+  struct Held {
+    OutgoingFrame frame;
+    Sent sent;
+  };
+
+  void releaseHeld() EXCLUDES(mutex_);
+
+  const std::shared_ptr<Link> inner_;
+  const std::shared_ptr<Faults> faults_;
+  Timer& timer_;
+  Mutex mutex_{LockRank::testOuter};
+  int sends_ GUARDED_BY(mutex_) = 0;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  bool holding_ GUARDED_BY(mutex_) = false; // later sends queue up behind a delayed one
+  std::deque<Held> held_ GUARDED_BY(mutex_);
+};
+
+void FaultyLink::send(OutgoingFrame frame, Sent sent) {
+  Faults::Fate fate;
+  bool startTimer = false;
+  {
+    MutexLock lock(mutex_);
+    fate = closed_ ? Faults::Fate::pass : faults_->ofSend(++sends_);
+    const bool breaks = fate == Faults::Fate::fail || fate == Faults::Fate::lose;
+    if (!closed_ && !breaks && (holding_ || fate == Faults::Fate::delay)) {
+      startTimer = !std::exchange(holding_, true);
+      held_.push_back({std::move(frame), std::move(sent)});
+      fate = Faults::Fate::delay;
+    }
+  }
+  switch (fate) {
+    case Faults::Fate::pass:
+      inner_->send(std::move(frame), std::move(sent));
+      break;
+    case Faults::Fate::fail:
+      close();
+      sent(Error(ErrorCode::linkBroken, "the fault plan broke the link"));
+      break;
+    case Faults::Fate::lose:
+      close();
+      sent(Error());
+      break;
+    case Faults::Fate::delay:
+      if (startTimer) {
+        timer_.after(faults_->delay(), [weak = weak_from_this()] {
+          if (const auto self = weak.lock()) {
+            self->releaseHeld();
+          }
+        });
+      }
+      break;
+  }
+}
+
+void FaultyLink::releaseHeld() {
+  for (;;) {
+    Held next;
+    {
+      MutexLock lock(mutex_);
+      if (held_.empty()) {
+        holding_ = false;
+        return;
+      }
+      next = std::move(held_.front());
+      held_.pop_front();
+    }
+    inner_->send(std::move(next.frame), std::move(next.sent));
+  }
+}
+
+void FaultyLink::close() {
+  std::deque<Held> held;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    held.swap(held_);
+  }
+  inner_->close();
+  for (const Held& item : held) {
+    item.sent(Error(ErrorCode::linkBroken, "the link was closed before the delayed frame went"));
+  }
+}
+
+// ---- the context --------------------------------------------------------------------------------
+
+struct FaultyContext::Shared {
+  Shared(Timer& t, const FaultPlan& plan) : timer(t), faults(std::make_shared<Faults>(plan)) {}
+
+  std::shared_ptr<Link> wrap(std::shared_ptr<Link> inner) EXCLUDES(mutex) {
+    auto link = std::make_shared<FaultyLink>(std::move(inner), faults, timer);
+    MutexLock lock(mutex);
+    std::erase_if(links, [](const auto& weak) { return weak.expired(); });
+    links.push_back(link);
+    return link;
+  }
+
+  Timer& timer;
+  const std::shared_ptr<Faults> faults;
+  Mutex mutex{LockRank::test};
+  std::vector<std::weak_ptr<FaultyLink>> links GUARDED_BY(mutex);
+};
+
+FaultyContext::FaultyContext(LinkContext& inner, Timer& timer, const FaultPlan& plan)
+    : inner_(inner), shared_(std::make_shared<Shared>(timer, plan)) {}
+
+std::string FaultyContext::listen(Accepted accepted) {
+  return inner_.listen(
+      [shared = shared_, accepted = std::move(accepted)](std::shared_ptr<Link> link) {
+        accepted(shared->wrap(std::move(link)));
+      });
+}
+
+std::shared_ptr<Link> FaultyContext::dial(const WorkerRecord& peer) {
+  auto link = shared_->wrap(inner_.dial(peer));
+  if (shared_->faults->refusesDial()) {
+    link->close();
+  }
+  return link;
+}
+
+std::vector<char> FaultyContext::offer() const {
+  return inner_.offer();
+}
+
+LinkDescription FaultyContext::describe(const std::vector<char>& peersOffer) const {
+  return inner_.describe(peersOffer);
+}
+
+void FaultyContext::join() {
+  std::vector<std::weak_ptr<FaultyLink>> links;
+  {
+    MutexLock lock(shared_->mutex);
+    links.swap(shared_->links);
+  }
+  for (const auto& weak : links) {
+    if (const auto link = weak.lock()) {
+      link->close();
+    }
+  }
+  inner_.join();
+}
+
+void FaultyContext::heal() {
+  shared_->faults->heal();
+}
+
+} // namespace torchwire

@@ -1,0 +1,388 @@
+#include "backend/transport/connector.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "test/unit/support/callback_ledger.h"
+#include "test/unit/support/acceptor_under_test.h"
+#include "test/unit/support/open_files.h"
+
+using namespace torchwire;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr milliseconds kTick{1}; // libuv counts in whole milliseconds
+constexpr DialLimits kPatient{milliseconds(10000), milliseconds(10000)};
+constexpr DialLimits kImpatient{milliseconds(80), milliseconds(30)};
+
+/// A dialer on a loop of its own, and what became of it.
+class Dial {
+ public:
+  Dial(
+      Medium medium, SocketAddress address, const GroupKey& key, DialLimits limits = kPatient,
+      uint8_t lane = kAcceptorLane)
+      : key_(key), note_(ledger_.note("the dial to " + address.describe())) {
+    const size_t memorySize = medium == Medium::shm ? kAcceptorMemory : 0;
+    onLoop(*loop_, [&] {
+      dialler_ = std::make_unique<Connector>(
+          *loop_, key_, Connector::Target{address, medium, lane, memorySize},
+          [this](const Error& error, Connector::Reached reached) { done(error, std::move(reached)); },
+          limits);
+      dialler_->start();
+    });
+  }
+  ~Dial() {
+    destroy();
+  }
+  Dial(const Dial&) = delete;
+  Dial& operator=(const Dial&) = delete;
+
+  /// Before its end. Its callback is not expected any more.
+  void destroy() {
+    const bool early =
+        onLoop(*loop_, [this] { return std::exchange(dialler_, nullptr) != nullptr; });
+    if (early && !note_.called()) {
+      ledger_.forgive();
+    }
+  }
+  bool isOver() const {
+    return note_.called();
+  }
+  Error error() {
+    if (!ledger_.waitForAll()) {
+      return Error(ErrorCode::timeout, "the dialer does not come to an end");
+    }
+    return note_.error();
+  }
+
+  // What was reached, after error().
+  Descriptor socket;
+  std::unique_ptr<MemoryFile> memory;
+
+ private:
+  void done(const Error& error, Connector::Reached reached) {
+    dialler_.reset();
+    socket = Descriptor(reached.socket);
+    if (reached.memory) {
+      memory = std::make_unique<MemoryFile>(std::move(*reached.memory));
+    }
+    note_.add(error);
+  }
+
+  const GroupKey key_;
+  CallbackLedger ledger_;
+  CallbackNote& note_;
+  const std::shared_ptr<Loop> loop_ = Loop::start("dialer");
+  std::unique_ptr<Connector> dialler_;
+};
+
+const GroupKey kKey(kAcceptorGroup, kAcceptorSecret);
+
+/// A socket that listens, and the test in the place of a acceptor.
+struct FakeAcceptor {
+  explicit FakeAcceptor(Medium theMedium) : medium(theMedium), listening(listenSomewhere(theMedium)) {}
+
+  SocketAddress address() const {
+    return SocketAddress::ofSocket(listening.get());
+  }
+  /// The next who knocks.
+  Visitor accept() const {
+    pollfd waiting{listening.get(), POLLIN, 0};
+    poll(&waiting, 1, 10000);
+    SocketAddress from;
+    const int socket = from.accept(listening.get());
+    fcntl(socket, F_SETFL, 0); // it may block
+    return Visitor(Descriptor(socket));
+  }
+
+  const Medium medium;
+  Descriptor listening;
+};
+
+} // namespace
+
+TEST_CASE("a dialer reaches a acceptor, and both have the two ends of one connection", "[dialer]") {
+  AcceptorUnderTest acceptor(GENERATE(Medium::shm, Medium::tcp));
+  Dial dial(acceptor.medium, acceptor.address, kKey);
+  REQUIRE_FALSE(dial.error());
+  Acceptor::Admitted handshake = acceptor.take();
+  const Descriptor accepted(handshake.socket);
+  CHECK(handshake.lane == kAcceptorLane);
+  CHECK(send(dial.socket.get(), "there", 5, MSG_NOSIGNAL) == 5);
+  char text[6] = "";
+  CHECK(recv(accepted.get(), text, 5, 0) == 5);
+  CHECK(std::string(text) == "there");
+  CHECK(send(accepted.get(), "back!", 5, MSG_NOSIGNAL) == 5);
+  CHECK(recv(dial.socket.get(), text, 5, 0) == 5);
+  CHECK(std::string(text) == "back!");
+  REQUIRE((dial.memory != nullptr) == (acceptor.medium == Medium::shm));
+  if (dial.memory) {
+    dial.memory->data()[99] = 'x';
+    CHECK(handshake.memory->data()[99] == 'x');
+    CHECK(dial.memory->descriptor() == -1); // nobody needs it any more
+  }
+}
+
+TEST_CASE("many dialers reach a acceptor at once", "[dialer]") {
+  AcceptorUnderTest acceptor(GENERATE(Medium::shm, Medium::tcp));
+  std::vector<std::unique_ptr<Dial>> dials;
+  for (int i = 0; i < 60; ++i) {
+    dials.push_back(std::make_unique<Dial>(acceptor.medium, acceptor.address, kKey));
+  }
+  int reached = 0;
+  for (const auto& dial : dials) {
+    reached += dial->error() ? 0 : 1;
+  }
+  CHECK(reached == 60);
+}
+
+TEST_CASE("a connection that was made and undone leaves no file behind", "[dialer]") {
+  const Medium medium = GENERATE(Medium::shm, Medium::tcp);
+  { const AcceptorUnderTest warmUp(medium); }
+  const auto before = openFiles();
+  {
+    AcceptorUnderTest acceptor(medium);
+    Dial dial(medium, acceptor.address, kKey);
+    CHECK_FALSE(dial.error());
+    Dial refused(medium, acceptor.address, GroupKey(kAcceptorGroup, "another secret..."));
+    CHECK(refused.error());
+  }
+  CHECK(openFiles() == before);
+}
+
+// ---- nobody there, or not yet ---------------------------------------------------------------------
+
+TEST_CASE("where nobody listens a dialer says so soon, with the address", "[dialer]") {
+  const Medium medium = GENERATE(Medium::shm, Medium::tcp);
+  const Descriptor bound = bindSomewhere(medium);
+  const SocketAddress address = SocketAddress::ofSocket(bound.get());
+  const auto begin = Clock::now();
+  Dial dial(medium, address, kKey, {milliseconds(10000), milliseconds(50)});
+  const Error error = dial.error();
+  CHECK(Clock::now() - begin >= milliseconds(50) - kTick);
+  CHECK(Clock::now() - begin < milliseconds(5000));
+  CHECK(error.code() == ErrorCode::unreachable);
+  CHECK_THAT(
+      error.message(),
+      Catch::StartsWith("cannot connect to " + address.describe() + " over wire_"));
+  CHECK_THAT(error.message(), Catch::EndsWith(": Connection refused"));
+}
+
+TEST_CASE("a dialer's patience ends, also where it tries again all the time", "[dialer]") {
+  const Medium medium = GENERATE(Medium::shm, Medium::tcp);
+  const Descriptor bound = bindSomewhere(medium);
+  const auto begin = Clock::now();
+  Dial dial(
+      medium, SocketAddress::ofSocket(bound.get()), kKey, {milliseconds(60), milliseconds(10000)});
+  const Error error = dial.error();
+  CHECK(Clock::now() - begin >= milliseconds(60) - kTick);
+  CHECK(error.code() == ErrorCode::unreachable);
+  CHECK_THAT(error.message(), Catch::EndsWith(": Connection refused"));
+}
+
+TEST_CASE("a dialer reaches a acceptor that is opened after it began to dial", "[dialer]") {
+  const Medium medium = GENERATE(Medium::shm, Medium::tcp);
+  Descriptor bound = bindSomewhere(medium);
+  Dial dial(medium, SocketAddress::ofSocket(bound.get()), kKey);
+  CHECK_FALSE(dial.isOver());
+  REQUIRE(listen(bound.get(), 8) == 0);
+  AcceptorUnderTest acceptor(medium, AcceptorLimits(), std::move(bound));
+  CHECK_FALSE(dial.error());
+}
+
+TEST_CASE("a dialer waits while too many others do", "[dialer]") {
+  Descriptor listening = listenSomewhere(Medium::shm, 0); // room for one
+  const SocketAddress address = SocketAddress::ofSocket(listening.get());
+  Visitor first(address);
+  Dial dial(Medium::shm, address, kKey);
+  CHECK_FALSE(dial.isOver());
+  AcceptorUnderTest acceptor(Medium::shm, AcceptorLimits(), std::move(listening));
+  CHECK_FALSE(dial.error());
+}
+
+TEST_CASE("a connection that is closed during the handshake is tried again", "[dialer]") {
+  FakeAcceptor fake(GENERATE(Medium::shm, Medium::tcp));
+  const SocketAddress address = fake.address();
+  Dial dial(fake.medium, address, kKey);
+  fake.accept().leave();
+  {
+    Visitor dialing = fake.accept();
+    CHECK(dialing.receive(kGreetingSize).size() == kGreetingSize);
+  }
+  {
+    HandshakeResponder responder(kKey, fake.medium);
+    Visitor dialing = fake.accept();
+    const HandshakeBytes greeting = dialing.receive(kGreetingSize);
+    dialing.send(responder.challenge(greeting, [](uint8_t) { return true; }).send);
+    CHECK(dialing.receive(kProofSize).size() == kProofSize);
+  }
+  AcceptorUnderTest acceptor(fake.medium, AcceptorLimits(), std::move(fake.listening));
+  CHECK_FALSE(dial.error());
+}
+
+TEST_CASE("a peer that always closes during the handshake is told of in the end", "[dialer]") {
+  AcceptorUnderTest acceptor(
+      GENERATE(Medium::shm, Medium::tcp),
+      {.patience = milliseconds(0), .maxPending = 256, .minAge = milliseconds(0)});
+  Dial dial(acceptor.medium, acceptor.address, kKey, kImpatient);
+  const Error error = dial.error();
+  if (error) { // a quick handshake may succeed
+    CHECK(error.code() == ErrorCode::unreachable);
+    CHECK_THAT(error.message(), Catch::StartsWith("cannot connect to " + acceptor.address.describe()));
+  }
+}
+
+TEST_CASE("a peer that says nothing is waited for no longer than the patience", "[dialer]") {
+  const FakeAcceptor fake(GENERATE(Medium::shm, Medium::tcp));
+  const bool accepts = GENERATE(true, false);
+  const auto begin = Clock::now();
+  Dial dial(fake.medium, fake.address(), kKey, kImpatient);
+  std::unique_ptr<Visitor> dialing;
+  if (accepts) {
+    dialing = std::make_unique<Visitor>(fake.accept());
+  }
+  const Error error = dial.error();
+  CHECK(Clock::now() - begin >= kImpatient.patience - kTick);
+  CHECK(error.code() == ErrorCode::unreachable);
+  CHECK_THAT(error.message(), Catch::EndsWith(": no answer"));
+}
+
+TEST_CASE("an address that cannot be dialed is an error", "[dialer]") {
+  // TCP does not broadcast.
+  Dial dial(Medium::tcp, SocketAddress::tcp("255.255.255.255:1"), kKey, kImpatient);
+  CHECK(dial.error().code() == ErrorCode::unreachable);
+}
+
+// ---- refused --------------------------------------------------------------------------------------
+
+TEST_CASE("a dialer that is refused says why, and does not try again", "[dialer]") {
+  AcceptorUnderTest acceptor(GENERATE(Medium::shm, Medium::tcp));
+  const auto objection = [&](const GroupKey& key, uint8_t lane) {
+    Dial dial(acceptor.medium, acceptor.address, key, kPatient, lane);
+    const Error error = dial.error();
+    CHECK(error.code() == ErrorCode::refused);
+    CHECK_THAT(error.message(), Catch::StartsWith("refused by " + acceptor.address.describe()));
+    return error.message();
+  };
+  CHECK_THAT(
+      objection(GroupKey(kAcceptorGroup, "another secret..."), kAcceptorLane),
+      Catch::EndsWith(describe(Answer::wrongProof)));
+  CHECK_THAT(
+      objection(GroupKey(kAcceptorGroup + 1, kAcceptorSecret), kAcceptorLane),
+      Catch::EndsWith(describe(Answer::otherGroup)));
+  CHECK_THAT(objection(kKey, kAcceptorLane + 1), Catch::EndsWith(describe(Answer::noSuchLane)));
+  CHECK(acceptor.admitted() == 0);
+}
+
+TEST_CASE("a dialer talks to nobody who does not prove to be of the group", "[dialer]") {
+  const FakeAcceptor fake(GENERATE(Medium::shm, Medium::tcp));
+  const GroupKey otherKey(kAcceptorGroup, "another secret...");
+  HandshakeResponder impostor(otherKey, fake.medium);
+  Dial dial(fake.medium, fake.address(), kKey);
+  Visitor dialing = fake.accept();
+  const HandshakeBytes greeting = dialing.receive(kGreetingSize);
+  dialing.send(impostor.challenge(greeting, [](uint8_t) { return true; }).send);
+  impostor.check(dialing.receive(kProofSize));
+  dialing.send(impostor.authResult(Answer::welcome));
+  const Error error = dial.error();
+  CHECK(error.code() == ErrorCode::refused);
+  CHECK_THAT(error.message(), Catch::EndsWith(describe(Answer::wrongProof)));
+  CHECK(dial.socket.get() == -1);
+  CHECK(dialing.isLetGo());
+}
+
+TEST_CASE("a dialer that finds something else says that it is not torchwire", "[dialer]") {
+  const FakeAcceptor fake(GENERATE(Medium::shm, Medium::tcp));
+  Dial dial(fake.medium, fake.address(), kKey);
+  Visitor dialing = fake.accept();
+  const std::string banner = "220 mail.example.com ESMTP, how may we help you?\r\n";
+  dialing.send(HandshakeBytes(banner.begin(), banner.end()));
+  const Error error = dial.error();
+  CHECK(error.code() == ErrorCode::refused);
+  CHECK_THAT(error.message(), Catch::EndsWith(describe(Answer::notUnderstood)));
+}
+
+// ---- given up -------------------------------------------------------------------------------------
+
+TEST_CASE("a dialer may be destroyed at any stage", "[dialer]") {
+  const Medium medium = GENERATE(Medium::shm, Medium::tcp);
+  { const AcceptorUnderTest warmUp(medium); }
+  const auto before = openFiles();
+  SECTION("between two attempts") {
+    const Descriptor bound = bindSomewhere(medium);
+    Dial dial(medium, SocketAddress::ofSocket(bound.get()), kKey);
+    dial.destroy();
+    CHECK_FALSE(dial.isOver());
+  }
+  SECTION("while it connects, or has just connected") {
+    const Descriptor listening = listenSomewhere(medium, 0);
+    std::vector<std::unique_ptr<Dial>> dials;
+    for (int i = 0; i < 5; ++i) {
+      dials.push_back(
+          std::make_unique<Dial>(medium, SocketAddress::ofSocket(listening.get()), kKey));
+    }
+    for (const auto& dial : dials) {
+      dial->destroy();
+      CHECK_FALSE(dial->isOver());
+    }
+  }
+  SECTION("while it waits for a challenge") {
+    const FakeAcceptor fake(medium);
+    Dial dial(medium, fake.address(), kKey);
+    Visitor dialing = fake.accept();
+    CHECK(dialing.receive(kGreetingSize).size() == kGreetingSize);
+    dial.destroy();
+    CHECK(dialing.isLetGo());
+  }
+  SECTION("while it waits for a authResult") {
+    const FakeAcceptor fake(medium);
+    Dial dial(medium, fake.address(), kKey);
+    Visitor dialing = fake.accept();
+    HandshakeResponder responder(kKey, medium);
+    const HandshakeBytes greeting = dialing.receive(kGreetingSize);
+    dialing.send(responder.challenge(greeting, [](uint8_t) { return true; }).send);
+    CHECK(responder.check(dialing.receive(kProofSize)));
+    dial.destroy();
+    CHECK(dialing.isLetGo());
+  }
+  CHECK(openFiles() == before);
+}
+
+TEST_CASE("a dialer that is kept after its end does nothing more", "[dialer]") {
+  const bool refused = GENERATE(true, false);
+  const FakeAcceptor fake(Medium::tcp);
+  CallbackLedger ledger;
+  CallbackNote& note = ledger.note("the dial");
+  const auto loop = Loop::start("dialer");
+  std::unique_ptr<Connector> dialer;
+  onLoop(*loop, [&] {
+    dialer = std::make_unique<Connector>(
+        *loop, kKey, Connector::Target{fake.address(), Medium::tcp, kAcceptorLane, 0},
+        [&](const Error& error, Connector::Reached) { note.add(error); },
+        refused ? kPatient : kImpatient);
+    dialer->start();
+  });
+  Visitor dialing = fake.accept();
+  dialing.receive(kGreetingSize);
+  if (refused) {
+    dialing.send(HandshakeBytes(kChallengeSize, 'x'));
+  }
+  REQUIRE(ledger.waitForAll());
+  CHECK(note.error());
+  dialing.send(HandshakeBytes(2 * kChallengeSize, 'x'));
+  dialing.leave();
+  // Long enough for another attempt: there is nothing else to wait for, as nothing is to happen.
+  pollfd nobody{fake.listening.get(), POLLIN, 0};
+  CHECK(poll(&nobody, 1, 100) == 0);
+  onLoop(*loop, [&] { dialer.reset(); });
+}

@@ -1,0 +1,120 @@
+#include "backend/wire/group_key.h"
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <vector>
+
+using namespace torchwire;
+
+namespace {
+
+const std::string kSecret = "0123456789abcdef";
+constexpr char kRole[] = "dialing side";
+
+std::vector<unsigned char> bytesOf(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+std::string hex(const Proof& proof) {
+  std::string text;
+  for (const unsigned char byte : proof) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", byte);
+    text += digits;
+  }
+  return text;
+}
+
+// All bytes that there are, one after the other, so many times.
+std::string allBytes(int times) {
+  std::string text;
+  for (int i = 0; i < 256 * times; ++i) {
+    text += static_cast<char>(i);
+  }
+  return text;
+}
+
+} // namespace
+
+// Computed with Python: the key is hmac(secret, b"torchwire transport 1\0" + group), the proof
+// hmac(key, role + b"\0" + conversation), both with SHA-256, the group as 8 bytes, little-endian.
+TEST_CASE("a proof is what Python computes, too", "[group_key]") {
+  const GroupKey key(0x0123456789abcdef, kSecret);
+  CHECK(
+      hex(key.prove("dialing side", {})) ==
+      "3557123b1ea557ff3b84be7821e6431c50b66e759f083d263c43770a2cb5d9a2");
+  CHECK(
+      hex(key.prove("accepting side", bytesOf("what was said"))) ==
+      "fed378c2c1b142e87b2cc0482f1ab809ea6903a06007f2cb99d687bd607506a4");
+  CHECK(
+      hex(GroupKey(7, allBytes(1)).prove("dialing side", bytesOf(allBytes(4)))) ==
+      "ad8fbbc503bc2dd3f4cd618efc66713fd111922fc366bf0e079253d760eef08f");
+}
+
+TEST_CASE("a secret that could be guessed is refused", "[group_key]") {
+  CHECK_THROWS_WITH(GroupKey(1, ""), "the group secret has 0 bytes; give at least 16");
+  CHECK_THROWS_WITH(
+      GroupKey(1, "0123456789abcde"), "the group secret has 15 bytes; give at least 16");
+  CHECK_NOTHROW(GroupKey(1, "0123456789abcdef"));
+}
+
+TEST_CASE("a proof holds for the same secret, group, role and conversation", "[group_key]") {
+  const GroupKey key(1, kSecret);
+  const auto said = bytesOf("what was said");
+  const Proof proof = key.prove(kRole, said);
+  CHECK(key.groupId() == 1);
+  CHECK(key.verify(kRole, said, proof));
+  CHECK(GroupKey(1, kSecret).verify(kRole, said, proof));
+}
+
+TEST_CASE("a proof does not hold for anything else", "[group_key]") {
+  const GroupKey key(1, kSecret);
+  const auto said = bytesOf("what was said");
+  const Proof proof = key.prove(kRole, said);
+  CHECK_FALSE(GroupKey(2, kSecret).verify(kRole, said, proof));
+  CHECK_FALSE(GroupKey(uint64_t{1} << 56, kSecret).verify(kRole, said, proof));
+  CHECK_FALSE(GroupKey(1, "0123456789abcdeg").verify(kRole, said, proof));
+  CHECK_FALSE(key.verify("accepting side", said, proof));
+  CHECK_FALSE(key.verify(kRole, bytesOf("what was sais"), proof));
+  CHECK_FALSE(key.verify(kRole, bytesOf("what was sai"), proof));
+  CHECK_FALSE(key.verify(kRole, bytesOf("what was said "), proof));
+  CHECK_FALSE(key.verify(kRole, {}, proof));
+  CHECK_FALSE(key.verify(kRole, said, Proof{}));
+}
+
+TEST_CASE("a proof with one bit changed does not hold", "[group_key]") {
+  const GroupKey key(1, kSecret);
+  const Proof proof = key.prove(kRole, {});
+  for (size_t bit = 0; bit < 8 * proof.size(); ++bit) {
+    CAPTURE(bit);
+    Proof wrong = proof;
+    wrong[bit / 8] = static_cast<unsigned char>(wrong[bit / 8] ^ (1 << bit % 8));
+    REQUIRE_FALSE(key.verify(kRole, {}, wrong));
+  }
+}
+
+TEST_CASE("where the role ends and the conversation begins is part of the proof", "[group_key]") {
+  const GroupKey key(1, kSecret);
+  CHECK(key.prove("role", bytesOf("said")) != key.prove("roles", bytesOf("aid")));
+}
+
+TEST_CASE("secrets with zeros in them count to their end", "[group_key]") {
+  std::string one(20, '\0'), other(20, '\0');
+  other.back() = 1;
+  CHECK(GroupKey(1, one).prove(kRole, {}) != GroupKey(1, other).prove(kRole, {}));
+}
+
+TEST_CASE("what is drawn is never drawn again, and is long enough", "[group_key]") {
+  std::set<std::string> secrets;
+  std::set<Nonce> nonces;
+  for (int i = 0; i < 100; ++i) {
+    secrets.insert(GroupKey::drawSecret());
+    nonces.insert(GroupKey::drawNonce());
+  }
+  CHECK(secrets.size() == 100);
+  CHECK(nonces.size() == 100);
+  CHECK(secrets.begin()->size() == 32);
+  CHECK_NOTHROW(GroupKey(1, *secrets.begin()));
+}
