@@ -3,10 +3,12 @@
 #include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/autograd/rpc_messages/cleanup_autograd_context_req.h>
 #include <torch/csrc/distributed/autograd/rpc_messages/cleanup_autograd_context_resp.h>
+#include <torch/csrc/distributed/autograd/rpc_messages/rpc_with_autograd.h>
 
 #include <mutex>
 #include <utility>
 
+#include "autograd/forward_call.h"
 #include "autograd/private_members.h"
 #include "backend/base/lock_rank.h"
 #include "backend/base/log.h"
@@ -100,6 +102,23 @@ void Container::forgetEarlierGroup() {
 
 // ---- calls --------------------------------------------------------------------------------------
 
+void Container::serve(Dispatcher& dispatcher) {
+  using rpc::MessageType;
+  using rpc::RpcCommandBase;
+  dispatcher.handle(
+      MessageType::FORWARD_AUTOGRAD_REQ,
+      [this, &dispatcher](WorkerId caller, RpcCommandBase& command) {
+        const auto& call = static_cast<autograd::RpcWithAutograd&>(command);
+        return during(call.autogradMetadata().autogradContextId, [&] {
+          return forwardCall(dispatcher, caller, command);
+        });
+      });
+  dispatcher.handle(
+      MessageType::CLEANUP_AUTOGRAD_CONTEXT_REQ,
+      [this](WorkerId from, RpcCommandBase& command) { return serveRelease(from, command); });
+}
+
+// Until the future of what `serve` returns is complete, the context stays.
 c10::intrusive_ptr<rpc::JitFuture> Container::during(
     ContextId id, const std::function<c10::intrusive_ptr<JitFuture>()>& serve) {
   registry_->callBegins(id);
@@ -133,6 +152,7 @@ void Container::release(ContextId id) {
   registry_->release(id, std::nullopt, [] {});
 }
 
+// Answers when the context is released here and wherever it has gone from here.
 c10::intrusive_ptr<rpc::JitFuture> Container::serveRelease(
     WorkerId from, Dispatcher::RpcCommandBase& command) {
   const ContextId id = static_cast<autograd::CleanupAutogradContextReq&>(command).getContextId();

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "autograd/pass/context_registry.h"
 #include "autograd/engine.h"
+#include "autograd/pass/context_registry.h"
 #include "backend/serve/dispatcher.h"
 
 namespace torchwire {
@@ -45,12 +45,8 @@ class Container {
   /// Drops the contexts that workers of an earlier group have left behind: this group's have the same numbers.
   void forgetEarlierGroup();
 
-  /// Runs `serve` as a call that is part of the context: until its future is complete, the context stays.
-  c10::intrusive_ptr<JitFuture> during(
-      ContextId id, const std::function<c10::intrusive_ptr<JitFuture>()>& serve);
-
-  /// Serves CLEANUP_AUTOGRAD_CONTEXT_REQ; answers when the context is released here and wherever it has gone from here.
-  c10::intrusive_ptr<JitFuture> serveRelease(WorkerId from, Dispatcher::RpcCommandBase& command);
+  /// Registers the handlers of calls that carry a context, and of releases.
+  void serve(Dispatcher& dispatcher);
 
   /// The context that a message which is about to be sent is part of.
   static std::optional<ContextId> contextOf(const Message& request);
@@ -77,6 +73,9 @@ class Container {
   std::vector<ContextStatus> list() const;
 
  private:
+  c10::intrusive_ptr<JitFuture> during(
+      ContextId id, const std::function<c10::intrusive_ptr<JitFuture>()>& serve);
+  c10::intrusive_ptr<JitFuture> serveRelease(WorkerId from, Dispatcher::RpcCommandBase& command);
   ContextRegistry::Outside outside();
   void tell(WorkerId worker, ContextId id, const ContextRegistry::Told& told);
   void tellAgain(WorkerId worker, ContextId id);

@@ -39,4 +39,12 @@ class Engine {
   virtual std::optional<std::string> describePass(int64_t contextId) = 0;
 };
 
+/// What an RPC agent is that has an engine of its own.
+class EngineOwner {
+ public:
+  virtual ~EngineOwner() = default;
+  /// Lives as long as the agent.
+  virtual Engine& engine() = 0;
+};
+
 } // namespace torchwire

@@ -60,9 +60,10 @@ c10::intrusive_ptr<rpc::JitFuture> forwardCall(
         if (done.hasError()) {
           std::rethrow_exception(done.exception_ptr());
         }
-        return withoutStorages(autograd::getMessageWithAutograd(
-            to, done.value().toCustomClass<rpc::Message>(),
-            rpc::MessageType::FORWARD_AUTOGRAD_RESP));
+        return withoutStorages(
+            autograd::getMessageWithAutograd(
+                to, done.value().toCustomClass<rpc::Message>(),
+                rpc::MessageType::FORWARD_AUTOGRAD_RESP));
       },
       messageType());
 }

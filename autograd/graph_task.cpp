@@ -46,8 +46,9 @@ class FunctionObserver {
  public:
   FunctionObserver()
       : handle_(
-            at::addThreadLocalCallback(at::RecordFunctionCallback(&enterFunction, &leaveFunction)
-                                           .scopes({at::RecordScope::BACKWARD_FUNCTION}))) {}
+            at::addThreadLocalCallback(
+                at::RecordFunctionCallback(&enterFunction, &leaveFunction)
+                    .scopes({at::RecordScope::BACKWARD_FUNCTION}))) {}
   ~FunctionObserver() {
     at::removeCallback(handle_);
   }

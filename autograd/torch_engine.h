@@ -3,26 +3,24 @@
 
 #include <torch/csrc/distributed/rpc/rpc_agent.h>
 
-#include <atomic>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "autograd/agent_network.h"
 #include "autograd/engine.h"
 #include "autograd/graph_task.h"
-#include "autograd/pass/local_graph.h"
-#include "autograd/pass/pass_network.h"
 #include "autograd/pass/pass_table.h"
-#include "backend/base/timer.h"
+#include "autograd/torch_graphs.h"
 #include "backend/base/thread_pool.h"
+#include "backend/base/timer.h"
+#include "backend/serve/dispatcher.h"
 
 namespace torchwire {
 
 /// Thread-safe.
-class TorchEngine final : public Engine, private GraphSource, private PassNetwork {
+class TorchEngine final : public Engine {
  public:
   using Message = torch::distributed::rpc::Message;
   using JitFuture = torch::distributed::rpc::JitFuture;
@@ -47,8 +45,8 @@ class TorchEngine final : public Engine, private GraphSource, private PassNetwor
   std::pair<MessagePtr, std::shared_ptr<Pass>> gradientsRequest(MessagePtr message);
   static void track(const std::shared_ptr<Pass>& pass, const FuturePtr& future);
 
-  /// Serves the requests between engines (own_messages.h) on the calling thread, one of the pool's.
-  FuturePtr serve(WorkerId caller, const Message& request);
+  /// Registers the handlers of other engines' requests.
+  void serve(Dispatcher& dispatcher);
 
   /// A worker is gone: ends the passes that it has started.
   void peerLost(WorkerId peer);
@@ -57,31 +55,10 @@ class TorchEngine final : public Engine, private GraphSource, private PassNetwor
   void shutDown();
 
  private:
-  FuturePtr serveGradients(const Message& request);
-  FuturePtr serveDiscover(const Message& request);
-  FuturePtr serveResume(const Message& request);
-  FuturePtr serveEndPass(WorkerId caller, const Message& request);
-
-  // GraphSource
-  bool has(int64_t context) override;
-  std::unique_ptr<LocalGraph> open(const PassId& pass, const PassOptions& options) override;
-  std::unique_ptr<GraphWalk> walk(int64_t context) override;
-  std::vector<WorkerId> knownWorkers(int64_t context) override;
-
-  // PassNetwork
-  WorkerId self() const override;
-  std::string describe(WorkerId worker) const override;
-  std::vector<WorkerId> peers() const override;
-  void request(
-      WorkerId to, PassRequest kind, std::vector<char> body, std::chrono::milliseconds limit,
-      Answer answer) override;
-  void later(std::chrono::milliseconds delay, Task task) override;
-  void soon(Task task) override;
-
   torch::distributed::rpc::RpcAgent& agent_;
-  ThreadPool& pool_;
-  Timer& timer_;
   const bool smart_;
+  TorchGraphs graphs_;
+  AgentNetwork network_;
   const std::shared_ptr<PassTable> passes_;
 };
 

@@ -10,9 +10,9 @@ void refuseCudaTensors(const std::vector<at::Tensor>& tensors, const std::string
   for (size_t i = 0; i < tensors.size(); ++i) {
     const bool onCuda = tensors[i].defined() && tensors[i].is_cuda();
     TORCH_CHECK(
-        !onCuda,
-        what, ": tensor ", i, " is on ", tensors[i].device(),
-        ", but this version of torchwire sends CPU tensors only; move it with .cpu() before the call");
+        !onCuda, what, ": tensor ", i, " is on ", tensors[i].device(),
+        ", but this version of torchwire sends CPU tensors only; move it with .cpu() before the "
+        "call");
   }
 }
 

@@ -29,9 +29,9 @@ py::dict toDict(const ContextStatus& context) {
   dict["send_functions"] = context.sendFunctions;
   dict["recv_functions"] = context.recvFunctions;
   dict["gradients"] = context.gradients;
-  dict["age"] = context.book ? py::cast(context.book->age.count()) : py::none();
-  dict["calls"] = context.book ? context.book->calls : 0;
-  dict["released"] = context.book && context.book->released;
+  dict["age"] = context.registry ? py::cast(context.registry->age.count()) : py::none();
+  dict["calls"] = context.registry ? context.registry->calls : 0;
+  dict["released"] = context.registry && context.registry->released;
   dict["backward"] = context.backward;
   return dict;
 }

@@ -1,8 +1,8 @@
 // The extension module torchwire._C. Bindings only convert; each says how it treats the GIL.
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/rpc/tensorpipe_agent.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <pybind11/stl.h>
 
@@ -35,9 +35,9 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.secret = dict["secret"].cast<std::string>(); // of bytes, as they are
   options.keepAlive = std::chrono::milliseconds(
       static_cast<int64_t>(dict["keepalive_interval"].cast<double>() * 1000));
-  options.backwardMode =
-      dict["backward_mode"].cast<std::string>() == "fast" ? BackwardMode::fast : BackwardMode::smart;
-  options.layers = dict["layers"].cast<std::vector<std::shared_ptr<LinkInterceptor>>>();
+  options.backwardMode = dict["backward_mode"].cast<std::string>() == "fast" ? BackwardMode::fast
+                                                                             : BackwardMode::smart;
+  options.interceptors = dict["interceptors"].cast<std::vector<std::shared_ptr<LinkInterceptor>>>();
   options.deviceMaps = py::len(dict["device_maps"]);
   options.devices = py::len(dict["devices"]);
   return options;
@@ -84,17 +84,11 @@ using AgentHolder = std::shared_ptr<Agent>;
 
 /// Keeps the GIL: it reads Python's options.
 AgentHolder makeAgent(
-    const c10::intrusive_ptr<c10d::Store>& store,
-    std::string name,
-    int rank,
-    std::optional<int> worldSize,
-    const py::dict& options) {
+    const c10::intrusive_ptr<c10d::Store>& store, std::string name, int rank,
+    std::optional<int> worldSize, const py::dict& options) {
   return AgentHolder(
       new Agent(
-          store,
-          std::move(name),
-          static_cast<rpc::worker_id_t>(rank),
-          worldSize,
+          store, std::move(name), static_cast<rpc::worker_id_t>(rank), worldSize,
           optionsFrom(options)),
       destroy);
 }
@@ -114,7 +108,7 @@ py::list peersOf(const Agent& agent) {
 }
 
 /// Opaque to Python: what it is made of is given to the agent. Making one keeps the GIL.
-void bindLayers(py::module_& module) {
+void bindInterceptors(py::module_& module) {
   py::class_<LinkInterceptor, std::shared_ptr<LinkInterceptor>>(
       module, "LinkInterceptor", "Something that stands around the links of a worker.");
   py::class_<ChecksumInterceptor, LinkInterceptor, std::shared_ptr<ChecksumInterceptor>>(
@@ -124,29 +118,20 @@ void bindLayers(py::module_& module) {
 
 void bindStart(AgentClass& agent) {
   agent.def(
-      py::init(&makeAgent),
-      py::arg("store"),
-      py::arg("name"),
-      py::arg("rank"),
-      py::arg("world_size"),
-      py::arg("options"));
+      py::init(&makeAgent), py::arg("store"), py::arg("name"), py::arg("rank"),
+      py::arg("world_size"), py::arg("options"));
 }
 
 void bindEnd(AgentClass& agent) {
   agent
       .def(
-          "join",
-          &Agent::join,
-          py::arg("shutdown") = false,
-          py::arg("timeout") = 0,
-          ReleaseGil(),
-          "Waits until no call of the group is active (static group), or leaves it (dynamic group).")
+          "join", &Agent::join, py::arg("shutdown") = false, py::arg("timeout") = 0, ReleaseGil(),
+          "Waits until no call of the group is active (static group), or leaves it (dynamic "
+          "group).")
       .def(
-          "wait_all_workers",
-          &Agent::waitAllWorkers,
-          py::arg("timeout") = 0,
-          ReleaseGil(),
-          "Returns once every worker of a static group has called this; at once in a dynamic group.")
+          "wait_all_workers", &Agent::waitAllWorkers, py::arg("timeout") = 0, ReleaseGil(),
+          "Returns once every worker of a static group has called this; at once in a dynamic "
+          "group.")
       .def("shutdown", [](Agent& self) { self.shutdown(); }, ReleaseGil());
 }
 
@@ -156,23 +141,22 @@ void bindWorkers(AgentClass& agent) {
   agent
       .def(
           "get_worker_info",
-          [](const Agent& self) -> const WorkerInfo& { return self.rpc::RpcAgent::getWorkerInfo(); },
-          copy,
-          ReleaseGil())
+          [](const Agent& self) -> const WorkerInfo& {
+            return self.rpc::RpcAgent::getWorkerInfo();
+          },
+          copy, ReleaseGil())
       .def(
           "get_worker_info",
           [](const Agent& self, const std::string& name) -> const WorkerInfo& {
             return self.getWorkerInfo(name);
           },
-          copy,
-          ReleaseGil())
+          copy, ReleaseGil())
       .def(
           "get_worker_info",
           [](const Agent& self, rpc::worker_id_t id) -> const WorkerInfo& {
             return self.getWorkerInfo(id);
           },
-          copy,
-          ReleaseGil())
+          copy, ReleaseGil())
       .def("get_worker_infos", &Agent::getWorkerInfos, ReleaseGil())
       .def(
           "_get_device_map",
@@ -184,14 +168,15 @@ void bindState(AgentClass& agent) {
   agent.def_property_readonly("is_static_group", &Agent::isStaticGroup)
       .def_property_readonly("store", &Agent::store)
       .def(
-          "peers",
-          &peersOf,
-          "A dict for each other worker: name, id, address, state, transport, channel and counters.");
+          "peers", &peersOf,
+          "A dict for each other worker: name, id, address, state, transport, channel and "
+          "counters.");
 }
 
 void bindAgent(py::module_& module) {
   AgentClass agent(
-      module, "TorchwireAgent", "The RPC agent of a worker; see torchwire.TorchwireRpcBackendOptions.");
+      module, "TorchwireAgent",
+      "The RPC agent of a worker; see torchwire.TorchwireRpcBackendOptions.");
   bindStart(agent);
   bindEnd(agent);
   bindWorkers(agent);
@@ -208,7 +193,7 @@ PYBIND11_MODULE(_C, module) {
   // The base classes are registered by PyTorch's own module.
   py::module_::import("torch.distributed.rpc");
   torchwire::bindThreadChecks(module);
-  torchwire::bindLayers(module);
+  torchwire::bindInterceptors(module);
   torchwire::bindAgent(module);
 #ifdef TORCHWIRE_FAULT_INJECTION
   torchwire::bindFaults(module);

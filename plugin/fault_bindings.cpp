@@ -29,9 +29,10 @@ using faults::Rule;
 
 constexpr std::array kPhases = {
     Phase::connect, Phase::request, Phase::inFlight, Phase::response, Phase::midTensor};
-constexpr std::array kActions = {
-    Action::drop,    Action::fail,   Action::delay, Action::duplicate, Action::reorder,  Action::corrupt,
-    Action::close,   Action::refuse, Action::pause, Action::kill,      Action::partition};
+constexpr std::array kActions = {Action::drop,      Action::fail,     Action::delay,
+                                 Action::duplicate, Action::reorder,  Action::corrupt,
+                                 Action::close,     Action::refuse,   Action::pause,
+                                 Action::kill,      Action::partition};
 
 template <typename Values>
 auto valueNamed(const Values& values, const std::string& name) {
@@ -103,28 +104,29 @@ py::dict toDict(const Entry& entry) {
   return dict;
 }
 
-/// A layer with the log that it writes. Thread-safe.
-class LoggingFaultLayer final : public LinkInterceptor {
+/// An interceptor with the log that it writes. Thread-safe.
+class LoggingFaultInterceptor final : public LinkInterceptor {
  public:
-  LoggingFaultLayer(const std::string& worker, const py::dict& plan, const std::string& logPath)
-      : log_(std::make_shared<FaultLog>(logPath)), layer_(worker, planFrom(plan), log_) {}
+  LoggingFaultInterceptor(
+      const std::string& worker, const py::dict& plan, const std::string& logPath)
+      : log_(std::make_shared<FaultLog>(logPath)), interceptor_(worker, planFrom(plan), log_) {}
 
   uint32_t linkOption() const override {
-    return layer_.linkOption();
+    return interceptor_.linkOption();
   }
   std::unique_ptr<LinkContext> wrap(std::unique_ptr<LinkContext> links, Timer& timer) override {
-    return layer_.wrap(std::move(links), timer);
+    return interceptor_.wrap(std::move(links), timer);
   }
   std::shared_ptr<Link> wrapLoopback(std::shared_ptr<Link> link, Timer& timer) override {
-    return layer_.wrapLoopback(std::move(link), timer);
+    return interceptor_.wrapLoopback(std::move(link), timer);
   }
   std::shared_ptr<tensorpipe::channel::Context> wrapChannel(
       std::shared_ptr<tensorpipe::channel::Context> channel, Timer& timer) override {
-    return layer_.wrapChannel(std::move(channel), timer);
+    return interceptor_.wrapChannel(std::move(channel), timer);
   }
 
-  FaultInterceptor& layer() {
-    return layer_;
+  FaultInterceptor& interceptor() {
+    return interceptor_;
   }
   const FaultLog& log() const {
     return *log_;
@@ -132,7 +134,7 @@ class LoggingFaultLayer final : public LinkInterceptor {
 
  private:
   const std::shared_ptr<FaultLog> log_;
-  FaultInterceptor layer_;
+  FaultInterceptor interceptor_;
 };
 
 py::dict messageTypes() {
@@ -164,14 +166,14 @@ py::dict messageTypes() {
 }
 
 /// Takes the GIL to read the plan only: what a partition held goes on from here, on this thread.
-void setPlan(LoggingFaultLayer& self, const py::dict& dict) {
+void setPlan(LoggingFaultInterceptor& self, const py::dict& dict) {
   Plan plan = planFrom(dict);
   const py::gil_scoped_release release;
-  self.layer().setPlan(std::move(plan));
+  self.interceptor().setPlan(std::move(plan));
 }
 
 /// Keeps the GIL.
-py::list logOf(const LoggingFaultLayer& self) {
+py::list logOf(const LoggingFaultInterceptor& self) {
   py::list list;
   for (const Entry& entry : self.log().entries()) {
     list.append(toDict(entry));
@@ -182,13 +184,11 @@ py::list logOf(const LoggingFaultLayer& self) {
 } // namespace
 
 void bindFaults(py::module_& module) {
-  py::class_<LoggingFaultLayer, LinkInterceptor, std::shared_ptr<LoggingFaultLayer>>(
+  py::class_<LoggingFaultInterceptor, LinkInterceptor, std::shared_ptr<LoggingFaultInterceptor>>(
       module, "FaultInterceptor", "Injects faults on the links of a worker; see torchwire.testing.")
       .def(
-          py::init<const std::string&, const py::dict&, const std::string&>(),
-          py::arg("worker"),
-          py::arg("plan"),
-          py::arg("log_path"))
+          py::init<const std::string&, const py::dict&, const std::string&>(), py::arg("worker"),
+          py::arg("plan"), py::arg("log_path"))
       .def("set_plan", &setPlan, py::arg("plan"))
       .def("log", &logOf, "One dict for each injected fault, in order.");
   module.attr("FAULT_MESSAGE_TYPES") = messageTypes();

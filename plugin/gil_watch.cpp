@@ -112,7 +112,7 @@ class LoadedLibrary {
     for (const Relocations& relocations : {calls_, others_}) {
       for (size_t i = 0; relocations.first != nullptr && i < relocations.bytes / sizeof(ElfW(Rela));
            ++i) {
-        const ElfW(Rela)& relocation = relocations.first[i];
+        const ElfW(Rela) & relocation = relocations.first[i];
         const auto type = ELF64_R_TYPE(relocation.r_info);
         if (type == R_X86_64_JUMP_SLOT || type == R_X86_64_GLOB_DAT || type == R_X86_64_64) {
           const auto& symbol = symbols_[ELF64_R_SYM(relocation.r_info)];

@@ -15,8 +15,8 @@
 #include <pybind11/stl.h>
 
 #include "backend/base/annotations.h"
-#include "backend/serve/response.h"
 #include "backend/base/thread_role.h"
+#include "backend/serve/response.h"
 #include "plugin/gil_watch.h"
 
 namespace py = pybind11;

@@ -66,6 +66,29 @@ Engine::Done answering(c10::intrusive_ptr<rpc::JitFuture> response) {
   };
 }
 
+/// Runs the pass of a request.
+c10::intrusive_ptr<rpc::JitFuture> runAsked(
+    const std::weak_ptr<Engine>& engine, rpc::RpcCommandBase& command) {
+  auto& request = static_cast<torch::distributed::autograd::RRefBackwardReq&>(command);
+  auto response = c10::make_intrusive<rpc::JitFuture>(messageType());
+  valueOf(request.getRRefId())
+      ->addCallback([engine, contextId = request.getAutogradContextId(),
+                     retain = request.retainGraph(),
+                     done = answering(response)](rpc::JitFuture& value) {
+        const auto alive = engine.lock();
+        if (value.hasError()) {
+          done(value.exception_ptr());
+        } else if (alive == nullptr) { // a value that came after the shutdown
+          done(
+              std::make_exception_ptr(
+                  std::runtime_error("this worker has shut its RPC agent down")));
+        } else {
+          start(*alive, value.value(), contextId, retain, done);
+        }
+      });
+  return response;
+}
+
 } // namespace
 
 void backward(
@@ -84,25 +107,10 @@ void backward(
   }
 }
 
-c10::intrusive_ptr<rpc::JitFuture> serveBackward(
-    const std::weak_ptr<Engine>& engine, rpc::RpcCommandBase& command) {
-  auto& request = static_cast<torch::distributed::autograd::RRefBackwardReq&>(command);
-  auto response = c10::make_intrusive<rpc::JitFuture>(messageType());
-  valueOf(request.getRRefId())
-      ->addCallback([engine, contextId = request.getAutogradContextId(),
-                     retain = request.retainGraph(),
-                     done = answering(response)](rpc::JitFuture& value) {
-        const auto alive = engine.lock();
-        if (value.hasError()) {
-          done(value.exception_ptr());
-        } else if (alive == nullptr) { // a value that came after the shutdown
-          done(std::make_exception_ptr(
-              std::runtime_error("this worker has shut its RPC agent down")));
-        } else {
-          start(*alive, value.value(), contextId, retain, done);
-        }
-      });
-  return response;
+void serveBackward(Dispatcher& dispatcher, const std::weak_ptr<Engine>& engine) {
+  dispatcher.handle(
+      rpc::MessageType::RREF_BACKWARD_REQ,
+      [engine](WorkerId, rpc::RpcCommandBase& command) { return runAsked(engine, command); });
 }
 
 } // namespace torchwire::rref

@@ -22,9 +22,8 @@ void backward(
     const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref, int64_t contextId,
     bool retainGraph);
 
-/// Serves RREF_BACKWARD_REQ, by which a user has this worker, the owner, run the pass. Occupies no thread while the
-/// RRef has no value yet, or while other workers have their part in the pass. Thread-safe.
-c10::intrusive_ptr<Dispatcher::JitFuture> serveBackward(
-    const std::weak_ptr<Engine>& engine, Dispatcher::RpcCommandBase& command);
+/// Registers the handler of RREF_BACKWARD_REQ, by which a user has this worker, the owner, run the pass. It occupies no
+/// thread while the RRef has no value yet, or while other workers have their part in the pass.
+void serveBackward(Dispatcher& dispatcher, const std::weak_ptr<Engine>& engine);
 
 } // namespace torchwire::rref

@@ -18,7 +18,8 @@ void keepErrorHandlersValid() {
   static const auto* const never_freed = [] { // NOLINT(cppcoreguidelines-owning-memory)
     auto* rref = new c10::intrusive_ptr<rpc::OwnerRRef>(c10::make_intrusive<rpc::OwnerRRef>(
         rpc::worker_id_t{0}, rpc::RRefId(0, 0), at::AnyType::get(), std::vector<c10::Device>()));
-    (*rref)->handleError(rpc::RPCErrorType::TIMEOUT, *c10::make_intrusive<rpc::JitFuture>(at::AnyType::get()));
+    (*rref)->handleError(
+        rpc::RPCErrorType::TIMEOUT, *c10::make_intrusive<rpc::JitFuture>(at::AnyType::get()));
     return rref;
   }();
   static_cast<void>(never_freed);
@@ -27,9 +28,11 @@ void keepErrorHandlersValid() {
 void setCreationFailed(rpc::RRef& rref, const rpc::JitFuture& creation) {
   rref.*pointerTo(RRefTimedOut()) = true;
   if (rref.isOwner() && !static_cast<rpc::OwnerRRef&>(rref).hasValue()) {
-    static_cast<rpc::OwnerRRef&>(rref).setError(std::make_exception_ptr(std::runtime_error(
-        "RRef creation via rpc.remote() failed on this worker, its owner: " +
-        creation.tryRetrieveErrorMessage())));
+    static_cast<rpc::OwnerRRef&>(rref).setError(
+        std::make_exception_ptr(
+            std::runtime_error(
+                "RRef creation via rpc.remote() failed on this worker, its owner: " +
+                creation.tryRetrieveErrorMessage())));
   }
 }
 

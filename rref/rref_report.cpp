@@ -76,13 +76,13 @@ std::vector<GlobalId> forksWithout(const HolderNames& names, const std::vector<O
   return forks;
 }
 
-/// Fills in what the notes say of an RRef, which they begin to watch now if they did not know it.
-void addNotes(RRefMetadata& notes, const GlobalId& id, RRefStatus& status) {
+/// Fills in what the metadata says of an RRef, which is entered now if it was not known.
+void addMetadata(RRefMetadata& metadata, const GlobalId& id, RRefStatus& status) {
   const auto now = RRefMetadata::Clock::now();
-  const auto since = notes.see(id, now);
-  const auto note = notes.find(id);
+  const auto since = metadata.see(id, now);
+  const auto entry = metadata.find(id);
   status.ageSeconds = std::chrono::duration<double>(now - since).count();
-  status.site = note ? note->site : "";
+  status.site = entry ? entry->site : "";
 }
 
 std::vector<ForkStatus> forksOf(
@@ -117,14 +117,14 @@ std::vector<RRefStatus> rrefsOf(RRefService& service, std::chrono::milliseconds 
   for (const OwnerView& owner : owners) {
     RRefStatus status{true, toString(owner.id), self, owner.type, forksOf(owner, names, self),
                       0,    owner.hasValue,     ""};
-    addNotes(service.notes(), owner.id, status);
+    addMetadata(service.metadata(), owner.id, status);
     listed.insert(owner.id);
     all.push_back(std::move(status));
   }
   for (const ForkLedger::Entry& creation : service.ledger().running()) {
     if (listed.insert(creation.rref).second) {
       RRefStatus status{true, toString(creation.rref), self, "", {}, 0, false, ""};
-      addNotes(service.notes(), creation.rref, status);
+      addMetadata(service.metadata(), creation.rref, status);
       all.push_back(std::move(status));
     }
   }
@@ -138,7 +138,7 @@ std::vector<RRefStatus> rrefsOf(RRefService& service, std::chrono::milliseconds 
         0,
         user.confirmed,
         ""};
-    addNotes(service.notes(), user.fork, status);
+    addMetadata(service.metadata(), user.fork, status);
     all.push_back(std::move(status));
   }
   return all;

@@ -33,7 +33,7 @@ Future acknowledgement() {
   return completed(rpc::RRefAck().toMessage());
 }
 
-/// The owner in libtorch's books, entered there now unless its program has made it by a call to itself.
+/// The owner in libtorch's RRefContext, entered there now unless its program has made it by a call to itself.
 c10::intrusive_ptr<rpc::OwnerRRef> ownerOf(
     const rpc::RRefId& rref, const rpc::ForkId& fork, const at::TypePtr& type) {
   return rref == fork
@@ -54,7 +54,7 @@ void tellOwner(const rpc::RRef& rref, const CreationSite& site) {
 
 } // namespace
 
-// ---- the forks in libtorch's books --------------------------------------------------------------
+// ---- the forks in libtorch's RRefContext --------------------------------------------------------
 
 void LibtorchForks::add(const GlobalId& rref, const GlobalId& fork) {
   const ForeignLock libtorchs(LockRank::rrefContext);
@@ -145,8 +145,8 @@ void RRefService::serveOwnMessages(Dispatcher& dispatcher) {
   const auto self = shared_from_this();
   dispatcher.handleOwn(own_messages::kCreationSite, [self](WorkerId, rpc::Message& request) {
     CreationSite site = creationSiteIn(request);
-    self->notes_.placeAt(site.rref, std::move(site.site));
-    self->sweepNotes();
+    self->metadata_.placeAt(site.rref, std::move(site.site));
+    self->sweepMetadata();
     return acknowledgement();
   });
   dispatcher.handleOwn(own_messages::kHoldersRequest, [](WorkerId, rpc::Message& request) {
@@ -165,19 +165,18 @@ void RRefService::serveOwnMessages(Dispatcher& dispatcher) {
 Future RRefService::create(
     WorkerId caller, const RRefId& rref, const ForkId& fork, const RunFunction& run) {
   auto response = c10::make_intrusive<JitFuture>(messageType());
-  const bool first =
-      ledger_.begin(toGlobalId(rref), toGlobalId(fork), caller, [response, rref, fork] {
-        complete(*response, rpc::RemoteRet(rref, fork).toMessage());
-      });
+  const bool first = ledger_.begin(
+      toGlobalId(rref), toGlobalId(fork), caller,
+      [response, rref, fork] { complete(*response, rpc::RemoteRet(rref, fork).toMessage()); });
   if (first) {
-    notes_.see(toGlobalId(rref));
-    sweepNotes();
+    metadata_.see(toGlobalId(rref));
+    sweepMetadata();
     runCreation(rref, fork, run);
   }
   return response;
 }
 
-// The owner is entered in the books after its function has run, as libtorch does it: only then is its type
+// The owner is entered in the RRefContext after its function has run, as libtorch does it: only then is its type
 // known. Who asks for the RRef before waits for the entry.
 void RRefService::runCreation(const RRefId& rref, const ForkId& fork, const RunFunction& run) {
   const GlobalId forkId = toGlobalId(fork);
@@ -227,7 +226,8 @@ void RRefService::watchCreation(JitFuture& creation) {
 }
 
 void RRefService::failOwnCreation(JitFuture& creation, const std::function<void()>& end) {
-  const auto before = ownersInCreation(context()); // before libtorch takes the one that is meant off its list
+  const auto before =
+      ownersInCreation(context()); // before libtorch takes the one that is meant off its list
   std::exception_ptr thrown;
   try {
     end();
@@ -254,18 +254,18 @@ void RRefService::noteCreated(const c10::intrusive_ptr<rpc::RRef>& rref, const s
       ? id
       : toGlobalId(c10::static_intrusive_pointer_cast<rpc::UserRRef>(rref)->forkId());
   if (site.empty()) {
-    notes_.see(here);
+    metadata_.see(here);
   } else {
-    notes_.placeAt(here, site);
+    metadata_.placeAt(here, site);
     if (!rref->isOwner()) {
       tellOwner(*rref, CreationSite{id, site});
     }
   }
-  sweepNotes();
+  sweepMetadata();
 }
 
-void RRefService::sweepNotes() {
-  if (!notes_.wantsSweep()) {
+void RRefService::sweepMetadata() {
+  if (!metadata_.wantsSweep()) {
     return;
   }
   RRefMetadata::Ids alive;
@@ -278,7 +278,7 @@ void RRefService::sweepNotes() {
   for (const ForkLedger::Entry& creation : ledger_.running()) {
     alive.insert(creation.rref);
   }
-  notes_.sweep(alive);
+  metadata_.sweep(alive);
 }
 
 } // namespace torchwire

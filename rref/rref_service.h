@@ -57,8 +57,8 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   const ForkLedger& ledger() const {
     return ledger_;
   }
-  RRefMetadata& notes() {
-    return notes_;
+  RRefMetadata& metadata() {
+    return metadata_;
   }
 
  private:
@@ -73,12 +73,12 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   Future create(WorkerId caller, const RRefId& rref, const ForkId& fork, const RunFunction& run);
   void runCreation(const RRefId& rref, const ForkId& fork, const RunFunction& run);
   void keepEarlyOwners();
-  void sweepNotes();
+  void sweepMetadata();
 
   const Dispatcher& dispatcher_;
   LibtorchForks forks_;
   ForkLedger ledger_;
-  RRefMetadata notes_;
+  RRefMetadata metadata_;
 };
 
 } // namespace torchwire

@@ -78,9 +78,7 @@ class Trainer:
         self.images = images
         self.labels = labels
         self.shuffle = torch.Generator().manual_seed(SEED)
-        self.optimizer = DistributedOptimizer(
-            torch.optim.SGD, server.rpc_sync().parameters(), lr=0.02, momentum=0.9
-        )
+        self.optimizer = DistributedOptimizer(torch.optim.SGD, server.rpc_sync().parameters(), lr=0.02, momentum=0.9)
 
     def epoch(self):
         """Goes through all images once; returns the mean loss and the number of steps."""
@@ -106,8 +104,7 @@ def train(backend_name, epochs):
     server = rpc.remote("server", Server)
     shares = [slice(i, None, len(TRAINERS)) for i in range(len(TRAINERS))]
     trainers = [
-        rpc.remote(name, Trainer, args=(server, images[share], labels[share]))
-        for name, share in zip(TRAINERS, shares)
+        rpc.remote(name, Trainer, args=(server, images[share], labels[share])) for name, share in zip(TRAINERS, shares)
     ]
 
     steps = 0

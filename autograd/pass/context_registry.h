@@ -37,8 +37,8 @@ inline WorkerId creatorOf(ContextId id) {
   return static_cast<WorkerId>(static_cast<uint64_t>(id) >> 48U);
 }
 
-/// Keeps the books of contexts; the contexts themselves are kept by libtorch. Thread-safe. Held by shared_ptr: answers
-/// of other workers come late.
+/// Knows the state of every context; the contexts themselves are kept by libtorch. Thread-safe. Held by shared_ptr:
+/// answers of other workers come late.
 class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
  public:
   using Clock = std::chrono::steady_clock;

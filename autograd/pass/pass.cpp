@@ -61,10 +61,10 @@ void Pass::run() {
     }
   }
   graph_->evaluateRoots();
-  evaluated();
+  onEvaluated();
 }
 
-void Pass::gradients(int64_t send, const LocalGraph::Attach& attach, Reply reply) {
+void Pass::onGradients(int64_t send, const LocalGraph::Attach& attach, Reply reply) {
   {
     MutexLock lock(mutex_);
     if (delivered_.count(send) != 0) {
@@ -94,7 +94,7 @@ void Pass::gradients(int64_t send, const LocalGraph::Attach& attach, Reply reply
     reply({}, {});
   }
   graph_->evaluate(send, attach);
-  evaluated();
+  onEvaluated();
 }
 
 void Pass::resume(const std::set<int64_t>& reached, Reply reply) {
@@ -115,7 +115,7 @@ void Pass::resume(const std::set<int64_t>& reached, Reply reply) {
     reply({}, {});
   }
   dropAllBut(reached);
-  evaluated();
+  onEvaluated();
 }
 
 void Pass::resumeRoot(const std::set<int64_t>& reached) {
@@ -124,7 +124,7 @@ void Pass::resumeRoot(const std::set<int64_t>& reached) {
     ++active_;
   }
   dropAllBut(reached);
-  evaluated();
+  onEvaluated();
 }
 
 void Pass::expectOnly(const std::set<int64_t>& reached) {
@@ -143,19 +143,20 @@ std::vector<int64_t> Pass::takeUnreached(const std::set<int64_t>& reached) {
   std::vector<int64_t> unreached;
   MutexLock lock(mutex_);
   std::set_difference(
-      waiting_.begin(), waiting_.end(), reached.begin(), reached.end(), std::back_inserter(unreached));
+      waiting_.begin(), waiting_.end(), reached.begin(), reached.end(),
+      std::back_inserter(unreached));
   std::erase_if(waiting_, [&](int64_t send) { return reached.count(send) == 0; });
   return unreached;
 }
 
 // ---- what it waits for --------------------------------------------------------------------------
 
-void Pass::sent() {
+void Pass::noteSent() {
   MutexLock lock(mutex_);
   ++active_;
 }
 
-void Pass::answered(const Error& error, const Report& report) {
+void Pass::onResponse(const Error& error, const Report& report) {
   {
     MutexLock lock(mutex_);
     below_ += report.waiting;
@@ -166,7 +167,7 @@ void Pass::answered(const Error& error, const Report& report) {
   settle();
 }
 
-void Pass::evaluated() {
+void Pass::onEvaluated() {
   if (const auto error = graph_->error()) {
     fail(Error(ErrorCode::passFailed, *error));
   }
@@ -210,7 +211,7 @@ void Pass::lookAgain() {
   // Nothing of it stays behind on the timer's thread: what a pass holds of the graph must not go there.
   network_.later(kBusyInterval, [self = shared_from_this()]() mutable {
     PassNetwork& network = self->network_;
-    network.soon([self = std::move(self)] { self->evaluated(); });
+    network.soon([self = std::move(self)] { self->onEvaluated(); });
   });
 }
 

@@ -54,7 +54,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void run() EXCLUDES(mutex_);
 
   /// Gradients for a send function have come; evaluates from there on this thread.
-  void gradients(int64_t send, const LocalGraph::Attach& attach, Reply reply) EXCLUDES(mutex_);
+  void onGradients(int64_t send, const LocalGraph::Attach& attach, Reply reply) EXCLUDES(mutex_);
 
   /// Only these send functions get gradients in this pass: for a pass that has not begun.
   void expectOnly(const std::set<int64_t>& reached) EXCLUDES(mutex_);
@@ -63,9 +63,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void resume(const std::set<int64_t>& reached, Reply reply) EXCLUDES(mutex_);
   void resumeRoot(const std::set<int64_t>& reached) EXCLUDES(mutex_);
 
-  /// A recv function, or the root itself, has sent a request of this pass; and its answer. While the pass is active.
-  void sent() EXCLUDES(mutex_);
-  void answered(const Error& error, const Report& report) EXCLUDES(mutex_);
+  /// A recv function, or the root itself, has sent a request of this pass; its response has come. While the pass is
+  /// active.
+  void noteSent() EXCLUDES(mutex_);
+  void onResponse(const Error& error, const Report& report) EXCLUDES(mutex_);
 
   /// Ends this worker's part at once; who woke it, or the root, gets the error. Returns what still waited.
   /// Nothing happens when it is over already.
@@ -77,7 +78,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
  private:
   void dropAllBut(const std::set<int64_t>& reached) EXCLUDES(mutex_);
   std::vector<int64_t> takeUnreached(const std::set<int64_t>& reached) EXCLUDES(mutex_);
-  void evaluated() EXCLUDES(mutex_);
+  void onEvaluated() EXCLUDES(mutex_);
   void fail(const Error& error) EXCLUDES(mutex_);
   void settle() EXCLUDES(mutex_);
   void lookAgain();

@@ -57,8 +57,9 @@ std::vector<char> encode(const GradientsHead& head) {
   std::vector<char> bytes = buffer();
   ByteWriter out(bytes);
   write(out, head.pass);
-  out.number(static_cast<uint8_t>(
-      (head.options.smart ? kSmart : 0) | (head.options.retainGraph ? kRetainGraph : 0)));
+  out.number(
+      static_cast<uint8_t>(
+          (head.options.smart ? kSmart : 0) | (head.options.retainGraph ? kRetainGraph : 0)));
   out.number(head.send);
   return bytes;
 }

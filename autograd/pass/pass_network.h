@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "backend/base/error.h"
-#include "backend/wire/roster.h"
 #include "backend/base/task.h"
+#include "backend/wire/roster.h"
 
 namespace torchwire {
 

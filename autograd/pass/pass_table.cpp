@@ -87,7 +87,8 @@ void PassTable::over(const ContextPtr& context, const PassId& id, const Error& e
   }
 }
 
-PassTable::Root PassTable::openRoot(int64_t context, const PassOptions& options, const OpenRoot& open) {
+PassTable::Root PassTable::openRoot(
+    int64_t context, const PassOptions& options, const OpenRoot& open) {
   const ContextPtr entry = findOrAdd(context);
   MutexLock lock(entry->mutex);
   if (entry->running) {
@@ -139,7 +140,8 @@ std::shared_ptr<Pass> PassTable::joined(const GradientsHead& head) {
     throw std::runtime_error("the backward pass is over on " + network_.describe(network_.self()));
   }
   if (!entry->running) { // another thread may have been as fast
-    entry->running = makePass(head.pass, head.options, graphs_.open(head.pass, head.options), entry);
+    entry->running =
+        makePass(head.pass, head.options, graphs_.open(head.pass, head.options), entry);
     if (entry->discovery && entry->discovery->pass() == head.pass) {
       entry->running->expectOnly(entry->discovery->reached());
     }
@@ -215,7 +217,7 @@ void PassTable::gradients(
     reply(Error(ErrorCode::passFailed, e.what()), {});
     return;
   }
-  pass->gradients(head.send, attach, reply);
+  pass->onGradients(head.send, attach, reply);
 }
 
 void PassTable::resume(const PassId& id, const Pass::Reply& reply) {
@@ -287,10 +289,11 @@ void PassTable::discoverFrom(const Root& root, const DiscoveryReply& reply) {
   forwardDiscover(root.pass->id(), next, reply);
 }
 
-void PassTable::forwardDiscover(const PassId& id, const Discovery::Next& next, const DiscoveryReply& reply) {
+void PassTable::forwardDiscover(
+    const PassId& id, const Discovery::Next& next, const DiscoveryReply& reply) {
   using Workers = std::set<WorkerId>;
-  const auto answers =
-      std::make_shared<ResponseAggregator<Workers>>([reply](const Error& error, const Workers& workers) {
+  const auto answers = std::make_shared<ResponseAggregator<Workers>>(
+      [reply](const Error& error, const Workers& workers) {
         reply(error, Discovered{{workers.begin(), workers.end()}});
       });
   for (const auto& [worker, sends] : next) {

@@ -92,7 +92,8 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
   static void over(const ContextPtr& context, const PassId& id, const Error& error);
   std::shared_ptr<Discovery> discoveryOf(const PassId& id) EXCLUDES(mutex_);
   void forwardDiscover(const PassId& id, const Discovery::Next& next, const DiscoveryReply& reply);
-  void forwardEnd(const EndRequest& request, WorkerId caller, PassEnded here, const EndReply& reply);
+  void forwardEnd(
+      const EndRequest& request, WorkerId caller, PassEnded here, const EndReply& reply);
   void broadcastEnd(const EndRequest& request, WorkerId silent);
 
   GraphSource& graphs_;

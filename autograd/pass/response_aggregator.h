@@ -43,7 +43,7 @@ class ResponseAggregator {
 
  private:
   const Done done_;
-  Mutex mutex_{LockRank::response_aggregator};
+  Mutex mutex_{LockRank::responseAggregator};
   size_t awaited_ = 1;
   Error error_;
   Result result_;

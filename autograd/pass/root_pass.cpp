@@ -78,23 +78,23 @@ void RootPass::discover() {
 void RootPass::resume(const std::vector<WorkerId>& workers) {
   const PassId id = root_.pass->id();
   root_.pass
-      ->sent(); // for the root's own part, so that the pass cannot rest before all have been asked
+      ->noteSent(); // for the root's own part, so that the pass cannot rest before all have been asked
   for (const WorkerId worker : workers) {
     if (worker == network_.self()) {
       continue;
     }
-    root_.pass->sent();
+    root_.pass->noteSent();
     network_.request(
         worker, PassRequest::resume, encode(id), milliseconds(0),
         [pass = root_.pass](const Error& failure, const std::vector<char>& body) {
           Report report;
           const Error error = failure ? failure : read(body, decodeReport, report);
-          pass->answered(error, report);
+          pass->onResponse(error, report);
         });
   }
   network_.soon([pass = root_.pass, reached = table_->reached(id)] {
     pass->resumeRoot(reached);
-    pass->answered({}, {});
+    pass->onResponse({}, {});
   });
 }
 

@@ -8,15 +8,16 @@
 #include <utility>
 
 #include "autograd/forward_call.h"
-#include "backend/codec/codec.h"
-#include "backend/base/log.h"
-#include "backend/serve/own_messages.h"
-#include "backend/link/shutdown_monitor.h"
-#include "backend/base/random.h"
 #include "backend/agent/seconds.h"
+#include "backend/base/log.h"
+#include "backend/base/random.h"
+#include "backend/codec/codec.h"
 #include "backend/link/loopback_link.h"
-#include "cuda/devices.h"
+#include "backend/link/shutdown_monitor.h"
+#include "backend/serve/own_messages.h"
 #include "backend/serve/owner_watch.h"
+#include "backend/serve/profiled_call.h"
+#include "cuda/devices.h"
 #include "rref/backward.h"
 #include "rref/failed_creation.h"
 
@@ -45,14 +46,10 @@ std::string torchVersion() {
 } // namespace
 
 Agent::Agent(
-    c10::intrusive_ptr<c10d::Store> store,
-    std::string name,
-    worker_id_t id,
-    std::optional<int> worldSize,
-    AgentOptions options)
+    c10::intrusive_ptr<c10d::Store> store, std::string name, worker_id_t id,
+    std::optional<int> worldSize, AgentOptions options)
     : RpcAgent(
-          WorkerInfo(std::move(name), id),
-          std::make_unique<Dispatcher>(),
+          WorkerInfo(std::move(name), id), std::make_unique<Dispatcher>(),
           fromSeconds(options.rpcTimeoutSeconds)),
       store_(std::move(store)),
       worldSize_(static_cast<uint32_t>(worldSize.value_or(0))),
@@ -67,12 +64,11 @@ Agent::Agent(
       rrefs_(std::make_shared<RRefService>(dispatcher_)),
       calls_(std::make_shared<CallTable>(timer_)),
       directory_(workerInfo_),
-      engine_(std::make_shared<TorchEngine>(
-          *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
+      engine_(
+          std::make_shared<TorchEngine>(
+              *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
       contexts_(*this, engine_) {
   keepErrorHandlersValid();
-  rrefs_->serve(dispatcher_);
-  dispatcher_.runFunctionsOn([this](Task&& task) { return requests_.run(std::move(task)); });
   cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
   registerHandlers();
 }
@@ -85,40 +81,20 @@ Agent::~Agent() {
 }
 
 void Agent::registerHandlers() {
-  using namespace own_messages;
-  for (const auto type : {kGradients, kDiscover, kResume, kEndPass}) {
-    dispatcher_.handleOwn(
-        type, [this](WorkerId caller, Message& request) { return engine_->serve(caller, request); });
-  }
-  using rpc::MessageType;
-  using rpc::RpcCommandBase;
-  dispatcher_.handle(
-      MessageType::FORWARD_AUTOGRAD_REQ, [this](WorkerId caller, RpcCommandBase& command) {
-        const auto& call = static_cast<torch::distributed::autograd::RpcWithAutograd&>(command);
-        return contexts_.during(call.autogradMetadata().autogradContextId, [&] {
-          return forwardCall(dispatcher_, caller, command);
-        });
-      });
-  dispatcher_.handle(
-      MessageType::CLEANUP_AUTOGRAD_CONTEXT_REQ, [this](WorkerId from, RpcCommandBase& command) {
-        return contexts_.serveRelease(from, command);
-      });
-  dispatcher_.handle(
-      MessageType::RREF_BACKWARD_REQ,
-      [engine = std::weak_ptr(engine_)](WorkerId, RpcCommandBase& command) {
-        return rref::serveBackward(engine, command);
-      });
-}
-
-std::shared_ptr<Agent> Agent::current() {
-  return isCurrentRpcAgentSet() ? std::dynamic_pointer_cast<Agent>(getCurrentRpcAgent()) : nullptr;
+  dispatcher_.runFunctionsOn([this](Task&& task) { return requests_.run(std::move(task)); });
+  serveProfiledCalls(dispatcher_);
+  rrefs_->serve(dispatcher_);
+  engine_->serve(dispatcher_);
+  contexts_.serve(dispatcher_);
+  rref::serveBackward(dispatcher_, engine_);
 }
 
 // ---- starting -----------------------------------------------------------------------------------
 
 void Agent::startImpl() {
   contexts_.forgetEarlierGroup();
-  timer_.after(milliseconds(0), [] {}); // starts its thread: if that fails, then here and not in a callback
+  timer_.after(
+      milliseconds(0), [] {}); // starts its thread: if that fails, then here and not in a callback
   openLinks(agreeOnKey());
   joinGroup(links_->listen());
   if (!isStaticGroup()) {
@@ -133,8 +109,8 @@ GroupKey Agent::agreeOnKey() {
   self.incarnation = randomNumber();
   self.torchVersion = torchVersion();
   self.protocolVersion = kProtocolVersion;
-  for (const auto& layer : options_.layers) {
-    self.linkOptions |= layer->linkOption();
+  for (const auto& interceptor : options_.interceptors) {
+    self.linkOptions |= interceptor->linkOption();
   }
   membership_ = std::make_unique<Membership>(
       store_, std::move(self), worldSize_, std::max(getRpcTimeout(), kMinWaitForGroup));
@@ -156,16 +132,16 @@ TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
   options.channels = options_.channels;
   options.groupKey = key;
   options.keepAlive = options_.keepAlive;
-  options.layers = options_.layers;
+  options.interceptors = options_.interceptors;
   return options;
 }
 
 void Agent::openLinks(const GroupKey& key) {
   context_ = makeTensorPipeContext(linkSettings(key), timer_);
   loopback_ = std::make_shared<LoopbackLink>();
-  for (const auto& layer : options_.layers) {
-    context_ = layer->wrap(std::move(context_), timer_);
-    loopback_ = layer->wrapLoopback(std::move(loopback_), timer_);
+  for (const auto& interceptor : options_.interceptors) {
+    context_ = interceptor->wrap(std::move(context_), timer_);
+    loopback_ = interceptor->wrapLoopback(std::move(loopback_), timer_);
   }
 
   LinkManager::Events events;
@@ -174,17 +150,16 @@ void Agent::openLinks(const GroupKey& key) {
   };
   events.peerLost = [this](WorkerId peer, const Error& error) { onPeerLost(peer, error); };
   if (!isStaticGroup()) {
-    events.stranger = [this](const Hello& hello) { return onStranger(hello); };
+    events.unknownPeer = [this](const Hello& hello) { return onUnknownPeer(hello); };
   }
-  links_ = std::make_shared<LinkManager>(
-      *context_, timer_, std::move(events), LinkManager::Limits());
+  links_ =
+      std::make_shared<LinkManager>(*context_, timer_, std::move(events), LinkManager::Limits());
   startServer();
 }
 
 void Agent::startServer() {
   server_ = std::make_shared<Server>(
-      dispatcher_,
-      [this](uint32_t messageType) -> ThreadPool& { return poolOf(messageType); },
+      dispatcher_, [this](uint32_t messageType) -> ThreadPool& { return poolOf(messageType); },
       disposer_,
       [links = links_, toSelf = loopback_, self = self_](WorkerId caller, OutgoingFrame frame) {
         const auto sent = [](const Error& error) {
@@ -203,10 +178,8 @@ void Agent::startServer() {
 
 // Not bound to this agent: a handler may complete its future, and so answer, when the agent is gone.
 void Agent::receiveFromSelf(
-    const std::shared_ptr<Link>& link,
-    const std::shared_ptr<Server>& server,
-    const std::shared_ptr<CallTable>& calls,
-    WorkerId self) {
+    const std::shared_ptr<Link>& link, const std::shared_ptr<Server>& server,
+    const std::shared_ptr<CallTable>& calls, WorkerId self) {
   link->receive([=, weak = std::weak_ptr(link)](const Error& error, IncomingFrame frame) {
     Error damage = error;
     if (!error) {
@@ -303,7 +276,7 @@ void Agent::onPeerLost(WorkerId peer, const Error& error) {
   }
 }
 
-std::optional<Refusal> Agent::onStranger(const Hello& hello) {
+std::optional<Refusal> Agent::onUnknownPeer(const Hello& hello) {
   if (auto objection = objectionToName(hello.self.name)) {
     return Refusal{ErrorCode::refused, *objection};
   }
@@ -335,8 +308,8 @@ const std::vector<c10::Device>& Agent::getDevices() const {
 
 void Agent::waitAllWorkers(float timeout) {
   if (membership_ && isStaticGroup()) {
-    const ShutdownMonitor watch(*links_, self_, fromSeconds(timeout));
-    membership_->sum("reach" + std::to_string(rounds_++), {0, 0}, [&] { watch.check(); });
+    const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
+    membership_->sum("reach" + std::to_string(rounds_++), {0, 0}, [&] { monitor.check(); });
   }
 }
 
@@ -347,8 +320,8 @@ void Agent::join(bool shutdown, float timeout) {
   if (isStaticGroup()) {
     joinStatic(fromSeconds(timeout), shutdown);
   } else {
-    const ShutdownMonitor watch(*links_, self_, fromSeconds(timeout));
-    awaitOwnCalls([&] { watch.checkTime(); });
+    const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
+    awaitOwnCalls([&] { monitor.checkTime(); });
     try {
       membership_->leave();
     } catch (const std::exception& e) { // its host has left before; the peers are told all the same
@@ -363,13 +336,14 @@ void Agent::join(bool shutdown, float timeout) {
 // earlier one, then none was active in between, and none can start any more (Mattern, "Algorithms for
 // Distributed Termination Detection", 1987, section 4). Nobody has to stop calling meanwhile.
 void Agent::joinStatic(milliseconds timeout, bool shutdown) {
-  const ShutdownMonitor watch(*links_, self_, timeout);
+  const ShutdownMonitor monitor(*links_, self_, timeout);
   int64_t finishedBefore = -1;
   for (;;) {
-    awaitOwnCalls([&] { watch.check(); });
+    awaitOwnCalls([&] { monitor.check(); });
     const ActiveCalls::Count count = activeCalls_.count();
     const Membership::Totals totals = membership_->sum(
-        "join" + std::to_string(rounds_++), {count.started, count.finished}, [&] { watch.check(); });
+        "join" + std::to_string(rounds_++), {count.started, count.finished},
+        [&] { monitor.check(); });
     if (totals.started == finishedBefore) {
       break;
     }

@@ -1,8 +1,8 @@
 // The agent: PyTorch's RpcAgent on links. Start reading at backend/README.md.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/rpc/rpc_agent.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -13,23 +13,23 @@
 #include <unordered_map>
 #include <vector>
 
-#include "autograd/pass/backward_mode.h"
 #include "autograd/container.h"
+#include "autograd/pass/backward_mode.h"
 #include "autograd/torch_engine.h"
+#include "backend/agent/membership.h"
+#include "backend/agent/worker_directory.h"
 #include "backend/base/address.h"
-#include "backend/call/call_table.h"
-#include "backend/serve/dispatcher.h"
 #include "backend/base/disposer.h"
+#include "backend/base/thread_pool.h"
+#include "backend/base/timer.h"
+#include "backend/call/call_table.h"
+#include "backend/call/metrics.h"
 #include "backend/link/link_interceptor.h"
 #include "backend/link/link_manager.h"
-#include "backend/agent/membership.h"
-#include "backend/call/metrics.h"
+#include "backend/serve/dispatcher.h"
 #include "backend/serve/server.h"
 #include "backend/tensorpipe/tensorpipe_context.h"
-#include "backend/base/timer.h"
 #include "backend/wire/group_key.h"
-#include "backend/agent/worker_directory.h"
-#include "backend/base/thread_pool.h"
 #include "rref/rref_service.h"
 
 namespace torchwire {
@@ -44,14 +44,14 @@ struct AgentOptions {
   std::string secret; // the group's, see GroupKey; empty: the workers have none of their own
   std::chrono::milliseconds keepAlive{10000}; // 0: none
   BackwardMode backwardMode = BackwardMode::smart;
-  std::vector<std::shared_ptr<LinkInterceptor>> layers; // the innermost first
+  std::vector<std::shared_ptr<LinkInterceptor>> interceptors; // the innermost first
   size_t deviceMaps = 0; // how many entries the options have: refused, see cuda/devices.h
   size_t devices = 0;
 };
 
 /// Runs everything of torch.distributed.rpc over links. In three files: agent.cpp starts, wires and ends it,
 /// agent_calls.cpp has the calls of this worker, agent_metrics.cpp what it tells about itself. Thread-safe.
-class Agent final : public torch::distributed::rpc::RpcAgent {
+class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner {
  public:
   using Message = torch::distributed::rpc::Message;
   using JitFuture = torch::distributed::rpc::JitFuture;
@@ -61,19 +61,12 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   /// Opens nothing yet: start() does. `worldSize` unset: a dynamic group.
   /// Throws std::runtime_error for options that cannot work.
   Agent(
-      c10::intrusive_ptr<c10d::Store> store,
-      std::string name,
-      worker_id_t id,
-      std::optional<int> worldSize,
-      AgentOptions options);
+      c10::intrusive_ptr<c10d::Store> store, std::string name, worker_id_t id,
+      std::optional<int> worldSize, AgentOptions options);
   ~Agent() override;
 
-  /// This process's agent, if it is one of torchwire's, else null.
-  static std::shared_ptr<Agent> current();
-
   c10::intrusive_ptr<JitFuture> send(
-      const WorkerInfo& to,
-      c10::intrusive_ptr<Message> message,
+      const WorkerInfo& to, c10::intrusive_ptr<Message> message,
       const float rpcTimeoutSeconds = torch::distributed::rpc::kUnsetRpcTimeout,
       const torch::distributed::rpc::DeviceMap& deviceMap = {}) override;
 
@@ -99,7 +92,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   std::vector<PeerStatus> peers() const;
 
   /// Drives the backward passes in which this worker takes part.
-  Engine& engine() {
+  Engine& engine() override {
     return *engine_;
   }
 
@@ -152,12 +145,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   static void onFrame(
       Server& server, CallTable& calls, WorkerId self, WorkerId from, IncomingFrame frame);
   static void receiveFromSelf(
-      const std::shared_ptr<Link>& link,
-      const std::shared_ptr<Server>& server,
-      const std::shared_ptr<CallTable>& calls,
-      WorkerId self);
+      const std::shared_ptr<Link>& link, const std::shared_ptr<Server>& server,
+      const std::shared_ptr<CallTable>& calls, WorkerId self);
   void onPeerLost(WorkerId peer, const Error& error);
-  std::optional<Refusal> onStranger(const Hello& hello);
+  std::optional<Refusal> onUnknownPeer(const Hello& hello);
 
   // Ending.
   void awaitOwnCalls(const std::function<void()>& interrupted);
@@ -178,7 +169,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   const Disposer disposer_;
   // Apart from control_: functions and hooks of a backward pass may block, and wait for what that serves.
   ThreadPool evaluations_;
-  ThreadPool completions_; // apart from requests_: a handler that waits for a call must not starve it
+  ThreadPool
+      completions_; // apart from requests_: a handler that waits for a call must not starve it
   Dispatcher& dispatcher_; // the base class owns it
   const std::shared_ptr<RRefService> rrefs_;
   ActiveCalls activeCalls_;
@@ -189,7 +181,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent {
   std::shared_ptr<Link> loopback_;
   std::shared_ptr<Server> server_;
   std::unique_ptr<Membership> membership_;
-  const std::shared_ptr<TorchEngine> engine_; // what RRefs that have no value yet wait with holds it weakly
+  const std::shared_ptr<TorchEngine>
+      engine_; // what RRefs that have no value yet wait with holds it weakly
   Container contexts_;
   std::atomic<bool> closed_{false};
   int rounds_ = 0; // of waits for all workers; counts alike on all of them

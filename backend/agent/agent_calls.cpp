@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "backend/agent/agent.h"
-#include "backend/codec/codec.h"
+#include "backend/agent/seconds.h"
 #include "backend/base/log.h"
+#include "backend/base/thread_role.h"
+#include "backend/codec/codec.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
-#include "backend/agent/seconds.h"
-#include "backend/base/thread_role.h"
 #include "cuda/devices.h"
 
 namespace torchwire {
@@ -49,7 +49,8 @@ bool hasFailed(const Outcome& outcome) {
 // Whether the request may make an RRef: FORWARD_AUTOGRAD_REQ wraps any call.
 bool mayCreate(rpc::MessageType type) {
   return type == rpc::MessageType::PYTHON_REMOTE_CALL ||
-      type == rpc::MessageType::SCRIPT_REMOTE_CALL || type == rpc::MessageType::FORWARD_AUTOGRAD_REQ;
+      type == rpc::MessageType::SCRIPT_REMOTE_CALL ||
+      type == rpc::MessageType::FORWARD_AUTOGRAD_REQ;
 }
 
 // Only by the type of an error libtorch knows that an RRef may never come to be. At any other its callback throws, the
@@ -57,8 +58,10 @@ bool mayCreate(rpc::MessageType type) {
 std::exception_ptr toException(const Error& error, bool mayCreate) {
   const bool typed = error.message().starts_with("RPCErr:"); // as makeRPCError begins
   const bool timedOut = error.code() == ErrorCode::timeout || (mayCreate && !typed);
-  return std::make_exception_ptr(std::runtime_error(
-      timedOut ? rpc::makeRPCError(error.message(), rpc::RPCErrorType::TIMEOUT) : error.message()));
+  return std::make_exception_ptr(
+      std::runtime_error(
+          timedOut ? rpc::makeRPCError(error.message(), rpc::RPCErrorType::TIMEOUT)
+                   : error.message()));
 }
 
 void finish(rpc::JitFuture& future, bool mayCreate, Outcome outcome) {
@@ -70,8 +73,9 @@ void finish(rpc::JitFuture& future, bool mayCreate, Outcome outcome) {
   try {
     message = decodeMessage(std::move(outcome.response));
   } catch (const std::exception& e) {
-    future.setError(std::make_exception_ptr(
-        std::runtime_error(std::string("cannot read the response: ") + e.what())));
+    future.setError(
+        std::make_exception_ptr(
+            std::runtime_error(std::string("cannot read the response: ") + e.what())));
     return;
   }
   if (message->type() == rpc::MessageType::EXCEPTION) {
@@ -86,17 +90,16 @@ void finish(rpc::JitFuture& future, bool mayCreate, Outcome outcome) {
 } // namespace
 
 c10::intrusive_ptr<rpc::JitFuture> Agent::send(
-    const WorkerInfo& to,
-    c10::intrusive_ptr<Message> message,
-    const float rpcTimeoutSeconds,
+    const WorkerInfo& to, c10::intrusive_ptr<Message> message, const float rpcTimeoutSeconds,
     const rpc::DeviceMap& deviceMap) {
   TORCH_CHECK(message->isRequest(), "Agent::send(..) is only for sending requests.");
   TORCH_CHECK(
-      rpcAgentRunning_.load() && links_,
-      "worker '", workerInfo_.name_, "' tried to send() a message of type ", message->type(), " to '",
-      to.name_, "' but RPC is no longer running on this node.");
+      rpcAgentRunning_.load() && links_, "worker '", workerInfo_.name_,
+      "' tried to send() a message of type ", message->type(), " to '", to.name_,
+      "' but RPC is no longer running on this node.");
   TORCH_CHECK(
-      deviceMap.empty(), "this version of torchwire sends CPU tensors only; call without a device map");
+      deviceMap.empty(),
+      "this version of torchwire sends CPU tensors only; call without a device map");
   cuda::refuseCudaTensors(std::as_const(*message).tensors(), "Request");
 
   std::shared_ptr<Pass> pass; // that has to wait for the answer
@@ -109,9 +112,8 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   call.context = Container::contextOf(*message);
   call.future = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
   OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(message), disposer_);
-  const milliseconds timeout = rpcTimeoutSeconds == rpc::kUnsetRpcTimeout
-      ? getRpcTimeout()
-      : fromSeconds(rpcTimeoutSeconds);
+  const milliseconds timeout =
+      rpcTimeoutSeconds == rpc::kUnsetRpcTimeout ? getRpcTimeout() : fromSeconds(rpcTimeoutSeconds);
   if (call.mayCreate) {
     RRefService::watchCreation(*call.future);
   }
@@ -145,7 +147,8 @@ Error Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
     }
   };
   Sending now(callId);
-  const SendScope scope; // libtorch or Python may call with locks held: nothing of theirs may be waited for in here
+  const SendScope
+      scope; // libtorch or Python may call with locks held: nothing of theirs may be waited for in here
   if (to == self_) {
     loopback_->send(std::move(frame), std::move(sent));
   } else {
@@ -183,8 +186,8 @@ Error Agent::sendError(WorkerId to, const Error& error) const {
   }
   return Error(
       error.code(),
-      "lost the connection to " + directory_.describe(to) +
-          " while sending a call (" + error.message() + "): its process may have ended, see its log");
+      "lost the connection to " + directory_.describe(to) + " while sending a call (" +
+          error.message() + "): its process may have ended, see its log");
 }
 
 // Completing a future runs the user's callbacks, so it happens on a thread that may block.
@@ -209,7 +212,8 @@ void Agent::finishCall(const OwnCall& call, Outcome outcome) {
     } else {
       finish(*call.future, call.mayCreate, std::move(outcome));
     }
-  } catch (const std::exception& e) { // libtorch's callbacks for RRefs throw at most errors; the call is over
+  } catch (const std::exception&
+               e) { // libtorch's callbacks for RRefs throw at most errors; the call is over
     log(LogLevel::warning,
         "a callback of a call to " + directory_.describe(call.to) + " raised: " + e.what());
   }

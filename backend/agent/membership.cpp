@@ -15,7 +15,8 @@ namespace {
 // The store's keys, all below the prefix that init_rpc puts before each group.
 const std::string kCredentialsKey = "torchwire/credentials"; // GroupCredentials of the first worker
 const std::string kRosterKey = "torchwire/roster"; // Roster, changed by compare-and-set only
-const std::string kStartupDecisionKey = "torchwire/startup_decision"; // "ok", or why the static group cannot start
+const std::string kStartupDecisionKey =
+    "torchwire/startup_decision"; // "ok", or why the static group cannot start
 const std::string kShutdownKey = "torchwire/shutdown/"; // + round + what is counted
 const std::string kFailedKey = kShutdownKey + "failed"; // why the group cannot shut down together
 const std::string kAccepted = "ok";
@@ -76,9 +77,7 @@ bool poll(std::chrono::milliseconds timeout, Ready ready) {
 } // namespace
 
 Membership::Membership(
-    c10::intrusive_ptr<c10d::Store> store,
-    WorkerRecord self,
-    uint32_t worldSize,
+    c10::intrusive_ptr<c10d::Store> store, WorkerRecord self, uint32_t worldSize,
     std::chrono::milliseconds timeout)
     : store_(std::move(store)), self_(std::move(self)), worldSize_(worldSize), timeout_(timeout) {}
 
@@ -88,7 +87,8 @@ GroupKey Membership::agree(const std::string& secret) {
   const std::vector<uint8_t> mine = toStore(GroupCredentials::draw(self_, secret).encode());
   const std::vector<uint8_t> none;
   const auto proposeInPlaceOf = [&](const std::vector<uint8_t>& expected) {
-    return asking(self_, kJoining, [&] { return store_->compareSet(kCredentialsKey, expected, mine); });
+    return asking(
+        self_, kJoining, [&] { return store_->compareSet(kCredentialsKey, expected, mine); });
   };
   std::vector<uint8_t> seen = proposeInPlaceOf(none);
   for (;;) {
@@ -99,7 +99,7 @@ GroupKey Membership::agree(const std::string& secret) {
       return credentials.key(secret);
     }
     const Roster roster = currentRoster();
-    // Terms with which nobody has entered yet are those of a worker that is about to.
+    // Credentials with which nobody has entered yet are those of a worker that is about to.
     const bool over = roster.workers.empty() && roster.groupId == credentials.groupId;
     std::vector<uint8_t> now = proposeInPlaceOf(over ? seen : none);
     if (!over && now == seen) { // else the roster may be of those who came with other credentials
@@ -132,10 +132,12 @@ Roster Membership::enter() {
     if (roster.workers.empty()) {
       roster.worldSize = worldSize_;
       roster.groupId = groupId_;
-    } else if (roster.groupId != groupId_) { // all had left, and then came workers with another secret
+    } else if (
+        roster.groupId != groupId_) { // all had left, and then came workers with another secret
       refuse(
-          self_.describe() + " was about to join a group that has ended, and another has begun in its place: "
-                             "start this worker again",
+          self_.describe() +
+              " was about to join a group that has ended, and another has begun in its place: "
+              "start this worker again",
           roster);
     }
     roster.workers.push_back(self_);
@@ -153,7 +155,8 @@ template <typename Value>
 Value Membership::decoded(const std::vector<uint8_t>& bytes) {
   try {
     return Value::decode(fromStore(bytes));
-  } catch (const FormatError& e) { // another version: the others must not wait for this worker either
+  } catch (
+      const FormatError& e) { // another version: the others must not wait for this worker either
     decide(e.what());
     throw std::runtime_error(e.what());
   }
@@ -168,7 +171,8 @@ Roster Membership::currentRoster() {
 }
 
 void Membership::refuse(const std::string& objection, const Roster& roster) {
-  if (worldSize_ != 0 || roster.isStatic()) { // those who wait for the group to be complete would wait in vain
+  if (worldSize_ != 0 ||
+      roster.isStatic()) { // those who wait for the group to be complete would wait in vain
     decide(objection);
   }
   throw std::runtime_error(objection);
@@ -278,8 +282,7 @@ void Membership::tellOthers(const std::string& failure) {
 }
 
 void Membership::throwIfFailed() {
-  const bool failed =
-      asking(self_, kShuttingDown, [&] { return store_->check({kFailedKey}); });
+  const bool failed = asking(self_, kShuttingDown, [&] { return store_->check({kFailedKey}); });
   if (failed) {
     const std::vector<uint8_t> sentence =
         asking(self_, kShuttingDown, [&] { return store_->get(kFailedKey); });

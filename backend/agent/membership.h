@@ -7,8 +7,8 @@
 #include <functional>
 #include <string>
 
-#include "backend/wire/roster.h"
 #include "backend/wire/group_key.h"
+#include "backend/wire/roster.h"
 
 namespace torchwire {
 
@@ -19,9 +19,7 @@ class Membership {
  public:
   /// `self` has no address yet; `timeout` bounds the wait for the other workers of a static group.
   Membership(
-      c10::intrusive_ptr<c10d::Store> store,
-      WorkerRecord self,
-      uint32_t worldSize,
+      c10::intrusive_ptr<c10d::Store> store, WorkerRecord self, uint32_t worldSize,
       std::chrono::milliseconds timeout);
 
   /// Agrees with the other workers on the group's key, which links need: so before join(). `secret` is

@@ -10,8 +10,8 @@ void WorkerDirectory::add(const WorkerRecord& worker) {
   if (known != byId_.end() && known->second->name_ == worker.name) {
     return; // another incarnation
   }
-  auto info =
-      std::make_shared<WorkerInfo>(worker.name, static_cast<torch::distributed::rpc::worker_id_t>(worker.id));
+  auto info = std::make_shared<WorkerInfo>(
+      worker.name, static_cast<torch::distributed::rpc::worker_id_t>(worker.id));
   if (known != byId_.end()) { // the rank's former worker, whose goodbye has not come yet
     byName_.erase(known->second->name_);
   }
@@ -27,7 +27,8 @@ void WorkerDirectory::remove(WorkerId id) {
     return;
   }
   const auto named = byName_.find(known->second->name_);
-  if (named != byName_.end() && named->second == known->second) { // else the name is another rank's by now
+  if (named != byName_.end() &&
+      named->second == known->second) { // else the name is another rank's by now
     byName_.erase(named);
   }
   byId_.erase(known);
@@ -75,8 +76,7 @@ void WorkerDirectory::unknown(const std::string& what) const {
     known += (known.empty() ? "'" : ", '") + name + "'";
   }
   TORCH_CHECK(
-      false,
-      "worker '", self_.name_, "' (rank ", self_.id_, ") could not find destination ", what,
+      false, "worker '", self_.name_, "' (rank ", self_.id_, ") could not find destination ", what,
       "; the workers in its group are ", known);
 }
 

@@ -59,8 +59,7 @@ AddressList lookUp(const std::string& host, const std::string& port, int socketT
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = socketType;
   addrinfo* found = nullptr;
-  const int rc =
-      getaddrinfo(host.c_str(), port.empty() ? "0" : port.c_str(), &hints, &found);
+  const int rc = getaddrinfo(host.c_str(), port.empty() ? "0" : port.c_str(), &hints, &found);
   if (rc != 0) {
     throw std::runtime_error("cannot resolve the host '" + host + "': " + gai_strerror(rc));
   }
@@ -127,7 +126,8 @@ uint16_t portOf(const std::string& address) {
   if (port.empty()) {
     return 0;
   }
-  const bool digits = std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const bool digits =
+      std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (!digits || port.size() > 5 || std::stoul(port) > 65535) {
     throw std::runtime_error("the address '" + address + "' has no valid port: '" + port + "'");
   }
@@ -170,7 +170,8 @@ std::optional<std::string> whyCannotBind(const std::string& address) {
 std::string addressOfInterface(const std::string& interface) {
   ifaddrs* raw = nullptr;
   if (getifaddrs(&raw) != 0) {
-    throw std::runtime_error(std::string("cannot list the network interfaces: ") + std::strerror(errno));
+    throw std::runtime_error(
+        std::string("cannot list the network interfaces: ") + std::strerror(errno));
   }
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(raw, freeifaddrs);
   std::string v6;
@@ -202,7 +203,8 @@ std::string addressOfInterface(const std::string& interface) {
 
 std::optional<std::string> addressOnRouteTo(const std::string& host) {
   try {
-    const AddressList list = lookUp(host, "9", SOCK_DGRAM); // the port does not matter: nothing is sent
+    const AddressList list =
+        lookUp(host, "9", SOCK_DGRAM); // the port does not matter: nothing is sent
     for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
       const Socket socket(a->ai_family, SOCK_DGRAM);
       sockaddr_storage own{};

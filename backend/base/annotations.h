@@ -46,8 +46,7 @@ class TORCHWIRE_ATTRIBUTE(capability("mutex")) Mutex {
 /// Holds a Mutex for a scope; can be released early, for callbacks that must run unlocked.
 class TORCHWIRE_ATTRIBUTE(scoped_lockable) MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) TORCHWIRE_ATTRIBUTE(acquire_capability(mutex))
-      : mutex_(mutex) {
+  explicit MutexLock(Mutex& mutex) TORCHWIRE_ATTRIBUTE(acquire_capability(mutex)) : mutex_(mutex) {
     mutex_.lock();
   }
   ~MutexLock() TORCHWIRE_ATTRIBUTE(release_capability()) {

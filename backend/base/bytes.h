@@ -35,7 +35,9 @@ class ByteWriter {
 
   void raw(const void* data, size_t length) {
     const size_t start = out_.size();
-    out_.resize(start + length); // insert() does the same, but makes GCC 12 warn of overflows that cannot be
+    out_.resize(
+        start +
+        length); // insert() does the same, but makes GCC 12 warn of overflows that cannot be
     if (length > 0) {
       std::memcpy(out_.data() + start, data, length);
     }

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "backend/base/task.h"
-#include "backend/base/thread_role.h"
 #include "backend/base/thread_pool.h"
+#include "backend/base/thread_role.h"
 
 namespace torchwire {
 

@@ -13,7 +13,7 @@ namespace torchwire {
 // clang-format off
 #define TORCHWIRE_LOCK_RANKS(X)                                                                       \
   /* Call into libtorch while they are held. */                                                       \
-  X(contextRegistry)       /* ContextRegistry: takes contexts out of libtorch's container */                  \
+  X(contextRegistry)   /* ContextRegistry: takes contexts out of libtorch's container */              \
   X(forkLedger)        /* ForkLedger: changes libtorch's table of forks */                            \
   X(passTable)         /* PassTable: asks libtorch whether a context is open */                       \
   X(passContext)       /* PassTable::Context: makes graph tasks, looks into the discovery */          \
@@ -28,13 +28,13 @@ namespace torchwire {
   X(pass)              /* Pass: what waits and is active; looks names of workers up */                \
   X(rootPass)          /* RootPass: how the pass ends */                                              \
   X(passError)         /* GraphTask: the first error of a pass */                                     \
-  X(response_aggregator)         /* ResponseAggregator: answers that have come */                                        \
-  X(contextRound)      /* ContextRegistry::Round: who has been told of a release */                       \
-  X(rrefMetadata)         /* RRefMetadata: ages and creation sites */                                       \
+  X(responseAggregator) /* ResponseAggregator: answers that have come */                              \
+  X(contextRound)      /* ContextRegistry::Round: who has been told of a release */                   \
+  X(rrefMetadata)      /* RRefMetadata: ages and creation sites */                                    \
   X(introduction)      /* Agent: links that are made at the start */                                  \
-  X(dialResult)       /* ShutdownMonitor::Verdict: the last dial's error */                                \
+  X(dialResult)        /* ShutdownMonitor::DialResult: the last dial's error */                       \
   X(workerDirectory)   /* WorkerDirectory: names and ranks */                                         \
-  X(duplicates)         /* DuplicateFilter: the latest requests of our own */                                \
+  X(duplicates)        /* DuplicateFilter: the latest requests of our own */                          \
   X(activeCalls)       /* ActiveCalls: two counters */                                                \
   X(linkManager)       /* LinkManager: peers, their links and queues */                               \
   X(callTable)         /* CallTable: pending calls; sets a timer */                                   \
@@ -48,11 +48,11 @@ namespace torchwire {
   X(requestNotes)      /* RequestNotes: requests that may be answered by a fault */                   \
   X(faultLog)          /* FaultLog: what has been injected */                                         \
   X(faultProcess)      /* Process: a pause of the whole process */                                    \
-  X(loopback)          /* LoopbackLink: frames of this worker to itself */                                \
+  X(loopback)          /* LoopbackLink: frames of this worker to itself */                            \
   X(tensorPipeContext) /* TensorPipeContext: the current listener */                                  \
-  X(transportContext)  /* TransportContext: its lobbies */                                            \
-  X(conversations)     /* MessageStreams: those that are open */                                       \
-  X(conversation)      /* MessageStream: reads and writes; posts to the loop, writes to its stream */  \
+  X(transportContext)  /* TransportContext: its accept queues */                                      \
+  X(messageStreams)    /* MessageStreams: those that are open */                                      \
+  X(messageStream)     /* MessageStream: reads and writes; posts to the loop, writes to its stream */ \
   X(testStream)        /* a stream of tests: posts to the loop */                                     \
   X(timer)             /* Timer: tasks; starts its thread */                                          \
   X(loop)              /* Loop: posted tasks */                                                       \

@@ -20,8 +20,7 @@ LogLevel thresholdFromEnvironment() {
     }
   }
   std::fprintf(
-      stderr,
-      "torchwire warning: TORCHWIRE_LOG_LEVEL is '%s'; use error, warning, info or debug\n",
+      stderr, "torchwire warning: TORCHWIRE_LOG_LEVEL is '%s'; use error, warning, info or debug\n",
       wanted);
   return LogLevel::warning;
 }

@@ -32,7 +32,7 @@ class MappedFile {
  public:
   explicit MappedFile(const char* path) {
     const int file = ::open(path, O_RDONLY | O_CLOEXEC);
-    struct stat status {};
+    struct stat status{};
     if (file >= 0 && ::fstat(file, &status) == 0 && status.st_size > 0) {
       void* const at =
           ::mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_PRIVATE, file, 0);

@@ -17,7 +17,8 @@ class MoveOnlyFunction {
 
   template <typename F>
     requires(!std::is_same_v<std::remove_cvref_t<F>, MoveOnlyFunction>)
-  MoveOnlyFunction(F&& callable) // NOLINT(google-explicit-constructor): reads as a lambda at the call site
+  MoveOnlyFunction(
+      F&& callable) // NOLINT(google-explicit-constructor): reads as a lambda at the call site
       : body_(std::make_unique<Body<std::remove_cvref_t<F>>>(std::forward<F>(callable))) {}
 
   void operator()(Arguments... arguments) {

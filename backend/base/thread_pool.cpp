@@ -65,7 +65,8 @@ bool ThreadPool::Core::run(Task&& task) {
     return false;
   }
   if (!idle_.empty()) {
-    const std::shared_ptr<Thread> thread = idle_.back(); // kept: join() may drop the others meanwhile
+    const std::shared_ptr<Thread> thread =
+        idle_.back(); // kept: join() may drop the others meanwhile
     idle_.pop_back();
     thread->next = std::move(task);
     lock.unlock(); // or the woken thread would at once wait for the mutex
@@ -103,7 +104,8 @@ bool ThreadPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task)
   }
   if (!self->next && !stopping_) {
     idle_.push_back(self);
-    self->wake.wait(lock, [&] { return static_cast<bool>(self->next) || stopping_; });
+    self->wake.wait(
+        lock, [&]() REQUIRES(mutex_) { return static_cast<bool>(self->next) || stopping_; });
   }
   task = std::move(self->next);
   self->next = Task();

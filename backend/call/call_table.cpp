@@ -18,8 +18,7 @@ Error timeoutError(std::chrono::milliseconds timeout) {
 
 } // namespace
 
-uint64_t CallTable::open(
-    WorkerId to, std::chrono::milliseconds timeout, Completion completion) {
+uint64_t CallTable::open(WorkerId to, std::chrono::milliseconds timeout, Completion completion) {
   MutexLock lock(mutex_);
   const uint64_t id = nextId_++;
   calls_.emplace(id, Call{to, timeout, std::move(completion)});
@@ -101,7 +100,8 @@ size_t CallTable::size() const {
 
 void CallTable::addDeadline(Deadline deadline) {
   if (deadlines_.size() > 2 * calls_.size() + kSpareDeadlines) {
-    std::erase_if(deadlines_, [&](const Deadline& d) { return !calls_.contains(d.id); });
+    std::erase_if(
+        deadlines_, [&](const Deadline& d) REQUIRES(mutex_) { return !calls_.contains(d.id); });
     std::make_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
   }
   deadlines_.push_back(deadline);

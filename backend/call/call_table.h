@@ -8,10 +8,10 @@
 
 #include "backend/base/annotations.h"
 #include "backend/base/error.h"
-#include "backend/wire/frame.h"
-#include "backend/wire/roster.h"
 #include "backend/base/task.h"
 #include "backend/base/timer.h"
+#include "backend/wire/frame.h"
+#include "backend/wire/roster.h"
 
 namespace torchwire {
 

@@ -22,7 +22,8 @@ ActiveCalls::Count ActiveCalls::count() const {
 
 bool ActiveCalls::waitForNone(std::chrono::milliseconds patience) const {
   MutexLock lock(mutex_);
-  return none_.wait_for(lock, patience, [this] { return count_.started == count_.finished; });
+  return none_.wait_for(
+      lock, patience, [this]() REQUIRES(mutex_) { return count_.started == count_.finished; });
 }
 
 } // namespace torchwire

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/codec/inline_limit.h"
 #include "backend/codec/tensor_codec.h"
 
 namespace torchwire {
@@ -67,9 +68,7 @@ c10::intrusive_ptr<rpc::Message> decodeMessage(IncomingFrame frame) {
   }
   std::vector<at::Tensor> tensors = decodeTensors(in, frame.tensors);
   return c10::make_intrusive<rpc::Message>(
-      std::move(body),
-      std::move(tensors),
-      static_cast<rpc::MessageType>(header.messageType),
+      std::move(body), std::move(tensors), static_cast<rpc::MessageType>(header.messageType),
       static_cast<int64_t>(header.callId));
 }
 

@@ -12,8 +12,7 @@ namespace torchwire {
 /// segments point into it, and lets it go through the disposer. The call id is entered later (setCallId).
 /// Throws c10::Error for a tensor that cannot be sent.
 OutgoingFrame encodeMessage(
-    FrameKind kind,
-    c10::intrusive_ptr<torch::distributed::rpc::Message> message,
+    FrameKind kind, c10::intrusive_ptr<torch::distributed::rpc::Message> message,
     const Disposer& disposer);
 
 /// The header of a request or response. Throws FormatError.

@@ -14,10 +14,6 @@
 
 namespace torchwire {
 
-/// Storages from this size on travel on the link's tensor channel instead of in the frame's head.
-/// Measured: docs/decisions.md, "Where a tensor stops being small".
-size_t inlineLimit();
-
 /// Appends the table of `tensors` to the frame's head and its large storages to the frame's tensors.
 /// Returns what must stay alive until the frame is sent.
 ///

@@ -29,10 +29,8 @@ c10::Storage copyOf(const char* bytes, size_t length) {
 c10::Storage viewOf(Blob blob) {
   auto* owner = new std::shared_ptr<void>(std::move(blob.data));
   at::DataPtr data(
-      owner->get(),
-      owner,
-      [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); },
-      at::kCPU);
+      owner->get(), owner,
+      [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); }, at::kCPU);
   return makeStorage(blob.length, std::move(data));
 }
 
@@ -115,9 +113,9 @@ void TensorReader::readKindFields(Description& d) {
 }
 
 void TensorReader::readComponents(Description& d) {
-  const size_t count = d.kind == TensorKind::sparseCompressed ? 3
+  const size_t count = d.kind == TensorKind::sparseCompressed                        ? 3
       : d.kind == TensorKind::sparseCoo || d.kind == TensorKind::quantizedPerChannel ? 2
-                                                                        : 0;
+                                                                                     : 0;
   for (size_t i = 0; i < count; ++i) {
     d.components.push_back(readDescription());
     if (d.components.back().kind != TensorKind::strided) {
@@ -160,18 +158,12 @@ at::Tensor TensorReader::build(const Description& d) {
       return t;
     case TensorKind::sparseCoo:
       t = at::_sparse_coo_tensor_unsafe(
-          build(d.components[0]),
-          build(d.components[1]),
-          d.sizes,
-          at::TensorOptions(d.dtype).layout(at::kSparse),
-          (d.flags & kCoalesced) != 0);
+          build(d.components[0]), build(d.components[1]), d.sizes,
+          at::TensorOptions(d.dtype).layout(at::kSparse), (d.flags & kCoalesced) != 0);
       break;
     case TensorKind::sparseCompressed:
       t = at::_sparse_compressed_tensor_unsafe(
-          build(d.components[0]),
-          build(d.components[1]),
-          build(d.components[2]),
-          d.sizes,
+          build(d.components[0]), build(d.components[1]), build(d.components[2]), d.sizes,
           at::TensorOptions(d.dtype).layout(d.layout));
       break;
     default:
@@ -188,7 +180,8 @@ at::Tensor TensorReader::buildOnStorage(const Description& d) {
   at::Tensor t;
   if (d.kind == TensorKind::strided) {
     t = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), at::scalarTypeToTypeMeta(d.dtype));
+        c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+        at::scalarTypeToTypeMeta(d.dtype));
   } else {
     const at::TensorOptions options(d.dtype);
     t = d.kind == TensorKind::quantizedPerTensor
@@ -227,8 +220,7 @@ std::pair<c10::Storage, int64_t> TensorReader::placeInStorage(const Description&
   const Received& received = storages_[d.storage];
   const size_t item = c10::elementSize(d.dtype);
   const uint64_t offset = d.offset - received.begin;
-  if (d.offset < received.begin || offset % item != 0 ||
-      offset > received.storage.nbytes() ||
+  if (d.offset < received.begin || offset % item != 0 || offset > received.storage.nbytes() ||
       elementsSpanned(d) > (received.storage.nbytes() - offset) / item) {
     throw FormatError("a tensor that reaches beyond its storage");
   }

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "backend/codec/tensor_codec.h"
+#include "backend/codec/inline_limit.h"
 
 namespace torchwire {
 namespace {
@@ -41,9 +41,8 @@ size_t usefulBytes(const at::Tensor& t) {
     shape << "of shape " << t.sizes() << ", ";
   }
   TORCH_CHECK(
-      false,
-      "cannot send a tensor ", shape.str(), "layout ", t.layout(), " and device ", t.device(),
-      " over RPC: ", why);
+      false, "cannot send a tensor ", shape.str(), "layout ", t.layout(), " and device ",
+      t.device(), " over RPC: ", why);
 }
 
 TensorKind kindOfTensor(const at::Tensor& t) {
@@ -70,7 +69,8 @@ TensorKind kindOfTensor(const at::Tensor& t) {
       refuse(t, "this layout is not supported; convert it with .to_dense()");
   }
   if (!t.has_storage()) {
-    refuse(t, "it has no storage; a tensor subclass or a tensor of functorch must be unwrapped first");
+    refuse(
+        t, "it has no storage; a tensor subclass or a tensor of functorch must be unwrapped first");
   }
   if (!t.is_quantized()) {
     return TensorKind::strided;
@@ -222,7 +222,8 @@ void TensorWriter::writeStorages() {
   for (const Shared& shared : shared_) {
     const size_t length = shared.scattered ? 0 : shared.range.length();
     const bool inHead = length == 0 || length < limit;
-    const StoragePlacement placement = inHead ? StoragePlacement::inHead : StoragePlacement::onChannel;
+    const StoragePlacement placement =
+        inHead ? StoragePlacement::inHead : StoragePlacement::onChannel;
     out_.number(static_cast<uint64_t>(shared.range.begin));
     out_.number(static_cast<uint64_t>(length));
     out_.number(placement);

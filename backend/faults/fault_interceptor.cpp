@@ -19,7 +19,8 @@ void FaultInterceptor::setPlan(Plan plan) {
   injector_->setPlan(std::move(plan));
 }
 
-std::unique_ptr<LinkContext> FaultInterceptor::wrap(std::unique_ptr<LinkContext> links, Timer& timer) {
+std::unique_ptr<LinkContext> FaultInterceptor::wrap(
+    std::unique_ptr<LinkContext> links, Timer& timer) {
   return std::make_unique<FaultyContext>(std::move(links), injector_, timer);
 }
 

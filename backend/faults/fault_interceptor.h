@@ -15,7 +15,7 @@ class Injector;
 /// Stands around all links of one worker and injects what its plan says. Thread-safe.
 class FaultInterceptor final : public LinkInterceptor {
  public:
-  /// For the worker `self`. `log` outlives the layer's last link. The plan takes effect at once.
+  /// For the worker `self`. `log` outlives the interceptor's last link. The plan takes effect at once.
   FaultInterceptor(std::string self, Plan plan, std::shared_ptr<FaultLog> log);
   ~FaultInterceptor() override;
 

@@ -54,7 +54,7 @@ double unitOf(uint64_t bits) {
 }
 
 // The random numbers that a rule may draw at an occurrence.
-constexpr uint64_t kStrikes = 0;
+constexpr uint64_t kApplies = 0;
 constexpr uint64_t kFirstOfSeconds = 1;
 constexpr uint64_t kSecondOfSeconds = 2;
 constexpr uint64_t kByte = 3;
@@ -104,7 +104,7 @@ std::optional<Entry> FaultSchedule::next(FaultPoint& at) {
   Stream& stream = streamOf(at);
   at.occurrence = ++stream.all.count;
   Tally* ofContent = nullptr;
-  if (stream.readsContent) { // counted whichever rule injects
+  if (stream.readsContent) { // counted whichever rule applies
     ofContent = &stream.byContent[at.content];
     ofContent->records.resize(stream.rules.size());
     ++ofContent->count;
@@ -119,7 +119,7 @@ std::optional<Entry> FaultSchedule::next(FaultPoint& at) {
                         .add(tally.count)
                         .add(rule.eachMessage ? at.content : 0)
                         .state()};
-    if (injects(rule, draw, tally.count, tally.records[place])) {
+    if (applies(rule, draw, tally.count, tally.records[place])) {
       return entryOf(rule, draw, at);
     }
   }
@@ -133,7 +133,7 @@ FaultSchedule::Stream& FaultSchedule::streamOf(const FaultPoint& at) {
                             .add(uint64_t{at.message})
                             .add(static_cast<uint64_t>(at.phase))
                             .state();
-  const auto [it, isNew] = schedule_.try_emplace(hash);
+  const auto [it, isNew] = streams_.try_emplace(hash);
   Stream& stream = it->second;
   if (isNew) {
     stream.hash = hash;
@@ -148,19 +148,19 @@ FaultSchedule::Stream& FaultSchedule::streamOf(const FaultPoint& at) {
   return stream;
 }
 
-bool FaultSchedule::injects(const Rule& rule, const Draw& draw, uint64_t k, Record& record) const {
+bool FaultSchedule::applies(const Rule& rule, const Draw& draw, uint64_t k, Record& record) const {
   if (!rule.nth.empty() && !std::binary_search(rule.nth.begin(), rule.nth.end(), k)) {
     return false;
   }
   ++record.offered;
-  if (rule.atMost != 0 && record.injects >= rule.atMost) {
+  if (rule.atMost != 0 && record.applied >= rule.atMost) {
     return false;
   }
   const bool guaranteed = record.offered <= rule.atLeast;
-  if (!guaranteed && !(draw.unit(kStrikes) < rule.probability)) {
+  if (!guaranteed && !(draw.unit(kApplies) < rule.probability)) {
     return false;
   }
-  ++record.injects;
+  ++record.applied;
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Which messages a plan injects.
+// Which messages the rules of a plan apply to.
 #pragma once
 
 #include <cstddef>
@@ -32,13 +32,13 @@ struct FaultPoint {
 /// send the same messages get the same faults, however their threads interleave.
 ///
 /// With Rule::eachMessage, atLeast and atMost too are meant for each content apart, not for the whole stream.
-/// An occurrence that an earlier rule injects does not count for atLeast. Not thread-safe.
+/// An occurrence that an earlier rule applies to does not count for atLeast. Not thread-safe.
 class FaultSchedule {
  public:
   FaultSchedule() = default;
   explicit FaultSchedule(Plan plan);
 
-  /// Counts the message and says what injects it. The entry lacks time and worker.
+  /// Counts the message and says which fault it gets, if any. The entry lacks time and worker.
   std::optional<Entry> next(FaultPoint& at);
 
   bool empty() const {
@@ -51,7 +51,7 @@ class FaultSchedule {
   /// What a rule has been asked and has done.
   struct Record {
     uint64_t offered = 0;
-    uint64_t injects = 0;
+    uint64_t applied = 0;
   };
   struct Tally {
     uint64_t count = 0;
@@ -73,11 +73,11 @@ class FaultSchedule {
   };
 
   Stream& streamOf(const FaultPoint& at);
-  bool injects(const Rule& rule, const Draw& draw, uint64_t k, Record& record) const;
+  bool applies(const Rule& rule, const Draw& draw, uint64_t k, Record& record) const;
   Entry entryOf(const Rule& rule, const Draw& draw, const FaultPoint& at) const;
 
   Plan plan_;
-  std::unordered_map<uint64_t, Stream> schedule_; // by hash
+  std::unordered_map<uint64_t, Stream> streams_; // by hash
 };
 
 /// Whether a worker's name is in a rule's list of names and shell patterns; an empty list has all.

@@ -66,7 +66,7 @@ class FaultyChannel final : public Channel, public std::enable_shared_from_this<
 
   void sendWaiting() EXCLUDES(mutex_);
   void sendWhole(Send send) EXCLUDES(mutex_);
-  void sendFirstHalf(Send send, MidTensor::Inject inject) EXCLUDES(mutex_);
+  void sendFirstHalf(Send send, MidTensor::Injection inject) EXCLUDES(mutex_);
   void sendRest() EXCLUDES(mutex_);
 
   const std::shared_ptr<Channel> inner_;
@@ -117,7 +117,7 @@ void FaultyChannel::sendWhole(Send send) {
   }
 }
 
-void FaultyChannel::sendFirstHalf(Send send, MidTensor::Inject inject) {
+void FaultyChannel::sendFirstHalf(Send send, MidTensor::Injection inject) {
   auto [first, second] = halves(send.piece.buffer, send.piece.length);
   {
     MutexLock lock(mutex_);

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "backend/base/annotations.h"
+#include "backend/base/timer.h"
 #include "backend/faults/injector.h"
 #include "backend/link/link.h"
-#include "backend/base/timer.h"
 
 namespace torchwire::faults {
 

@@ -178,7 +178,7 @@ OutgoingFrame exceptionFrame(uint64_t callId, const std::string& text) {
       .write(out);
   out.raw(text.data(), text.size());
   out.number(uint32_t{0}); // tensors
-  enterChecksum(frame); // that layer is above this one
+  enterChecksum(frame); // the checksum interceptor is above this one, and does not see it
   return frame;
 }
 

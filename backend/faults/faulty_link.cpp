@@ -164,7 +164,7 @@ void FaultyLink::inject(Item item, const Entry& fault) {
 void FaultyLink::sendTwice(Item item) {
   item.sent = calledByBoth(std::move(item.sent));
   Item second = item;
-  second.injected = true; // its tensors are the first one's
+  second.midTensorDone = true; // its tensors are the first one's
   goOut(std::move(item));
   goOut(std::move(second));
 }
@@ -347,7 +347,7 @@ void FaultyLink::pass(Item item) {
     MutexLock lock(mutex_);
     from = next_;
   }
-  if (!injectTensors(item)) {
+  if (!injectInTensors(item)) {
     inner_->send(std::move(item.frame), std::move(item.sent));
   }
   if (isNext) {

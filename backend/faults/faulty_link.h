@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "backend/base/annotations.h"
+#include "backend/base/timer.h"
 #include "backend/faults/injector.h"
 #include "backend/link/link.h"
-#include "backend/base/timer.h"
 
 namespace torchwire::faults {
 
@@ -47,7 +47,7 @@ class FaultyLink final : public Link,
     Sent sent;
     FrameKind kind{};
     std::optional<FaultPoint> at = std::nullopt; // nothing: no rule is about it
-    bool injected = false; // already in mid-tensor
+    bool midTensorDone = false; // the rules of that phase have been asked
   };
   struct WaitingItem {
     Item item;
@@ -79,8 +79,8 @@ class FaultyLink final : public Link,
   void sendWaitingForNext(uint64_t from) EXCLUDES(mutex_);
 
   // faulty_link_tensors.cpp: faults in mid-tensor.
-  bool injectTensors(Item& item) EXCLUDES(mutex_);
-  MidTensor::Inject midTensorStrike(const Entry& fault);
+  bool injectInTensors(Item& item) EXCLUDES(mutex_);
+  MidTensor::Injection midTensorInjection(const Entry& fault);
   void stall(Item item, const Entry& fault) EXCLUDES(mutex_);
   void endStall(uint64_t id) EXCLUDES(mutex_);
   void noteTorn(const Entry& fault) EXCLUDES(mutex_);
@@ -90,7 +90,8 @@ class FaultyLink final : public Link,
   void pump() EXCLUDES(mutex_);
   void onArrival(const Error& error, IncomingFrame frame) EXCLUDES(mutex_);
   void onRequest(IncomingFrame frame, const FrameHeader& header) EXCLUDES(mutex_);
-  void injectArrival(IncomingFrame frame, const FaultPoint& at, const Entry& fault) EXCLUDES(mutex_);
+  void injectOnArrival(IncomingFrame frame, const FaultPoint& at, const Entry& fault)
+      EXCLUDES(mutex_);
   void waitArrival(IncomingFrame frame, const Entry& fault) EXCLUDES(mutex_);
   void endWaitArrival(uint64_t id, bool inTime) EXCLUDES(mutex_);
   void learnPeer(const IncomingFrame& hello) EXCLUDES(mutex_);

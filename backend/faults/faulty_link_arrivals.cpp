@@ -97,13 +97,13 @@ void FaultyLink::onRequest(IncomingFrame frame, const FrameHeader& header) {
   }
   injector_->requests().add(at.from, at.callId, {at.message, at.content});
   if (fault) {
-    injectArrival(std::move(frame), at, *fault);
+    injectOnArrival(std::move(frame), at, *fault);
   } else {
     handOn(std::move(frame), FrameKind::request);
   }
 }
 
-void FaultyLink::injectArrival(IncomingFrame frame, const FaultPoint& at, const Entry& fault) {
+void FaultyLink::injectOnArrival(IncomingFrame frame, const FaultPoint& at, const Entry& fault) {
   switch (fault.action) {
     case Action::fail: {
       // Served all the same; by then the caller drops the true response as late.

@@ -8,11 +8,11 @@
 namespace torchwire::faults {
 
 // Whether it keeps the item.
-bool FaultyLink::injectTensors(Item& item) {
-  if (item.injected || !item.at || tensorBytes(item.frame) == 0) {
+bool FaultyLink::injectInTensors(Item& item) {
+  if (item.midTensorDone || !item.at || tensorBytes(item.frame) == 0) {
     return false;
   }
-  item.injected = true;
+  item.midTensorDone = true;
   FaultPoint at = *item.at;
   at.phase = Phase::midTensor;
   at.bytes = tensorBytes(item.frame);
@@ -30,7 +30,8 @@ bool FaultyLink::injectTensors(Item& item) {
     return true;
   }
   // Memory that no other frame has: the same tensor may be on its way to several workers.
-  auto armed = injector_->midTensor()->arm(lastTensorOfItsOwn(item.frame), midTensorStrike(*fault));
+  auto armed =
+      injector_->midTensor()->arm(lastTensorOfItsOwn(item.frame), midTensorInjection(*fault));
   item.sent = [weak = weak_from_this(), armed = std::move(armed),
                sent = std::move(item.sent)](const Error& error) mutable {
     armed.reset();
@@ -41,7 +42,7 @@ bool FaultyLink::injectTensors(Item& item) {
 }
 
 // Keeps no link alive: the channel may drop it long after the link has gone.
-MidTensor::Inject FaultyLink::midTensorStrike(const Entry& fault) {
+MidTensor::Injection FaultyLink::midTensorInjection(const Entry& fault) {
   return [weak = weak_from_this(), injector = injector_, fault](MidTensor::GoOn goOn) {
     injector->inject(fault); // only here is it certain that it takes place
     const auto link = weak.lock();
@@ -92,7 +93,7 @@ void FaultyLink::stall(Item item, const Entry& fault) {
   if (!id) {
     return;
   }
-  midTensorStrike(fault)([weak = weak_from_this(), id = *id] {
+  midTensorInjection(fault)([weak = weak_from_this(), id = *id] {
     if (const auto self = weak.lock()) {
       self->endStall(id);
     }

@@ -25,12 +25,12 @@ void Injector::setPlan(Plan plan) {
   }
   Partitions partitions(self_, plan, Partitions::Clock::now());
   const uint64_t revision = plan.revision;
-  FaultSchedule streams(std::move(plan));
+  FaultSchedule schedule(std::move(plan));
   std::vector<std::weak_ptr<PlanWatcher>> watchers;
   {
     MutexLock lock(mutex_);
     revision_ = revision;
-    std::swap(schedule_, streams); // the former is destroyed unlocked
+    std::swap(schedule_, schedule); // the former is destroyed unlocked
     std::swap(partitions_, partitions);
     readsContent_.store(schedule_.readsContent(), std::memory_order_release);
     quiet_.store(schedule_.empty(), std::memory_order_release);

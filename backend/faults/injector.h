@@ -11,12 +11,12 @@
 
 #include "backend/base/annotations.h"
 #include "backend/faults/fault_log.h"
+#include "backend/faults/fault_schedule.h"
 #include "backend/faults/mid_tensor.h"
 #include "backend/faults/partitions.h"
 #include "backend/faults/plan.h"
 #include "backend/faults/process.h"
 #include "backend/faults/request_notes.h"
-#include "backend/faults/fault_schedule.h"
 
 namespace torchwire::faults {
 

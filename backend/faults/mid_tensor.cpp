@@ -4,7 +4,7 @@
 
 namespace torchwire::faults {
 
-std::shared_ptr<void> MidTensor::arm(const void* data, Inject inject) {
+std::shared_ptr<void> MidTensor::arm(const void* data, Injection inject) {
   uint64_t id = 0;
   {
     MutexLock lock(mutex_);
@@ -19,19 +19,19 @@ std::shared_ptr<void> MidTensor::arm(const void* data, Inject inject) {
   });
 }
 
-MidTensor::Inject MidTensor::take(const void* data) {
+MidTensor::Injection MidTensor::take(const void* data) {
   MutexLock lock(mutex_);
   const auto it = armed_.find(data);
   if (it == armed_.end()) {
     return nullptr;
   }
-  Inject inject = std::move(it->second.inject);
+  Injection inject = std::move(it->second.inject);
   armed_.erase(it);
   return inject;
 }
 
 void MidTensor::disarm(uint64_t id) {
-  Inject dropped; // destroyed unlocked: captures may be anything
+  Injection dropped; // destroyed unlocked: captures may be anything
   MutexLock lock(mutex_);
   const auto it = std::find_if(
       armed_.begin(), armed_.end(), [id](const auto& entry) { return entry.second.id == id; });

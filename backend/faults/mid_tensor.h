@@ -22,21 +22,21 @@ class MidTensor : public std::enable_shared_from_this<MidTensor> {
   using GoOn = std::function<void()>;
   /// Does the fault when half of the tensor has gone, and then calls `goOn`, on any thread, for the rest to go:
   /// possibly before it returns, or never. Called once.
-  using Inject = std::function<void(GoOn goOn)>;
+  using Injection = std::function<void(GoOn goOn)>;
 
   /// Leaves a fault for whoever sends these bytes next. The fault is withdrawn when the last copy of what this
   /// returns is gone, unless it was taken before.
-  [[nodiscard]] std::shared_ptr<void> arm(const void* data, Inject inject) EXCLUDES(mutex_);
+  [[nodiscard]] std::shared_ptr<void> arm(const void* data, Injection inject) EXCLUDES(mutex_);
 
   /// The fault for these bytes, which are about to be sent; an empty function: none.
-  Inject take(const void* data) EXCLUDES(mutex_);
+  Injection take(const void* data) EXCLUDES(mutex_);
 
  private:
   void disarm(uint64_t id) EXCLUDES(mutex_);
 
   struct Armed {
     uint64_t id;
-    Inject inject;
+    Injection inject;
   };
 
   Mutex mutex_{LockRank::midTensor};

@@ -1,6 +1,6 @@
 // What goes wrong on purpose: rules that match messages, and what they do to them.
 //
-// A call passes these points, at each of which a rule may inject it once:
+// A call passes these points, at each of which one rule may apply to it:
 //
 //      caller                                       callee
 //   request ──▶ request goes out ═══ midTensor ═══▶ inFlight: it has arrived and is about to be served
@@ -70,7 +70,7 @@ struct Duration {
 /// A rule matches by message type, workers and phase, all of which are the same for all messages of a
 /// *stream*: those of one type from one caller to one callee, in one phase. (In phase response, too, the
 /// type is that of the request, and `from` is the caller.) Occurrences are counted from 1, for each stream
-/// apart and from the moment that the plan takes effect. So which of them a rule injects depends on nothing
+/// apart and from the moment that the plan takes effect. So which of them a rule applies to depends on nothing
 /// but the plan: not on how threads and workers happen to interleave.
 struct Rule {
   std::string name; // letters, digits and " _-.:/#" only: it is written to logs as it is
@@ -80,9 +80,9 @@ struct Rule {
   std::vector<std::string> from,
       to; // names or shell patterns (fnmatch); empty: all. Partition: the two sets
 
-  std::vector<uint64_t> nth; // the occurrences that it may inject; empty: all
-  double probability = 1; // with which it injects one of those
-  uint64_t atLeast = 0; // the first so many of those it injects whatever the probability
+  std::vector<uint64_t> nth; // the occurrences that it may apply to; empty: all
+  double probability = 1; // with which it applies to one of those
+  uint64_t atLeast = 0; // it applies to the first so many of those whatever the probability
   uint64_t atMost = 0; // of a stream; 0: any number
   // Occurrences are counted among messages of the stream with the same content: with retries of one request.
   bool eachMessage = false;
@@ -92,7 +92,7 @@ struct Rule {
   std::optional<uint64_t> byte; // corrupt: which of the frame's (modulo its length); else drawn
 };
 
-/// The first rule that injects a message is the only one.
+/// The first rule that applies to a message is the only one to do so.
 struct Plan {
   uint64_t revision = 0; // counts the plans of a group; shown in logs
   uint64_t seed = 0;

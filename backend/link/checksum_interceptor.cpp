@@ -191,7 +191,8 @@ void enterChecksum(OutgoingFrame& frame) {
   std::memcpy(frame.head.data() + FrameHeader::kChecksumOffset, &checksum, sizeof(checksum));
 }
 
-std::shared_ptr<Link> ChecksumInterceptor::wrapLoopback(std::shared_ptr<Link> link, Timer& /*timer*/) {
+std::shared_ptr<Link> ChecksumInterceptor::wrapLoopback(
+    std::shared_ptr<Link> link, Timer& /*timer*/) {
   return std::make_shared<ChecksumLink>(std::move(link));
 }
 

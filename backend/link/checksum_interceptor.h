@@ -9,8 +9,8 @@ namespace torchwire {
 /// when the frame arrives. A damaged frame is never handed on: the receive fails with badFrame, and the link
 /// stays usable for telling the other side why.
 ///
-/// Frames of the handshake have none, so that workers that differ in this layer can refuse each other with a
-/// sentence; but they have to show that they have none, which a damaged frame of another kind cannot.
+/// Frames of the handshake have none, so that workers of which one has no interceptor can refuse each other
+/// with a sentence; but they have to show that they have none, which a damaged frame of another kind cannot.
 ///
 /// Thread-safe.
 class ChecksumInterceptor final : public LinkInterceptor {
@@ -22,7 +22,8 @@ class ChecksumInterceptor final : public LinkInterceptor {
   std::shared_ptr<Link> wrapLoopback(std::shared_ptr<Link> link, Timer& timer) override;
 };
 
-/// Enters the checksum into a frame that was made below the layer. Where there is no such layer, nobody looks at it.
+/// Enters the checksum into a frame that was made beneath the interceptor. Where there is none, nobody
+/// looks at it.
 void enterChecksum(OutgoingFrame& frame);
 
 } // namespace torchwire

@@ -12,12 +12,11 @@ LinkManager::LinkManager(LinkContext& context, Timer& timer, Events events, Limi
     : context_(context), timer_(timer), events_(std::move(events)), limits_(limits) {}
 
 std::string LinkManager::listen() {
-  return context_.listen(
-      [weak = weak_from_this()](std::shared_ptr<Link> link) {
-        if (auto self = weak.lock()) {
-          self->accept(std::move(link));
-        }
-      });
+  return context_.listen([weak = weak_from_this()](std::shared_ptr<Link> link) {
+    if (auto self = weak.lock()) {
+      self->accept(std::move(link));
+    }
+  });
 }
 
 void LinkManager::setGroup(WorkerRecord self, uint64_t groupId) {
@@ -52,7 +51,8 @@ void LinkManager::addPeer(const WorkerRecord& record) {
     former.link->close();
   }
   const Error error(
-      ErrorCode::linkBroken, former.record.describe() + " was started anew: its former process is gone");
+      ErrorCode::linkBroken,
+      former.record.describe() + " was started anew: its former process is gone");
   for (const Waiting& item : former.waiting) {
     item.sent(error);
   }
@@ -139,7 +139,7 @@ void LinkManager::leave(std::chrono::milliseconds patience) {
   // means that every peer knows of the leave when this returns.
   {
     MutexLock lock(mutex_);
-    disconnected_.wait_for(lock, patience, [this] { return noneConnected(); });
+    disconnected_.wait_for(lock, patience, [this]() REQUIRES(mutex_) { return noneConnected(); });
   }
   for (const auto& link : others) {
     link->close();

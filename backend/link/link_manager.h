@@ -38,10 +38,10 @@
 #include <vector>
 
 #include "backend/base/annotations.h"
-#include "backend/wire/handshake.h"
-#include "backend/link/link.h"
-#include "backend/wire/roster.h"
 #include "backend/base/timer.h"
+#include "backend/link/link.h"
+#include "backend/wire/handshake.h"
+#include "backend/wire/roster.h"
 
 namespace torchwire {
 
@@ -71,8 +71,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     /// The link to a peer is gone, or none could be made: calls to it will not be answered.
     std::function<void(WorkerId, const Error&)> peerLost;
     /// A worker that is not among the peers says hello. Returns the record to add as a peer, or why
-    /// it may not join. Unset: strangers are refused.
-    std::function<std::optional<Refusal>(const Hello&)> stranger;
+    /// it may not join. Unset: unknown peers are refused.
+    std::function<std::optional<Refusal>(const Hello&)> unknownPeer;
   };
   struct Limits {
     std::chrono::milliseconds handshake{20000}; // for one dial or one accept to finish

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <utility>
 
-#include "backend/link/link_errors.h"
 #include "backend/base/log.h"
+#include "backend/link/link_errors.h"
 
 namespace torchwire {
 namespace {
@@ -67,8 +67,8 @@ void LinkManager::onHello(const std::shared_ptr<Link>& link, const Hello& hello)
     }
   }
   if (!refusal && !known) {
-    refusal = events_.stranger
-        ? events_.stranger(hello)
+    refusal = events_.unknownPeer
+        ? events_.unknownPeer(hello)
         : Refusal{ErrorCode::refused, "it knows no " + hello.self.describe()};
     if (!refusal) {
       addPeer(hello.self);
@@ -91,7 +91,8 @@ bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
       return peer.link != nullptr && self_.id < hello.self.id;
     case State::greeting:
     case State::connected: // it was dialed before this link came about
-    case State::disconnecting: // not before the calls on the old link have failed; the peer will try again
+    case State::
+        disconnecting: // not before the calls on the old link have failed; the peer will try again
     case State::left: // its goodbye was quicker than this hello
       return true;
     case State::idle:
@@ -101,7 +102,8 @@ bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
 }
 
 void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
-  LinkDescription description = context_.describe(hello.offer); // may throw: before anything changes
+  LinkDescription description =
+      context_.describe(hello.offer); // may throw: before anything changes
   if (const auto objection = objectionTo(description)) {
     refuse(link, hello, Refusal{ErrorCode::refused, *objection});
     return;
@@ -155,8 +157,8 @@ void LinkManager::greeted(const Handle& accepted) {
 std::optional<LinkManager::Handle> LinkManager::linkThatBroke(const Hello& hello) {
   MutexLock lock(mutex_);
   const Peer* peer = find(hello.self.id);
-  const bool broke = peer != nullptr && peer->state == State::connected &&
-      peer->lastLinkId == hello.lastLinkId;
+  const bool broke =
+      peer != nullptr && peer->state == State::connected && peer->lastLinkId == hello.lastLinkId;
   return broke ? std::optional(Handle{hello.self.id, peer->generation, peer->link}) : std::nullopt;
 }
 

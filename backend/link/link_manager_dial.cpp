@@ -6,9 +6,9 @@
 #include <exception>
 #include <utility>
 
-#include "backend/link/link_errors.h"
 #include "backend/base/log.h"
 #include "backend/base/random.h"
+#include "backend/link/link_errors.h"
 
 namespace torchwire {
 namespace {
@@ -44,7 +44,8 @@ void LinkManager::startDial(WorkerId to) {
   try {
     dial.link = context_.dial(record);
   } catch (const std::exception& e) { // the address itself is of no use to this worker's transports
-    dialFailed(dial, Error(ErrorCode::refused, std::string("its address cannot be dialed: ") + e.what()));
+    dialFailed(
+        dial, Error(ErrorCode::refused, std::string("its address cannot be dialed: ") + e.what()));
     return;
   }
   bool gaveWay = true;
@@ -73,8 +74,7 @@ void LinkManager::startDial(WorkerId to) {
   });
 }
 
-void LinkManager::onDialReply(
-    const Handle& dial, const Error& error, const IncomingFrame& frame) {
+void LinkManager::onDialReply(const Handle& dial, const Error& error, const IncomingFrame& frame) {
   if (error) {
     dialFailed(dial, error);
     return;
@@ -96,7 +96,8 @@ void LinkManager::onDialReply(
 
 void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
   std::deque<Waiting> waiting;
-  LinkDescription description = context_.describe(welcome.offer); // may throw: before anything changes
+  LinkDescription description =
+      context_.describe(welcome.offer); // may throw: before anything changes
   if (const auto objection = objectionTo(description)) {
     dialFailed(dial, Error(ErrorCode::refused, *objection));
     return;
@@ -131,7 +132,8 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
       // It was given up for the peer's own dial. Not before it is answered may it close: a TensorPipe
       // listener dies of a connection that ends before its first message.
       const Peer* any = find(dial.peer);
-      const bool inUse = any != nullptr && any->link == dial.link; // the deadline of a dial that succeeded
+      const bool inUse =
+          any != nullptr && any->link == dial.link; // the deadline of a dial that succeeded
       lock.unlock();
       if (dial.link && !inUse) {
         closeRefused(dial.link, error);

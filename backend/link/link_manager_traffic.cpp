@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "backend/link/link_errors.h"
 #include "backend/base/log.h"
+#include "backend/link/link_errors.h"
 
 namespace torchwire {
 
@@ -50,7 +50,8 @@ void LinkManager::sendIfConnected(WorkerId to, OutgoingFrame frame, Link::Sent s
   {
     MutexLock lock(mutex_);
     Peer* peer = find(to);
-    if (peer != nullptr && peer->state == State::connected && !leaving_) { // the goodbye is the last frame
+    if (peer != nullptr && peer->state == State::connected &&
+        !leaving_) { // the goodbye is the last frame
       link = peer->link;
       countSent(*peer, frame);
     }

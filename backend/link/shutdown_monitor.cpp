@@ -15,7 +15,8 @@ struct ShutdownMonitor::DialResult {
   Error error GUARDED_BY(mutex);
 };
 
-ShutdownMonitor::ShutdownMonitor(LinkManager& links, WorkerId self, std::chrono::milliseconds timeout)
+ShutdownMonitor::ShutdownMonitor(
+    LinkManager& links, WorkerId self, std::chrono::milliseconds timeout)
     : links_(links), self_(self), timeout_(timeout), dialResult_(std::make_shared<DialResult>()) {}
 
 bool ShutdownMonitor::isSuspect(const PeerStatus& peer, WorkerId next) const {

@@ -13,10 +13,9 @@
 #include <utility>
 
 #include "backend/serve/own_messages.h"
-#include "backend/serve/profiled_call.h"
+#include "backend/serve/owner_watch.h"
 #include "backend/serve/python_value.h"
 #include "backend/serve/response.h"
-#include "backend/serve/owner_watch.h"
 
 namespace torchwire {
 namespace {
@@ -70,9 +69,6 @@ bool isControl(uint32_t messageType) {
 
 Dispatcher::Dispatcher() {
   handleFunctions();
-  handle(MessageType::RUN_WITH_PROFILING_REQ, [this](WorkerId caller, RpcCommandBase& command) {
-    return profiledCall(*this, caller, command);
-  });
   refuseLibtorchsGradients();
 }
 
@@ -130,7 +126,8 @@ c10::intrusive_ptr<JitFuture> Dispatcher::runOnceConfirmed(
   auto response = c10::make_intrusive<JitFuture>(messageType());
   confirmed.addCallback([this, caller, command = std::move(command), type, response](JitFuture&) {
     Task rest([this, caller, command, type, response] {
-      const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()}; // as in Server::run
+      const at::ThreadLocalStateGuard restoredAfterwards{
+          at::ThreadLocalState()}; // as in Server::run
       try {
         runProfiledByServer(caller, *command, type)->addCallback([response](JitFuture& done) {
           if (done.hasError()) {

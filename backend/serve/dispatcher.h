@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "backend/wire/roster.h"
 #include "backend/base/task.h"
+#include "backend/wire/roster.h"
 
 namespace torchwire {
 

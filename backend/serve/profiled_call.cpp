@@ -54,8 +54,6 @@ ValueWithStorages withEvents(
   return withoutStorages(std::move(response).toMessage());
 }
 
-} // namespace
-
 c10::intrusive_ptr<rpc::JitFuture> profiledCall(
     const Dispatcher& dispatcher, WorkerId caller, rpc::RpcCommandBase& command) {
   auto& call = static_cast<autograd::RpcWithProfilingReq&>(command);
@@ -71,6 +69,16 @@ c10::intrusive_ptr<rpc::JitFuture> profiledCall(
         return withEvents(done, config, id);
       }),
       messageType());
+}
+
+} // namespace
+
+void serveProfiledCalls(Dispatcher& dispatcher) {
+  dispatcher.handle(
+      rpc::MessageType::RUN_WITH_PROFILING_REQ,
+      [&dispatcher](WorkerId caller, rpc::RpcCommandBase& command) {
+        return profiledCall(dispatcher, caller, command);
+      });
 }
 
 } // namespace torchwire

@@ -5,9 +5,8 @@
 
 namespace torchwire {
 
-/// Serves RUN_WITH_PROFILING_REQ: runs the call that is wrapped under the profiler, and adds what the
-/// profiler saw to its response.
-c10::intrusive_ptr<Dispatcher::JitFuture> profiledCall(
-    const Dispatcher& dispatcher, WorkerId caller, Dispatcher::RpcCommandBase& command);
+/// Registers the handler of RUN_WITH_PROFILING_REQ: it runs the call that is wrapped under the profiler, and adds what
+/// the profiler saw to its response.
+void serveProfiledCalls(Dispatcher& dispatcher);
 
 } // namespace torchwire

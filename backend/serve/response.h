@@ -36,6 +36,12 @@ inline c10::intrusive_ptr<torch::distributed::rpc::Message> messageOf(
       std::move(body), std::vector<at::Tensor>(), type);
 }
 
+/// The payload in a future of messageType() that has completed without an error.
+inline const std::vector<char>& bodyOf(const torch::distributed::rpc::JitFuture& future) {
+  return std::as_const(*future.constValue().toCustomClass<torch::distributed::rpc::Message>())
+      .payload();
+}
+
 /// Completes a future of messageType(), and runs its callbacks, which may be the user's.
 inline void complete(
     torch::distributed::rpc::JitFuture& future,

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "backend/codec/codec.h"
 #include "backend/base/log.h"
+#include "backend/codec/codec.h"
 #include "backend/serve/own_messages.h"
 #include "cuda/devices.h"
 
@@ -26,8 +26,7 @@ OutgoingFrame encodeResult(rpc::JitFuture& result, const Disposer& disposer) {
       return encodeMessage(FrameKind::response, std::move(message), disposer);
     }
     return encodeMessage(
-        FrameKind::response,
-        rpc::createExceptionResponse(result.tryRetrieveErrorMessage(), -1),
+        FrameKind::response, rpc::createExceptionResponse(result.tryRetrieveErrorMessage(), -1),
         disposer);
   } catch (const std::exception& e) {
     return encodeMessage(FrameKind::response, rpc::createExceptionResponse(e, -1), disposer);
@@ -36,8 +35,7 @@ OutgoingFrame encodeResult(rpc::JitFuture& result, const Disposer& disposer) {
 
 } // namespace
 
-Server::Server(
-    const Dispatcher& dispatcher, PoolOf poolOf, Disposer disposer, Respond respond)
+Server::Server(const Dispatcher& dispatcher, PoolOf poolOf, Disposer disposer, Respond respond)
     : dispatcher_(dispatcher),
       poolOf_(std::move(poolOf)),
       disposer_(std::move(disposer)),

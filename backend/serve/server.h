@@ -6,13 +6,13 @@
 #include <functional>
 #include <memory>
 
-#include "backend/serve/dispatcher.h"
 #include "backend/base/disposer.h"
-#include "backend/wire/frame.h"
-#include "backend/call/metrics.h"
-#include "backend/wire/roster.h"
-#include "backend/call/duplicate_filter.h"
 #include "backend/base/thread_pool.h"
+#include "backend/call/duplicate_filter.h"
+#include "backend/call/metrics.h"
+#include "backend/serve/dispatcher.h"
+#include "backend/wire/frame.h"
+#include "backend/wire/roster.h"
 
 namespace torchwire {
 

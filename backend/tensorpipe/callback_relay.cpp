@@ -3,8 +3,8 @@
 #include <future>
 #include <utility>
 
-#include "backend/base/thread_role.h"
 #include "backend/base/guarded.h"
+#include "backend/base/thread_role.h"
 
 namespace torchwire {
 
@@ -24,7 +24,8 @@ void CallbackRelay::run(Task delivery) {
     deliver(delivery);
     return;
   }
-  const auto self = shared_from_this(); // the task may be over, and the last of its link's, before post() returns
+  const auto self =
+      shared_from_this(); // the task may be over, and the last of its link's, before post() returns
   ++waiting_;
   loop_->post([self, delivery = std::move(delivery)]() mutable {
     deliver(delivery);

@@ -26,7 +26,9 @@ Error parse(tp::AbstractNopHolder& object, const char* data, size_t length) {
   tp::NopReader reader(reinterpret_cast<const uint8_t*>(data), length);
   const nop::Status<void> status = object.read(reader);
   return status.has_error()
-      ? Error(ErrorCode::badFrame, std::string("cannot read what the peer sent: ") + status.GetErrorMessage())
+      ? Error(
+            ErrorCode::badFrame,
+            std::string("cannot read what the peer sent: ") + status.GetErrorMessage())
       : Error();
 }
 
@@ -47,8 +49,7 @@ tp::Error toTensorPipe(const Error& error) {
                : tp::Error::kSuccess;
 }
 
-Connection::Connection(std::shared_ptr<MessageStream> conversation)
-    : stream_(std::move(conversation)) {}
+Connection::Connection(std::shared_ptr<MessageStream> stream) : stream_(std::move(stream)) {}
 
 Connection::~Connection() {
   stream_->close();
@@ -63,11 +64,11 @@ void Connection::read(void* ptr, size_t length, read_callback_fn fn) {
 }
 
 void Connection::read(tp::AbstractNopHolder& object, read_nop_callback_fn fn) {
-  stream_->readMessage([&object, conversation = stream_.get(), fn = std::move(fn)](
-                                 const Error& error, const char* data, size_t length) {
+  stream_->readMessage([&object, stream = stream_.get(), fn = std::move(fn)](
+                           const Error& error, const char* data, size_t length) {
     const Error failed = error ? error : parse(object, data, length);
     if (failed && !error) {
-      conversation->close();
+      stream->close();
     }
     fn(toTensorPipe(failed));
   });

@@ -1,4 +1,4 @@
-// A conversation as TensorPipe's transport::Connection.
+// A message stream as TensorPipe's transport::Connection.
 #pragma once
 
 #include <tensorpipe/transport/connection.h>
@@ -12,10 +12,10 @@ namespace torchwire {
 /// TensorPipe's form of an error.
 tensorpipe::Error toTensorPipe(const Error& error);
 
-/// Closes its conversation when it goes. Thread-safe.
+/// Closes its message stream when it goes. Thread-safe.
 class Connection final : public tensorpipe::transport::Connection {
  public:
-  explicit Connection(std::shared_ptr<MessageStream> conversation);
+  explicit Connection(std::shared_ptr<MessageStream> stream);
   ~Connection() override;
 
   void read(read_callback_fn fn) override;

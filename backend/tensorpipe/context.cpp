@@ -7,10 +7,10 @@
 
 namespace torchwire {
 
-TransportContext::TransportContext(std::shared_ptr<Endpoint> port, uint8_t lane)
-    : endpoint_(std::move(port)),
+TransportContext::TransportContext(std::shared_ptr<Endpoint> endpoint, uint8_t lane)
+    : endpoint_(std::move(endpoint)),
       lane_(lane),
-      domain_(endpoint_->kind().domain()),
+      domain_(endpoint_->traits().domain()),
       streams_(std::make_shared<MessageStreams>()) {}
 
 TransportContext::~TransportContext() {
@@ -18,17 +18,17 @@ TransportContext::~TransportContext() {
 }
 
 std::shared_ptr<tensorpipe::transport::Connection> TransportContext::connect(std::string address) {
-  std::shared_ptr<MessageStream> conversation = streams_->open(endpoint_->loop());
-  endpoint_->loop()->post([port = endpoint_, address = std::move(address), conversation] {
-    port->dial(address, [conversation](const Error& error, std::unique_ptr<Stream> stream) {
+  std::shared_ptr<MessageStream> messageStream = streams_->open(endpoint_->loop());
+  endpoint_->loop()->post([endpoint = endpoint_, address = std::move(address), messageStream] {
+    endpoint->dial(address, [messageStream](const Error& error, std::unique_ptr<Stream> stream) {
       if (error) {
-        conversation->fail(error);
+        messageStream->fail(error);
       } else {
-        conversation->start(std::move(stream));
+        messageStream->start(std::move(stream));
       }
     });
   });
-  return std::make_shared<Connection>(std::move(conversation));
+  return std::make_shared<Connection>(std::move(messageStream));
 }
 
 std::shared_ptr<tensorpipe::transport::Listener> TransportContext::listen(std::string) {
@@ -37,7 +37,7 @@ std::shared_ptr<tensorpipe::transport::Listener> TransportContext::listen(std::s
   bool tooLate = false;
   {
     MutexLock lock(mutex_);
-    lobbies_.push_back(std::move(acceptQueue));
+    acceptQueues_.push_back(std::move(acceptQueue));
     tooLate = closed_;
   }
   if (tooLate) {
@@ -47,7 +47,7 @@ std::shared_ptr<tensorpipe::transport::Listener> TransportContext::listen(std::s
 }
 
 bool TransportContext::isViable() const {
-  return true; // else there would be no port
+  return true; // else there would be no endpoint
 }
 
 const std::string& TransportContext::domainDescriptor() const {
@@ -57,13 +57,13 @@ const std::string& TransportContext::domainDescriptor() const {
 void TransportContext::setId(std::string) {}
 
 void TransportContext::close() {
-  std::vector<std::shared_ptr<AcceptQueue>> lobbies;
+  std::vector<std::shared_ptr<AcceptQueue>> acceptQueues;
   {
     MutexLock lock(mutex_);
     closed_ = true;
-    lobbies.swap(lobbies_);
+    acceptQueues.swap(acceptQueues_);
   }
-  for (auto& acceptQueue : lobbies) {
+  for (auto& acceptQueue : acceptQueues) {
     endpoint_->loop()->post([acceptQueue = std::move(acceptQueue)] { acceptQueue->close(); });
   }
   streams_->closeAll();
@@ -72,7 +72,7 @@ void TransportContext::close() {
 void TransportContext::join() {
   close();
   streams_->awaitEnd();
-  // What was posted before, closing the lobbies for one, has been done when this has.
+  // What was posted before, closing the accept queues for one, has been done when this has.
   std::promise<void> done;
   endpoint_->loop()->post([&done] { done.set_value(); });
   done.get_future().wait();

@@ -1,4 +1,4 @@
-// A lane of a port as TensorPipe's transport::Context.
+// A lane of an endpoint as TensorPipe's transport::Context.
 #pragma once
 
 #include <tensorpipe/transport/context.h>
@@ -8,20 +8,20 @@
 #include <vector>
 
 #include "backend/base/annotations.h"
-#include "backend/transport/message_streams.h"
 #include "backend/tensorpipe/listener.h"
 #include "backend/transport/endpoint.h"
+#include "backend/transport/message_streams.h"
 
 namespace torchwire {
 
 /// Joins when it goes, which must not be on the loop's thread. Thread-safe.
 class TransportContext final : public tensorpipe::transport::Context {
  public:
-  TransportContext(std::shared_ptr<Endpoint> port, uint8_t lane);
+  TransportContext(std::shared_ptr<Endpoint> endpoint, uint8_t lane);
   ~TransportContext() override;
 
   std::shared_ptr<tensorpipe::transport::Connection> connect(std::string address) override;
-  /// Listens on the port's own address, whatever `address` says.
+  /// Listens on the endpoint's own address, whatever `address` says.
   std::shared_ptr<tensorpipe::transport::Listener> listen(std::string address) override;
   bool isViable() const override;
   const std::string& domainDescriptor() const override;
@@ -36,7 +36,7 @@ class TransportContext final : public tensorpipe::transport::Context {
   const std::shared_ptr<MessageStreams> streams_;
 
   Mutex mutex_{LockRank::transportContext};
-  std::vector<std::shared_ptr<AcceptQueue>> lobbies_ GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<AcceptQueue>> acceptQueues_ GUARDED_BY(mutex_);
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 

@@ -9,17 +9,18 @@ namespace torchwire {
 namespace {
 
 constexpr std::chrono::milliseconds kPatience{10000}; // for a first message
-constexpr size_t kMaxReady = 4096; // TensorPipe accepts at once; these would mean that it has stopped
+constexpr size_t kMaxReady =
+    4096; // TensorPipe accepts at once; these would mean that it has stopped
 
 const Error kClosed(ErrorCode::shutDown, "the listener was closed");
 
 } // namespace
 
-// ---- AcceptQueue ----------------------------------------------------------------------------------------
+// ---- AcceptQueue ----------------------------------------------------------------------------------
 
 AcceptQueue::AcceptQueue(
-    std::shared_ptr<Endpoint> port, std::shared_ptr<MessageStreams> conversations, uint8_t lane)
-    : endpoint_(std::move(port)), streams_(std::move(conversations)), lane_(lane) {}
+    std::shared_ptr<Endpoint> endpoint, std::shared_ptr<MessageStreams> streams, uint8_t lane)
+    : endpoint_(std::move(endpoint)), streams_(std::move(streams)), lane_(lane) {}
 
 void AcceptQueue::open() {
   if (!closed_) {
@@ -33,25 +34,26 @@ void AcceptQueue::open() {
 }
 
 void AcceptQueue::enter(std::unique_ptr<Stream> stream) {
-  const std::shared_ptr<MessageStream> conversation = streams_->open(endpoint_->loop());
-  const auto pending = pending_.emplace(pending_.end(), conversation, *endpoint_->loop());
-  pending->deadline.start(kPatience, [conversation] {
-    conversation->fail(Error(ErrorCode::timeout, "no first message came in time"));
+  const std::shared_ptr<MessageStream> messageStream = streams_->open(endpoint_->loop());
+  const auto pending = pending_.emplace(pending_.end(), messageStream, *endpoint_->loop());
+  pending->deadline.start(kPatience, [messageStream] {
+    messageStream->fail(Error(ErrorCode::timeout, "no first message came in time"));
   });
-  conversation->expectFirstMessage([self = shared_from_this(), pending](const Error& error) {
+  messageStream->expectFirstMessage([self = shared_from_this(), pending](const Error& error) {
     self->onFirstMessage(pending, error);
   });
-  conversation->start(std::move(stream));
+  messageStream->start(std::move(stream));
 }
 
-void AcceptQueue::onFirstMessage(std::list<PendingConnection>::iterator pending, const Error& error) {
-  const std::shared_ptr<MessageStream> conversation = pending->conversation;
+void AcceptQueue::onFirstMessage(
+    std::list<PendingConnection>::iterator pending, const Error& error) {
+  const std::shared_ptr<MessageStream> stream = pending->stream;
   pending_.erase(pending);
   if (error || closed_ || ready_.size() >= kMaxReady) {
-    conversation->close();
+    stream->close();
     return;
   }
-  ready_.push_back(conversation);
+  ready_.push_back(stream);
   match();
 }
 
@@ -83,10 +85,10 @@ void AcceptQueue::close() {
     endpoint_->setLane(lane_, nullptr);
   }
   for (const PendingConnection& pending : pending_) {
-    pending.conversation->close();
+    pending.stream->close();
   }
-  for (const auto& conversation : std::exchange(ready_, {})) {
-    conversation->close();
+  for (const auto& stream : std::exchange(ready_, {})) {
+    stream->close();
   }
   for (const Accept& accept : std::exchange(accepts_, {})) {
     accept(toTensorPipe(kClosed), nullptr);
@@ -95,9 +97,10 @@ void AcceptQueue::close() {
 
 // ---- Listener -------------------------------------------------------------------------------------
 
-Listener::Listener(std::shared_ptr<Endpoint> port, uint8_t lane, std::shared_ptr<AcceptQueue> acceptQueue)
-    : endpoint_(std::move(port)), lane_(lane), acceptQueue_(std::move(acceptQueue)) {
-  endpoint_->loop()->post([acceptQueue = acceptQueue_] { acceptQueue->open(); });
+Listener::Listener(
+    std::shared_ptr<Endpoint> endpoint, uint8_t lane, std::shared_ptr<AcceptQueue> acceptQueue)
+    : endpoint_(std::move(endpoint)), lane_(lane), acceptQueue_(std::move(acceptQueue)) {
+  endpoint_->loop()->post([queue = acceptQueue_] { queue->open(); });
 }
 
 Listener::~Listener() {
@@ -105,7 +108,8 @@ Listener::~Listener() {
 }
 
 void Listener::accept(accept_callback_fn fn) {
-  endpoint_->loop()->post([acceptQueue = acceptQueue_, fn = std::move(fn)]() mutable { acceptQueue->accept(std::move(fn)); });
+  endpoint_->loop()->post(
+      [queue = acceptQueue_, fn = std::move(fn)]() mutable { queue->accept(std::move(fn)); });
 }
 
 std::string Listener::addr() const {
@@ -115,7 +119,7 @@ std::string Listener::addr() const {
 void Listener::setId(std::string) {}
 
 void Listener::close() {
-  endpoint_->loop()->post([acceptQueue = acceptQueue_] { acceptQueue->close(); });
+  endpoint_->loop()->post([queue = acceptQueue_] { queue->close(); });
 }
 
 } // namespace torchwire

@@ -1,4 +1,4 @@
-// A lane of a port as TensorPipe's transport::Listener.
+// A lane of an endpoint as TensorPipe's transport::Listener.
 #pragma once
 
 #include <tensorpipe/transport/listener.h>
@@ -8,13 +8,13 @@
 #include <memory>
 #include <utility>
 
-#include "backend/transport/message_streams.h"
-#include "backend/transport/loop_watch.h"
 #include "backend/transport/endpoint.h"
+#include "backend/transport/loop_watch.h"
+#include "backend/transport/message_streams.h"
 
 namespace torchwire {
 
-/// Newcomers wait here until their first message is complete and somebody accepts. Loop-bound.
+/// New connections wait here until their first message is complete and somebody accepts. Loop-bound.
 ///
 /// That wait is why a connection that ends early cannot hurt: TensorPipe's listeners, and the lanes of its
 /// mpt channel, close for good when a connection they accepted ends before its first message.
@@ -22,7 +22,8 @@ class AcceptQueue final : public std::enable_shared_from_this<AcceptQueue> {
  public:
   using Accept = tensorpipe::transport::Listener::accept_callback_fn;
 
-  AcceptQueue(std::shared_ptr<Endpoint> port, std::shared_ptr<MessageStreams> conversations, uint8_t lane);
+  AcceptQueue(
+      std::shared_ptr<Endpoint> endpoint, std::shared_ptr<MessageStreams> streams, uint8_t lane);
 
   void open();
   void accept(Accept accept);
@@ -30,9 +31,9 @@ class AcceptQueue final : public std::enable_shared_from_this<AcceptQueue> {
 
  private:
   struct PendingConnection {
-    PendingConnection(std::shared_ptr<MessageStream> who, Loop& loop)
-        : conversation(std::move(who)), deadline(loop) {}
-    const std::shared_ptr<MessageStream> conversation;
+    PendingConnection(std::shared_ptr<MessageStream> its, Loop& loop)
+        : stream(std::move(its)), deadline(loop) {}
+    const std::shared_ptr<MessageStream> stream;
     LoopTimer deadline;
   };
 
@@ -49,10 +50,11 @@ class AcceptQueue final : public std::enable_shared_from_this<AcceptQueue> {
   std::deque<Accept> accepts_;
 };
 
-/// Closes its acceptQueue when it goes. Thread-safe.
+/// Closes its accept queue when it goes. Thread-safe.
 class Listener final : public tensorpipe::transport::Listener {
  public:
-  Listener(std::shared_ptr<Endpoint> port, uint8_t lane, std::shared_ptr<AcceptQueue> acceptQueue);
+  Listener(
+      std::shared_ptr<Endpoint> endpoint, uint8_t lane, std::shared_ptr<AcceptQueue> acceptQueue);
   ~Listener() override;
 
   void accept(accept_callback_fn fn) override;

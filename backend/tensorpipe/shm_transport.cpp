@@ -12,15 +12,15 @@
 
 #include "backend/base/random.h"
 #include "backend/tensorpipe/context.h"
-#include "backend/transport/handshake_socket.h"
 #include "backend/transport/endpoint.h"
+#include "backend/transport/handshake_socket.h"
 #include "backend/transport/shm_stream.h"
 
 namespace torchwire {
 namespace {
 
-std::string namespaceOf(const std::string& kind) {
-  const std::string path = "/proc/self/ns/" + kind;
+std::string namespaceOf(const std::string& traits) {
+  const std::string path = "/proc/self/ns/" + traits;
   char name[PATH_MAX] = "";
   const ssize_t length = readlink(path.c_str(), name, sizeof name);
   if (length <= 0) {
@@ -37,7 +37,8 @@ std::string domainOfThisProcess() {
   if (boot.empty()) {
     throw std::runtime_error("cannot tell which processes are on this host: no boot_id");
   }
-  return boot + " " + namespaceOf("net") + " " + namespaceOf("user") + " " + std::to_string(geteuid());
+  return boot + " " + namespaceOf("net") + " " + namespaceOf("user") + " " +
+      std::to_string(geteuid());
 }
 
 class ShmTraits final : public EndpointTraits {
@@ -73,7 +74,8 @@ Descriptor listenAs(const std::string& name) {
   Descriptor listening(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (listening.get() < 0 || bind(listening.get(), address.get(), address.size()) != 0 ||
       listen(listening.get(), SOMAXCONN) != 0) {
-    throw std::runtime_error(std::string("cannot listen on a Unix socket: ") + std::strerror(errno));
+    throw std::runtime_error(
+        std::string("cannot listen on a Unix socket: ") + std::strerror(errno));
   }
   return listening;
 }
@@ -83,11 +85,11 @@ Descriptor listenAs(const std::string& name) {
 std::shared_ptr<tensorpipe::transport::Context> makeShmTransport(
     std::shared_ptr<Loop> loop, const GroupKey& key) {
   MemoryFile::create(ShmStream::memorySize()); // throws where there is none to be had
-  auto kind = std::make_unique<ShmTraits>();
+  auto traits = std::make_unique<ShmTraits>();
   const std::string name = drawName();
   Descriptor listening = listenAs(name);
   return std::make_shared<TransportContext>(
-      Endpoint::open(std::move(loop), key, std::move(kind), listening.take(), name), uint8_t{0});
+      Endpoint::open(std::move(loop), key, std::move(traits), listening.take(), name), uint8_t{0});
 }
 
 } // namespace torchwire

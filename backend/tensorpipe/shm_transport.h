@@ -5,14 +5,14 @@
 
 #include <memory>
 
-#include "backend/wire/group_key.h"
 #include "backend/transport/loop.h"
+#include "backend/wire/group_key.h"
 
 namespace torchwire {
 
 /// Connections are set up over an abstract Unix socket, where both ends prove that they know the key and
 /// that they run as the same user; then bytes travel in two rings in a sealed memory file. The socket
-/// stays, as the wakeup that wakes a sleeper and as the sign of life.
+/// stays, to wake a sleeper and as the sign of life.
 ///
 /// listen() takes any address: the name is drawn, see Listener::addr(). At most one listener.
 /// Throws std::runtime_error where memory files or abstract sockets are not to be had. Thread-safe.

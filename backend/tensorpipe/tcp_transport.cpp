@@ -12,8 +12,8 @@
 
 #include "backend/base/address.h"
 #include "backend/tensorpipe/context.h"
-#include "backend/transport/handshake_socket.h"
 #include "backend/transport/endpoint.h"
+#include "backend/transport/handshake_socket.h"
 #include "backend/transport/tcp_stream.h"
 
 namespace torchwire {
@@ -106,12 +106,13 @@ std::shared_ptr<Endpoint> openTcpEndpoint(
       ? bound.describe()
       : withPort(options.advertiseAddress, bound.port());
   return Endpoint::open(
-      std::move(loop), key, std::make_unique<TcpTraits>(options.keepAlive), listening.take(), address);
+      std::move(loop), key, std::make_unique<TcpTraits>(options.keepAlive), listening.take(),
+      address);
 }
 
 std::shared_ptr<tensorpipe::transport::Context> makeTcpTransport(
-    std::shared_ptr<Endpoint> port, uint8_t lane) {
-  return std::make_shared<TransportContext>(std::move(port), lane);
+    std::shared_ptr<Endpoint> endpoint, uint8_t lane) {
+  return std::make_shared<TransportContext>(std::move(endpoint), lane);
 }
 
 } // namespace torchwire

@@ -1,4 +1,4 @@
-// wire_tcp: TensorPipe's transport interface on TCP, safe against strangers.
+// wire_tcp: TensorPipe's transport interface on TCP, safe against unknown peers.
 #pragma once
 
 #include <tensorpipe/transport/context.h>
@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
-#include "backend/wire/group_key.h"
 #include "backend/transport/loop.h"
+#include "backend/wire/group_key.h"
 
 namespace torchwire {
 
@@ -21,16 +21,17 @@ struct TcpOptions {
   std::chrono::milliseconds keepAlive{10000};
 };
 
-/// The one port on which a process listens for all its lanes.
+/// Where a process listens for all its lanes: one TCP port.
 class Endpoint;
 
 /// Binds the port and listens. Throws std::runtime_error with a sentence when it cannot.
-std::shared_ptr<Endpoint> openTcpEndpoint(std::shared_ptr<Loop> loop, const GroupKey& key, const TcpOptions& options);
+std::shared_ptr<Endpoint> openTcpEndpoint(
+    std::shared_ptr<Loop> loop, const GroupKey& key, const TcpOptions& options);
 
-/// The transport on one lane of the port. Lane 0 is for pipes, the others are for channels that want
+/// The transport on one lane of the endpoint. Lane 0 is for pipes, the others are for channels that want
 /// connections of their own. At most one listener per lane; listen() takes any address, as the port is
 /// bound already. An address is "host:port", with "/lane" unless that is 0. Thread-safe.
 std::shared_ptr<tensorpipe::transport::Context> makeTcpTransport(
-    std::shared_ptr<Endpoint> port, uint8_t lane);
+    std::shared_ptr<Endpoint> endpoint, uint8_t lane);
 
 } // namespace torchwire

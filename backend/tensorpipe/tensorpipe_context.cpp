@@ -10,11 +10,11 @@
 #include "backend/base/address.h"
 #include "backend/base/annotations.h"
 #include "backend/base/bytes.h"
-#include "backend/tensorpipe/callback_relay.h"
-#include "backend/base/log.h"
-#include "backend/tensorpipe/tensorpipe_link.h"
-#include "backend/base/thread_role.h"
 #include "backend/base/guarded.h"
+#include "backend/base/log.h"
+#include "backend/base/thread_role.h"
+#include "backend/tensorpipe/callback_relay.h"
+#include "backend/tensorpipe/tensorpipe_link.h"
 #include "backend/tensorpipe/transport_table.h"
 
 namespace torchwire {
@@ -90,13 +90,12 @@ TensorPipeContext::TensorPipeContext(TensorPipeOptions options, Timer& timer)
   // TensorPipe prefers higher numbers.
   for (size_t i = 0; i < transports_.size(); ++i) {
     context_.registerTransport(
-        static_cast<int64_t>(transports_.size() - i),
-        transports_[i].entry->name,
+        static_cast<int64_t>(transports_.size() - i), transports_[i].entry->name,
         transports_[i].context);
   }
   for (size_t i = 0; i < channels_.size(); ++i) {
-    for (const auto& layer : options_.layers) {
-      channels_[i].context = layer->wrapChannel(std::move(channels_[i].context), timer_);
+    for (const auto& interceptor : options_.interceptors) {
+      channels_[i].context = interceptor->wrapChannel(std::move(channels_[i].context), timer_);
     }
     context_.registerChannel(
         static_cast<int64_t>(channels_.size() - i), channels_[i].entry->name, channels_[i].context);
@@ -107,9 +106,9 @@ std::shared_ptr<tp::Listener> TensorPipeContext::openListener(const std::string&
   std::vector<std::string> urls;
   for (const MadeTransport& transport : transports_) {
     const std::string& name = transport.entry->name;
-    const std::string where = name == bootstrap_ ? address
+    const std::string where = name == bootstrap_                   ? address
         : transport.entry->reach == TransportEntry::Reach::network ? hostOf(address)
-                                                                    : uniqueShmAddress();
+                                                                   : uniqueShmAddress();
     urls.push_back(name + "://" + where);
   }
   const SendScope scope;
@@ -143,7 +142,8 @@ void TensorPipeContext::acceptNext(const std::shared_ptr<tp::Listener>& listener
 }
 
 void TensorPipeContext::onAccepted(
-    const std::weak_ptr<tp::Listener>& listener, const tp::Error& error, std::shared_ptr<tp::Pipe> pipe) {
+    const std::weak_ptr<tp::Listener>& listener, const tp::Error& error,
+    std::shared_ptr<tp::Pipe> pipe) {
   if (error) {
     if (!joined_) {
       log(LogLevel::info, "listens anew after a connection failed early: " + error.what());
@@ -157,10 +157,11 @@ void TensorPipeContext::onAccepted(
       acceptNext(same);
     }
   }
-  guarded("a link that was accepted", [&] { accepted_(makeTensorPipeLink(std::move(pipe), relay_)); });
+  guarded(
+      "a link that was accepted", [&] { accepted_(makeTensorPipeLink(std::move(pipe), relay_)); });
 }
 
-// One connection that ends before its first message, be it of a peer that was killed or of a stranger,
+// One connection that ends before its first message, be it of a peer that was killed or unknown,
 // closes a TensorPipe listener for good. A new one takes its place at the same address.
 void TensorPipeContext::listenAgain(int attempt) {
   // Our own transports stay bound. Else the old listener may take a moment to close.

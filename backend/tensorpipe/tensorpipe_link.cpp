@@ -137,8 +137,10 @@ void TensorPipeLink::send(OutgoingFrame frame, Sent sent) {
   tp::Message message = toMessage(sending->frame);
   const SendScope scope;
   end_->pipe->write(
-      std::move(message), [sending = std::move(sending), relay = end_->relay](const tp::Error& error) {
-        relay->run([over = std::move(*sending), error = fromTensorPipe(error)] { over.sent(error); });
+      std::move(message),
+      [sending = std::move(sending), relay = end_->relay](const tp::Error& error) {
+        relay->run(
+            [over = std::move(*sending), error = fromTensorPipe(error)] { over.sent(error); });
       });
 }
 

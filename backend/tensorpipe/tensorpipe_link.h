@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "backend/tensorpipe/callback_relay.h"
 #include "backend/link/link.h"
+#include "backend/tensorpipe/callback_relay.h"
 
 namespace tensorpipe {
 class Pipe;

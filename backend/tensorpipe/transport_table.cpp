@@ -6,8 +6,8 @@
 #include <stdexcept>
 
 #include "backend/base/address.h"
-#include "backend/tensorpipe/advertised_transport.h"
 #include "backend/base/log.h"
+#include "backend/tensorpipe/advertised_transport.h"
 #include "backend/tensorpipe/shm_transport.h"
 #include "backend/tensorpipe/tcp_transport.h"
 
@@ -48,7 +48,8 @@ std::shared_ptr<tp::channel::Context> overWireTcpLanes(TransportEnvironment& env
   return tp::channel::mpt::create(std::move(contexts), std::move(listeners));
 }
 
-std::shared_ptr<tp::transport::Context> createWireTcp(TransportEnvironment& environment, const std::string& where) {
+std::shared_ptr<tp::transport::Context> createWireTcp(
+    TransportEnvironment& environment, const std::string& where) {
   TcpOptions options;
   options.bindAddress = where;
   options.advertiseAddress = environment.advertiseAddress;
@@ -71,10 +72,7 @@ auto networked(Create create) {
 // Known, so that options written for PyTorch's agent are accepted.
 ChannelEntry cudaChannel(const std::string& name) {
   return {
-      name,
-      "for CUDA tensors, which this version does not send",
-      false,
-      "",
+      name, "for CUDA tensors, which this version does not send", false, "",
       [](TransportEnvironment&) -> std::shared_ptr<tp::channel::Context> {
         throw std::runtime_error("this version of torchwire sends CPU tensors only");
       }};
@@ -92,10 +90,8 @@ std::string namesOf(const std::vector<Entry>& table) {
 /// The entries to try: those named, in the order named, or those that `byDefault` picks.
 template <typename Entry, typename ByDefault>
 std::vector<const Entry*> select(
-    const std::vector<Entry>& table,
-    const std::optional<std::vector<std::string>>& wanted,
-    const std::string& what,
-    ByDefault byDefault) {
+    const std::vector<Entry>& table, const std::optional<std::vector<std::string>>& wanted,
+    const std::string& what, ByDefault byDefault) {
   std::vector<const Entry*> selected;
   if (!wanted) {
     for (const Entry& entry : table) {
@@ -109,8 +105,7 @@ std::vector<const Entry*> select(
     const auto it = std::find_if(
         table.begin(), table.end(), [&](const Entry& entry) { return entry.name == name; });
     if (it == table.end()) {
-      throw std::runtime_error(
-          "unknown " + what + " '" + name + "'; known are " + namesOf(table));
+      throw std::runtime_error("unknown " + what + " '" + name + "'; known are " + namesOf(table));
     }
     selected.push_back(&*it);
   }
@@ -143,7 +138,7 @@ std::shared_ptr<Context> probe(const std::string& what, const std::string& name,
 
 } // namespace
 
-// ---- TransportEnvironment -----------------------------------------------------------------------------------------
+// ---- TransportEnvironment -------------------------------------------------------------------------
 
 const std::shared_ptr<Loop>& TransportEnvironment::loop() {
   if (!loop_) {
@@ -154,7 +149,8 @@ const std::shared_ptr<Loop>& TransportEnvironment::loop() {
 
 const GroupKey& TransportEnvironment::key() const {
   if (!groupKey) {
-    throw std::runtime_error("there is no group key, by which it could tell workers from strangers");
+    throw std::runtime_error(
+        "there is no group key, by which it could tell workers from unknown peers");
   }
   return *groupKey;
 }
@@ -164,48 +160,33 @@ const GroupKey& TransportEnvironment::key() const {
 const std::vector<TransportEntry>& transportTable() {
   using Reach = TransportEntry::Reach;
   static const std::vector<TransportEntry> table = {
-      {"wire_shm",
-       "shared memory between workers on one host; sleeps when idle",
-       true,
+      {"wire_shm", "shared memory between workers on one host; sleeps when idle", true,
        Reach::hostAlone,
-       [](TransportEnvironment& environment, const std::string&) { return makeShmTransport(environment.loop(), environment.key()); }},
-      {"wire_tcp", "TCP; lets in only who knows the group's secret", true, Reach::network, createWireTcp},
-      {"shm",
-       "TensorPipe's shared memory; its thread polls without pause and burns a core",
-       false,
+       [](TransportEnvironment& environment, const std::string&) {
+         return makeShmTransport(environment.loop(), environment.key());
+       }},
+      {"wire_tcp", "TCP; lets in only who knows the group's secret", true, Reach::network,
+       createWireTcp},
+      {"shm", "TensorPipe's shared memory; its thread polls without pause and burns a core", false,
        Reach::host,
        [](TransportEnvironment&, const std::string&) { return tp::transport::shm::create(); }},
-      {"ibv",
-       "TensorPipe's InfiniBand verbs",
-       false,
-       Reach::network,
+      {"ibv", "TensorPipe's InfiniBand verbs", false, Reach::network,
        networked([] { return tp::transport::ibv::create(); })},
-      {"uv",
-       "TensorPipe's TCP, on libuv; a stranger who connects can end the process",
-       false,
-       Reach::network,
-       networked([] { return tp::transport::uv::create(); })},
+      {"uv", "TensorPipe's TCP, on libuv; an unknown peer that connects can end the process", false,
+       Reach::network, networked([] { return tp::transport::uv::create(); })},
   };
   return table;
 }
 
 const std::vector<ChannelEntry>& channelTable() {
   static const std::vector<ChannelEntry> table = {
-      {"cma",
-       "reads the peer's memory directly (process_vm_readv), on one host",
-       true,
-       "",
+      {"cma", "reads the peer's memory directly (process_vm_readv), on one host", true, "",
        [](TransportEnvironment&) { return tp::channel::cma::create(); }},
-      {"mpt_wire_tcp",
-       "several connections of wire_tcp in parallel, by the same port",
+      {"mpt_wire_tcp", "several connections of wire_tcp in parallel, by the same port",
        false, // one thread serves them all, so they gain nothing here (docs/decisions.md)
-       "wire_tcp",
-       overWireTcpLanes},
+       "wire_tcp", overWireTcpLanes},
       {"mpt_uv", "several connections of uv in parallel", true, "uv", overUvLanes},
-      {"basic",
-       "over the transport itself",
-       true,
-       "",
+      {"basic", "over the transport itself", true, "",
        [](TransportEnvironment&) { return tp::channel::basic::create(); }},
       cudaChannel("cuda_ipc"),
       cudaChannel("cuda_gdr"),
@@ -219,14 +200,15 @@ const std::vector<ChannelEntry>& channelTable() {
 
 std::vector<MadeTransport> makeTransports(
     const std::optional<std::vector<std::string>>& wanted, TransportEnvironment& environment) {
-  const auto selected = select(transportTable(), wanted, "transport", [](const TransportEntry& entry) {
-    return entry.byDefault;
-  });
+  const auto selected = select(
+      transportTable(), wanted, "transport",
+      [](const TransportEntry& entry) { return entry.byDefault; });
   // A port that was asked for is for one transport only.
   const TransportEntry* bootstrap = selected.empty() ? nullptr : bootstrapAmong(selected);
   std::vector<MadeTransport> made;
   for (const TransportEntry* entry : selected) {
-    const std::string where = entry == bootstrap ? environment.bindAddress : hostOf(environment.bindAddress);
+    const std::string where =
+        entry == bootstrap ? environment.bindAddress : hostOf(environment.bindAddress);
     auto context = probe<tp::transport::Context>(
         "transport", entry->name, [&] { return entry->create(environment, where); });
     if (context) {
@@ -239,7 +221,8 @@ std::vector<MadeTransport> makeTransports(
         return transport.entry->reach == TransportEntry::Reach::network;
       })) {
     throw std::runtime_error(
-        "the transport '" + bootstrap->name + "', by which workers on other hosts are reached, does not "
+        "the transport '" + bootstrap->name +
+        "', by which workers on other hosts are reached, does not "
         "work here (see the log); for a group on one host name _transports=['wire_shm']");
   }
   const bool dialed = std::any_of(made.begin(), made.end(), [](const MadeTransport& transport) {
@@ -247,7 +230,8 @@ std::vector<MadeTransport> makeTransports(
   });
   if (!dialed) {
     throw std::runtime_error(
-        "none of the transports that were asked for works here by itself; name at least 'wire_tcp' in "
+        "none of the transports that were asked for works here by itself; name at least 'wire_tcp' "
+        "in "
         "_transports");
   }
   return made;

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/wire/group_key.h"
-#include "backend/transport/loop.h"
 #include "backend/transport/endpoint.h"
+#include "backend/transport/loop.h"
+#include "backend/wire/group_key.h"
 
 namespace tensorpipe {
 namespace transport {
@@ -56,7 +56,9 @@ struct TransportEntry {
     network, // listens on an IP address
   } reach;
   // `where` is the address to listen on, where that is decided at once.
-  std::function<std::shared_ptr<tensorpipe::transport::Context>(TransportEnvironment&, const std::string& where)> create;
+  std::function<std::shared_ptr<tensorpipe::transport::Context>(
+      TransportEnvironment&, const std::string& where)>
+      create;
 };
 
 struct ChannelEntry {

@@ -84,7 +84,8 @@ class Acceptor::PendingHandshake {
   }
 
   void onGreeting() {
-    HandshakeResponder::Reply reply = responder_.challenge(incoming_.bytes(), acceptor_.events_.hasLane);
+    HandshakeResponder::Reply reply =
+        responder_.challenge(incoming_.bytes(), acceptor_.events_.hasLane);
     if (!sendAll(socket_, reply.send)) {
       acceptor_.reject(*this, "it went away during the handshake");
     } else if (reply.answer != Answer::welcome) {
@@ -100,7 +101,8 @@ class Acceptor::PendingHandshake {
     std::optional<MemoryFile> memory;
     std::string reason = describe(answer);
     if (answer == Answer::welcome && acceptor_.memorySize_ != 0) {
-      if (memory_.get() < 0) { // the system drops it when this process has no files left: he may try again
+      if (memory_.get() <
+          0) { // the system drops it when this process has no files left: it may try again
         acceptor_.reject(*this, "no shared memory came with the proof");
         return;
       }
@@ -134,13 +136,8 @@ class Acceptor::PendingHandshake {
 };
 
 Acceptor::Acceptor(
-    Loop& loop,
-    int listeningSocket,
-    const GroupKey& key,
-    Medium medium,
-    size_t memorySize,
-    Events events,
-    AcceptorLimits limits)
+    Loop& loop, int listeningSocket, const GroupKey& key, Medium medium, size_t memorySize,
+    Events events, AcceptorLimits limits)
     : loop_(loop),
       socket_(listeningSocket),
       key_(key),
@@ -148,7 +145,7 @@ Acceptor::Acceptor(
       memorySize_(memorySize),
       events_(std::move(events)),
       limits_(limits),
-      refusals_(nameOf(SocketAddress::ofSocket(listeningSocket))),
+      rejections_(nameOf(SocketAddress::ofSocket(listeningSocket))),
       pause_(loop),
       watch_(std::make_unique<FdWatch>(loop, listeningSocket, [this] { acceptAll(); })) {
   watch_->want(FdWatch::readable);
@@ -189,7 +186,7 @@ bool Acceptor::acceptOne() {
   }
   if (errno != EAGAIN && errno != EWOULDBLOCK) {
     // No files or memory left, most likely.
-    refusals_.note("anyone for a moment", std::strerror(errno));
+    rejections_.note("anyone for a moment", std::strerror(errno));
     pauseAccepting(kPauseForFiles);
   }
   return false;
@@ -209,7 +206,7 @@ void Acceptor::welcome(int socket, const SocketAddress& address) {
     getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size);
     from = "process " + std::to_string(peer.pid) + " of user " + std::to_string(peer.uid);
     if (peer.uid != geteuid()) {
-      refusals_.note(from, "it runs as another user");
+      rejections_.note(from, "it runs as another user");
       close(socket);
       return;
     }
@@ -217,13 +214,13 @@ void Acceptor::welcome(int socket, const SocketAddress& address) {
   try {
     pending_.push_back(std::make_unique<PendingHandshake>(*this, socket, from));
   } catch (const std::exception& e) {
-    refusals_.note(from, e.what());
+    rejections_.note(from, e.what());
     close(socket);
   }
 }
 
 void Acceptor::reject(PendingHandshake& handshake, const std::string& reason) {
-  refusals_.note(handshake.from(), reason);
+  rejections_.note(handshake.from(), reason);
   pending_.remove_if([&](const auto& each) { return each.get() == &handshake; });
 }
 

@@ -9,28 +9,28 @@
 #include <string>
 
 #include "backend/transport/authentication.h"
-#include "backend/wire/group_key.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/loop_watch.h"
 #include "backend/transport/memory_file.h"
 #include "backend/transport/rejection_log.h"
 #include "backend/transport/socket_address.h"
+#include "backend/wire/group_key.h"
 
 namespace torchwire {
 
 struct AcceptorLimits {
   std::chrono::milliseconds patience{10000}; // for a whole handshake
   size_t maxPending = 256; // in the handshake
-  // If there are that many, the one that has stayed longest goes, as a stranger most likely, once it had
-  // this time. Until then further ones wait in the backlog.
+  // If there are that many, the one that has stayed longest goes, as an unknown peer most likely, once it
+  // had this time. Until then further ones wait in the backlog.
   std::chrono::milliseconds minAge{200};
 };
 
-/// Watches a listening socket and leads each handshake through the handshake (admission.h). A handshake costs a
-/// descriptor and a few hundred bytes, whatever it sends. Loop-bound.
+/// Watches a listening socket and leads each connection through the handshake (authentication.h). A pending
+/// handshake costs a descriptor and a few hundred bytes, whatever the peer sends. Loop-bound.
 class Acceptor {
  public:
-  /// A handshake that proved to be of the group.
+  /// A peer that proved to be of the group.
   struct Admitted {
     int socket; // non-blocking, to be closed by whoever takes it
     uint8_t lane;
@@ -43,13 +43,8 @@ class Acceptor {
 
   /// Takes the socket. `memorySize` is the size of the memory file that comes with a proof; 0: none does.
   Acceptor(
-      Loop& loop,
-      int listeningSocket,
-      const GroupKey& key,
-      Medium medium,
-      size_t memorySize,
-      Events events,
-      AcceptorLimits limits = AcceptorLimits());
+      Loop& loop, int listeningSocket, const GroupKey& key, Medium medium, size_t memorySize,
+      Events events, AcceptorLimits limits = AcceptorLimits());
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -72,7 +67,7 @@ class Acceptor {
   const size_t memorySize_;
   const Events events_;
   const AcceptorLimits limits_;
-  RejectionLog refusals_;
+  RejectionLog rejections_;
   std::list<std::unique_ptr<PendingHandshake>> pending_; // the one that has waited longest first
   LoopTimer pause_;
   std::unique_ptr<FdWatch> watch_;

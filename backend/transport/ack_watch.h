@@ -17,7 +17,8 @@ class AckWatch {
  public:
   /// `silent` is called once, when nothing has been heard for one and a half intervals though something was
   /// to be. It may destroy the watch.
-  AckWatch(Loop& loop, int socket, std::chrono::milliseconds interval, std::function<void()> silent);
+  AckWatch(
+      Loop& loop, int socket, std::chrono::milliseconds interval, std::function<void()> silent);
 
   /// Something has been sent.
   void expect();

@@ -15,7 +15,7 @@ constexpr size_t kGroupAt = 8, kGreetingNonceAt = 16, kChallengeNonceAt = 8;
 static_assert(kGreetingNonceAt + sizeof(Nonce) == kGreetingSize);
 static_assert(kChallengeNonceAt + sizeof(Nonce) == kChallengeSize);
 
-constexpr char kDialling[] = "dialing side";
+constexpr char kDialing[] = "dialling side"; // goes into the proofs, so that its spelling stays
 constexpr char kAccepting[] = "accepting side";
 
 template <typename Number>
@@ -59,7 +59,7 @@ void append(HandshakeBytes& to, ForeignBytes bytes) {
 
 Answer answerOf(unsigned char byte) {
   return byte <= static_cast<unsigned char>(Answer::badMemory) ? static_cast<Answer>(byte)
-                                                                : Answer::notUnderstood;
+                                                               : Answer::notUnderstood;
 }
 
 } // namespace
@@ -71,13 +71,15 @@ std::string describe(Answer answer) {
     case Answer::notUnderstood:
       return "it does not speak torchwire's protocol";
     case Answer::otherVersion:
-      return "the versions of torchwire's transport protocol differ: install the same torchwire on all workers";
+      return "the versions of torchwire's transport protocol differ: install the same torchwire on "
+             "all workers";
     case Answer::otherMedium:
       return "one side speaks of wire_shm and the other of wire_tcp";
     case Answer::otherGroup:
       return "it belongs to another RPC group: check the address of the rendezvous store";
     case Answer::noSuchLane:
-      return "nobody listens on the lane that was asked for: the worker shuts down, or has other _channels";
+      return "nobody listens on the lane that was asked for: the worker shuts down, or has other "
+             "_channels";
     case Answer::wrongProof:
       return "the group secrets differ: give all workers the same secret (option `secret` or "
              "TORCHWIRE_SECRET_FILE)";
@@ -113,7 +115,7 @@ HandshakeInitiator::Step HandshakeInitiator::answerChallenge(ForeignBytes challe
     return {{}, describe(Answer::otherVersion)};
   }
   append(said_, challenge);
-  const Proof proof = key_.prove(kDialling, said_);
+  const Proof proof = key_.prove(kDialing, said_);
   append(said_, proof);
   return {HandshakeBytes(proof.begin(), proof.end()), {}};
 }
@@ -157,7 +159,7 @@ HandshakeResponder::Reply HandshakeResponder::challengeWith(Answer answer) {
 }
 
 bool HandshakeResponder::check(ForeignBytes proof) {
-  const bool right = proof.size() == kProofSize && key_.verify(kDialling, said_, asProof(proof));
+  const bool right = proof.size() == kProofSize && key_.verify(kDialing, said_, asProof(proof));
   append(said_, proof);
   return right;
 }

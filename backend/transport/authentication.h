@@ -3,12 +3,12 @@
 //   dialing side                                       accepting side
 //     greeting: version, medium, lane, group, nonce ──▶
 //                 ◀── challenge: version, answer, nonce      (a refusal ends it)
-//     proof (wire_shm: with the memory file) ──────────▶    (checked first: a stranger learns nothing)
-//                 ◀── authResult: answer, proof                 (a refusal ends it)
+//     proof (wire_shm: with the memory file) ──────────▶    (checked first: an unknown peer learns nothing)
+//                 ◀── auth result: answer, proof             (a refusal ends it)
 //
 // A proof is an HMAC under the group's key over the role and all bytes said so far, so it cannot be
 // replayed (both nonces are in it), nor reflected (the roles differ), nor moved to another lane, medium or
-// version. Every message has a fixed size: a stranger decides over no length.
+// version. Every message has a fixed size: an unknown peer decides over no length.
 #pragma once
 
 #include <array>

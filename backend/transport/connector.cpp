@@ -35,17 +35,14 @@ bool isTransient(int error) {
 }
 
 bool meansNobodyThere(int error) {
-  return error == ECONNREFUSED || error == ENETUNREACH || error == EHOSTUNREACH || error == ETIMEDOUT;
+  return error == ECONNREFUSED || error == ENETUNREACH || error == EHOSTUNREACH ||
+      error == ETIMEDOUT;
 }
 
 } // namespace
 
 Connector::Connector(
-    Loop& loop,
-    const GroupKey& key,
-    const Target& target,
-    Done done,
-    DialLimits limits)
+    Loop& loop, const GroupKey& key, const Target& target, Done done, DialLimits limits)
     : loop_(loop),
       key_(key),
       target_(target),
@@ -70,8 +67,8 @@ void Connector::attempt() {
     tryAgain(e.what(), false);
     return;
   }
-  socket_ = Descriptor(::socket(
-      target_.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  socket_ =
+      Descriptor(::socket(target_.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   int error = 0;
   if (socket_.get() < 0 ||
       connect(socket_.get(), target_.address.get(), target_.address.size()) != 0) {
@@ -94,7 +91,7 @@ void Connector::attempt() {
   watch_->want(FdWatch::writable);
 }
 
-// Each of the following may end in the dialer's destruction, so nothing comes after the last call.
+// Each of the following may end in the connector's destruction, so nothing comes after the last call.
 
 void Connector::onReady() {
   if (stage_ == Stage::connecting) {
@@ -102,7 +99,7 @@ void Connector::onReady() {
     return;
   }
   const Progress progress = incoming_.receive(socket_.get());
-  if (!progress.error.empty()) { // let go in favour of others, most likely
+  if (!progress.error.empty()) { // rejected in favor of others, most likely
     tryAgain(progress.error, false);
   } else if (incoming_.isComplete()) {
     stage_ == Stage::awaitingChallenge ? onChallenge() : onAuthResult();
@@ -130,7 +127,8 @@ void Connector::onConnected() {
 const char* Connector::objectionToPeer() const {
   if (target_.medium == Medium::tcp) {
     // TCP allows that, if the port dialed is free and chosen for this side too.
-    const bool self = SocketAddress::ofSocket(socket_.get()).describe() == target_.address.describe();
+    const bool self =
+        SocketAddress::ofSocket(socket_.get()).describe() == target_.address.describe();
     return self ? "nobody listens there" : nullptr;
   }
   ucred peer{};

@@ -8,12 +8,12 @@
 
 #include "backend/base/error.h"
 #include "backend/transport/authentication.h"
-#include "backend/wire/group_key.h"
 #include "backend/transport/handshake_socket.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/loop_watch.h"
 #include "backend/transport/memory_file.h"
 #include "backend/transport/socket_address.h"
+#include "backend/wire/group_key.h"
 
 namespace torchwire {
 
@@ -37,14 +37,11 @@ class Connector {
     int socket; // non-blocking, to be closed by whoever takes it
     std::optional<MemoryFile> memory;
   };
-  /// One of the two. May destroy the dialer.
+  /// One of the two. May destroy the connector.
   using Done = std::function<void(const Error&, Reached)>;
 
   Connector(
-      Loop& loop,
-      const GroupKey& key,
-      const Target& target,
-      Done done,
+      Loop& loop, const GroupKey& key, const Target& target, Done done,
       DialLimits limits = DialLimits());
   Connector(const Connector&) = delete;
   Connector& operator=(const Connector&) = delete;
@@ -75,7 +72,8 @@ class Connector {
 
   Stage stage_ = Stage::connecting;
   std::optional<HandshakeInitiator> initiator_;
-  std::optional<MemoryFile> memory_; // a new one for each attempt: an earlier one may be mapped elsewhere
+  std::optional<MemoryFile>
+      memory_; // a new one for each attempt: an earlier one may be mapped elsewhere
   HandshakeSocket incoming_{0};
   Descriptor socket_;
   std::unique_ptr<FdWatch> watch_; // after socket_: it goes first

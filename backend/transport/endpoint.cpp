@@ -33,25 +33,26 @@ LaneAddress splitLane(const std::string& text) {
 } // namespace
 
 Endpoint::Endpoint(
-    std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<EndpointTraits> kind,
+    std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<EndpointTraits> traits,
     std::string address)
     : kept_(std::move(loop)),
       loop_(*kept_),
       key_(key),
-      kind_(std::move(kind)),
+      traits_(std::move(traits)),
       address_(std::move(address)) {}
 
 std::shared_ptr<Endpoint> Endpoint::open(
-    std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<EndpointTraits> kind,
+    std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<EndpointTraits> traits,
     int listeningSocket, std::string address) {
-  std::shared_ptr<Endpoint> port(
-      new Endpoint(std::move(loop), key, std::move(kind), std::move(address)), [](Endpoint* last) {
+  std::shared_ptr<Endpoint> endpoint(
+      new Endpoint(std::move(loop), key, std::move(traits), std::move(address)),
+      [](Endpoint* last) {
         // What it holds is the loop's; but the loop's last pointer must not go on its own thread.
         const std::shared_ptr<Loop> loop = std::move(last->kept_);
         loop->post([last] { delete last; }); // NOLINT(cppcoreguidelines-owning-memory)
       });
-  port->loop_.post([port, listeningSocket] { port->openAcceptor(listeningSocket); });
-  return port;
+  endpoint->loop_.post([endpoint, listeningSocket] { endpoint->openAcceptor(listeningSocket); });
+  return endpoint;
 }
 
 Endpoint::~Endpoint() = default;
@@ -61,7 +62,7 @@ void Endpoint::openAcceptor(int listeningSocket) {
   events.hasLane = [this](uint8_t lane) { return lanes_.contains(lane); };
   events.admitted = [this](Acceptor::Admitted admitted) { admit(std::move(admitted)); };
   acceptor_ = std::make_unique<Acceptor>(
-      loop_, listeningSocket, key_, kind_->medium(), kind_->memorySize(), std::move(events));
+      loop_, listeningSocket, key_, traits_->medium(), traits_->memorySize(), std::move(events));
 }
 
 std::string Endpoint::addressOf(uint8_t lane) const {
@@ -76,10 +77,10 @@ void Endpoint::setLane(uint8_t lane, Admitted admitted) {
   }
 }
 
-void Endpoint::admit(Acceptor::Admitted admitted) {
+void Endpoint::admit(Acceptor::Admitted peer) {
   std::unique_ptr<Stream> stream =
-      kind_->makeStream(loop_, admitted.socket, std::move(admitted.memory), false);
-  const auto lane = lanes_.find(admitted.lane);
+      traits_->makeStream(loop_, peer.socket, std::move(peer.memory), false);
+  const auto lane = lanes_.find(peer.lane);
   if (lane != lanes_.end()) { // else it was closed during the handshake
     const Admitted admitted = lane->second;
     admitted(std::move(stream));
@@ -90,19 +91,19 @@ void Endpoint::dial(const std::string& address, Dialed dialed) {
   std::optional<Connector::Target> target;
   try {
     const LaneAddress parts = splitLane(address);
-    target = {kind_->parse(parts.address), kind_->medium(), parts.lane, kind_->memorySize()};
+    target = {traits_->parse(parts.address), traits_->medium(), parts.lane, traits_->memorySize()};
   } catch (const std::exception& e) {
     dialed(Error(ErrorCode::unreachable, e.what()), nullptr);
     return;
   }
   const uint64_t number = nextConnector_++;
-  auto dialer = std::make_unique<Connector>(
+  auto connector = std::make_unique<Connector>(
       loop_, key_, *target,
       [this, number, dialed = std::move(dialed)](const Error& error, Connector::Reached reached) {
         onDialed(number, error, std::move(reached), dialed);
       });
-  Connector& started = *dialer;
-  connectors_.emplace(number, std::move(dialer));
+  Connector& started = *connector;
+  connectors_.emplace(number, std::move(connector));
   started.start();
 }
 
@@ -112,7 +113,7 @@ void Endpoint::onDialed(
   if (error) {
     dialed(error, nullptr);
   } else {
-    dialed(error, kind_->makeStream(loop_, reached.socket, std::move(reached.memory), true));
+    dialed(error, traits_->makeStream(loop_, reached.socket, std::move(reached.memory), true));
   }
 }
 

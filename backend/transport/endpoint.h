@@ -9,11 +9,11 @@
 #include <string>
 
 #include "backend/base/error.h"
-#include "backend/transport/connector.h"
 #include "backend/transport/acceptor.h"
-#include "backend/wire/group_key.h"
+#include "backend/transport/connector.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/stream.h"
+#include "backend/wire/group_key.h"
 
 namespace torchwire {
 
@@ -41,11 +41,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
   /// Takes a socket that listens. `address` is what others dial.
   static std::shared_ptr<Endpoint> open(
-      std::shared_ptr<Loop> loop,
-      const GroupKey& key,
-      std::unique_ptr<EndpointTraits> kind,
-      int listeningSocket,
-      std::string address);
+      std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<EndpointTraits> traits,
+      int listeningSocket, std::string address);
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
@@ -53,8 +50,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   const std::shared_ptr<Loop>& loop() const {
     return kept_;
   }
-  const EndpointTraits& kind() const {
-    return *kind_;
+  const EndpointTraits& traits() const {
+    return *traits_;
   }
   /// What others pass to dial() for a lane.
   std::string addressOf(uint8_t lane) const;
@@ -63,24 +60,23 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   /// Loop-bound.
   void setLane(uint8_t lane, Admitted admitted);
 
-  /// Makes a connection to the address; `dialed` is called once, on the loop, unless the port goes
-  /// first. Loop-bound.
+  /// Makes a connection to the address; `dialed` is called once, on the loop, unless the endpoint
+  /// goes first. Loop-bound.
   void dial(const std::string& address, Dialed dialed);
 
  private:
   Endpoint(
-      std::shared_ptr<Loop> loop,
-      const GroupKey& key,
-      std::unique_ptr<EndpointTraits> kind,
+      std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<EndpointTraits> traits,
       std::string address);
   void openAcceptor(int listeningSocket);
-  void admit(Acceptor::Admitted admitted);
-  void onDialed(uint64_t number, const Error& error, Connector::Reached reached, const Dialed& dialed);
+  void admit(Acceptor::Admitted peer);
+  void onDialed(
+      uint64_t number, const Error& error, Connector::Reached reached, const Dialed& dialed);
 
-  std::shared_ptr<Loop> kept_; // given up at the end, by whoever held the port last
+  std::shared_ptr<Loop> kept_; // given up at the end, by whoever held the endpoint last
   Loop& loop_; // the same: the loop may use it at that moment
   const GroupKey key_;
-  const std::unique_ptr<EndpointTraits> kind_;
+  const std::unique_ptr<EndpointTraits> traits_;
   const std::string address_;
 
   // Loop-bound.

@@ -19,7 +19,8 @@ union Control {
 
 /// Keeps the first descriptor and closes the others.
 void takeDescriptors(msghdr& message, Descriptor& into) {
-  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
+       part = CMSG_NXTHDR(&message, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) {
       continue;
     }
@@ -68,7 +69,8 @@ Progress HandshakeSocket::receive(int socket, Descriptor* into) {
 }
 
 bool sendAll(int socket, ForeignBytes bytes, int descriptor) {
-  iovec part{const_cast<unsigned char*>(bytes.data()), bytes.size()}; // NOLINT: iovec knows no const
+  iovec part{
+      const_cast<unsigned char*>(bytes.data()), bytes.size()}; // NOLINT: iovec knows no const
   Control control{};
   msghdr message{};
   message.msg_iov = &part;

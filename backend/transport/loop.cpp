@@ -7,9 +7,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
-#include "backend/base/guarded.h"
 
 namespace torchwire {
 namespace {
@@ -37,7 +37,8 @@ Loop::Loop() : ringGate_(kMaxSpin), socketGate_(kMaxSpin) {
   if (uv_loop_size() != sizeof(uv_loop_t) || uv_handle_size(UV_POLL) != sizeof(uv_poll_t) ||
       uv_handle_size(UV_ASYNC) != sizeof(uv_async_t) ||
       uv_handle_size(UV_TIMER) != sizeof(uv_timer_t)) {
-    throw std::runtime_error("the libuv inside this torch is not the one that torchwire was built for");
+    throw std::runtime_error(
+        "the libuv inside this torch is not the one that torchwire was built for");
   }
   int failed = uv_loop_init(&uv_);
   if (failed == 0) {
@@ -117,7 +118,8 @@ void Loop::run() {
         uv_run(&uv_, UV_RUN_NOWAIT);
       }
       if (ran || moved || socketTraffic_) {
-        busy = now; // what came has posted something, often the answer: no pause before that is sent
+        busy =
+            now; // what came has posted something, often the answer: no pause before that is sent
       } else if (now - busy < kBeforeYield) {
         relax();
       } else {

@@ -27,8 +27,8 @@ class Loop {
     virtual ~Poller() = default;
     /// Does what there is to do; false if there was nothing.
     virtual bool poll() = 0;
-    /// Asks the other side to ring (by a socket that the loop watches) for what comes from now on;
-    /// false if something has come already.
+    /// Asks the other side for a wakeup (over a socket that the loop watches) when something comes from
+    /// now on; false if something has come already.
     virtual bool armWakeup() = 0;
   };
 

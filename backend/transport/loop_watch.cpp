@@ -13,7 +13,8 @@ template <typename Handle>
 void closeHandle(Handle* handle) {
   handle->data = nullptr;
   uv_close(reinterpret_cast<uv_handle_t*>(handle), [](uv_handle_t* closed) {
-    delete reinterpret_cast<Handle*>(closed); // NOLINT(cppcoreguidelines-owning-memory): libuv gives it back
+    delete reinterpret_cast<Handle*>(
+        closed); // NOLINT(cppcoreguidelines-owning-memory): libuv gives it back
   });
 }
 
@@ -78,8 +79,7 @@ void LoopTimer::start(std::chrono::milliseconds after, std::function<void()> due
           guarded("a timer's callback", due);
         }
       },
-      static_cast<uint64_t>(after.count()),
-      0);
+      static_cast<uint64_t>(after.count()), 0);
 }
 
 void LoopTimer::stop() {

@@ -24,8 +24,8 @@ constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 /// What is wrong with memory that a peer sent, or null.
 const char* objectionTo(int descriptor, size_t size) {
-  struct stat status {};
-  struct statfs system {};
+  struct stat status{};
+  struct statfs system{};
   if (fstat(descriptor, &status) != 0 || fstatfs(descriptor, &system) != 0) {
     return "cannot be looked at";
   }

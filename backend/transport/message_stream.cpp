@@ -11,7 +11,8 @@
 namespace torchwire {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "lengths travel as little-endian numbers");
+static_assert(
+    std::endian::native == std::endian::little, "lengths travel as little-endian numbers");
 
 // How long one connection may keep the loop before the others have their turn.
 constexpr int kRounds = 16;
@@ -48,17 +49,15 @@ void MessageStream::readMessage(Read read) {
 }
 
 void MessageStream::expectFirstMessage(Written there) {
-  push(ReadOp{
-      nullptr,
-      kMaxFirstMessage,
-      true,
-      true,
-      [this, there = std::move(there)](const Error& error, const char* data, size_t length) {
-        if (!error) {
-          firstMessage_.emplace(data, data + length);
-        }
-        there(error);
-      }});
+  push(
+      ReadOp{
+          nullptr, kMaxFirstMessage, true, true,
+          [this, there = std::move(there)](const Error& error, const char* data, size_t length) {
+            if (!error) {
+              firstMessage_.emplace(data, data + length);
+            }
+            there(error);
+          }});
 }
 
 void MessageStream::push(WriteOp op) {
@@ -77,7 +76,8 @@ void MessageStream::push(WriteOp op) {
 void MessageStream::push(ReadOp op) {
   MutexLock lock(mutex_);
   reads_.push_back(std::move(op));
-  if (!(loop_->isLoopThread() && advancing_)) { // advance() goes on until there is nothing left to read
+  if (!(loop_->isLoopThread() &&
+        advancing_)) { // advance() goes on until there is nothing left to read
     schedule();
   }
 }
@@ -252,9 +252,7 @@ void MessageStream::serveFirstMessage(const ReadOp& op) {
 
 void MessageStream::finishRead(const char* data) {
   MutexLock lock(mutex_);
-  done_.emplace_back([read = std::move(reads_.front().read),
-                      kept = std::move(allocated_),
-                      data,
+  done_.emplace_back([read = std::move(reads_.front().read), kept = std::move(allocated_), data,
                       length = static_cast<size_t>(header_)] { read(Error(), data, length); });
   reads_.pop_front();
   allocated_.clear();
@@ -323,13 +321,15 @@ void MessageStream::settle() {
   MutexLock lock(mutex_);
   if (writeError_) {
     for (WriteOp& op : writes_) {
-      done_.emplace_back([written = std::move(op.written), error = writeError_] { written(error); });
+      done_.emplace_back(
+          [written = std::move(op.written), error = writeError_] { written(error); });
     }
     writes_.clear();
   }
   if (readError_) {
     for (ReadOp& op : reads_) {
-      done_.emplace_back([read = std::move(op.read), error = readError_] { read(error, nullptr, 0); });
+      done_.emplace_back(
+          [read = std::move(op.read), error = readError_] { read(error, nullptr, 0); });
     }
     reads_.clear();
     reading_ = nullptr;

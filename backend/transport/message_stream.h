@@ -109,7 +109,7 @@ class MessageStream final : public std::enable_shared_from_this<MessageStream> {
   bool advancing_ = false;
   std::function<void()> ended_;
 
-  Mutex mutex_{LockRank::conversation};
+  Mutex mutex_{LockRank::messageStream};
   std::unique_ptr<Stream> stream_ GUARDED_BY(mutex_); // set and reset on the loop
   std::deque<WriteOp> writes_ GUARDED_BY(mutex_);
   std::deque<ReadOp> reads_ GUARDED_BY(mutex_); // taken off on the loop only

@@ -5,25 +5,25 @@
 namespace torchwire {
 
 std::shared_ptr<MessageStream> MessageStreams::open(const std::shared_ptr<Loop>& loop) {
-  // The conversation is told which one it is once it exists.
+  // The stream is told which one it is once it exists.
   const auto itself = std::make_shared<std::weak_ptr<MessageStream>>();
-  auto conversation = std::make_shared<MessageStream>(loop, [all = shared_from_this(), itself] {
+  auto stream = std::make_shared<MessageStream>(loop, [all = shared_from_this(), itself] {
     std::shared_ptr<MessageStream> over = itself->lock(); // outlives the lock
     MutexLock lock(all->mutex_);
     all->open_.erase(over);
     all->ended_.notify_all();
   });
-  *itself = conversation;
+  *itself = stream;
   bool tooLate = false;
   {
     MutexLock lock(mutex_);
-    open_.insert(conversation);
+    open_.insert(stream);
     tooLate = closed_;
   }
   if (tooLate) {
-    conversation->close();
+    stream->close();
   }
-  return conversation;
+  return stream;
 }
 
 void MessageStreams::closeAll() {
@@ -33,8 +33,8 @@ void MessageStreams::closeAll() {
     closed_ = true;
     open = open_;
   }
-  for (const auto& conversation : open) {
-    conversation->close();
+  for (const auto& stream : open) {
+    stream->close();
   }
 }
 

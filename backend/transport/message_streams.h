@@ -1,4 +1,4 @@
-// All conversations of one transport context.
+// All message streams of one transport context.
 #pragma once
 
 #include <condition_variable>
@@ -6,12 +6,12 @@
 #include <set>
 
 #include "backend/base/annotations.h"
-#include "backend/transport/message_stream.h"
 #include "backend/transport/loop.h"
+#include "backend/transport/message_stream.h"
 
 namespace torchwire {
 
-/// Keeps each conversation from open() until its last callback after close(). Thread-safe. Held by
+/// Keeps each message stream from open() until its last callback after close(). Thread-safe. Held by
 /// shared_ptr.
 class MessageStreams : public std::enable_shared_from_this<MessageStreams> {
  public:
@@ -22,7 +22,7 @@ class MessageStreams : public std::enable_shared_from_this<MessageStreams> {
   void awaitEnd() EXCLUDES(mutex_);
 
  private:
-  Mutex mutex_{LockRank::conversations};
+  Mutex mutex_{LockRank::messageStreams};
   std::condition_variable_any ended_;
   std::set<std::shared_ptr<MessageStream>> open_ GUARDED_BY(mutex_);
   bool closed_ GUARDED_BY(mutex_) = false;

@@ -1,4 +1,4 @@
-// Log lines about strangers, of whom there may be very many.
+// Log lines about unknown peers, of whom there may be very many.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,8 @@ class RejectionLog {
   /// `where` names the listening endpoint.
   explicit RejectionLog(std::string where) : where_(std::move(where)) {}
 
-  void note(const std::string& from, const std::string& reason, Clock::time_point now = Clock::now());
+  void note(
+      const std::string& from, const std::string& reason, Clock::time_point now = Clock::now());
 
  private:
   const std::string where_;

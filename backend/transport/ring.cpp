@@ -25,7 +25,7 @@ bool takeRequest(std::atomic<uint32_t>& sleeps) {
   return sleeps.load(std::memory_order_relaxed) != 0 && sleeps.exchange(0) != 0;
 }
 
-void requestWakeup(std::atomic<uint32_t>& sleeps) {
+void setRequest(std::atomic<uint32_t>& sleeps) {
   if (sleeps.load(std::memory_order_relaxed) == 0) {
     sleeps.store(1, std::memory_order_relaxed);
   }
@@ -58,8 +58,8 @@ bool RingWriter::isReady() const { // also when the index makes no sense: then w
   return written_ - memory_.header->consumed.load(std::memory_order_acquire) != memory_.capacity;
 }
 
-bool RingWriter::sleep() {
-  requestWakeup(memory_.header->writerSleeps);
+bool RingWriter::requestWakeup() {
+  setRequest(memory_.header->writerSleeps);
   return !isReady();
 }
 
@@ -91,8 +91,8 @@ bool RingReader::isReady() const {
   return memory_.header->written.load(std::memory_order_acquire) != consumed_;
 }
 
-bool RingReader::sleep() {
-  requestWakeup(memory_.header->readerSleeps);
+bool RingReader::requestWakeup() {
+  setRequest(memory_.header->readerSleeps);
   return !isReady();
 }
 

@@ -13,11 +13,12 @@ namespace torchwire {
 struct RingHeader {
   alignas(64) std::atomic<uint64_t> written; // bytes since the beginning, by the writer
   alignas(64) std::atomic<uint64_t> consumed; // bytes since the beginning, by the reader
-  // Set by a side that goes to sleep, cleared by the other, which then rings its wakeup.
+  // Set by a side that goes to sleep, cleared by the other, which then sends it a wakeup.
   alignas(64) std::atomic<uint32_t> readerSleeps;
   alignas(64) std::atomic<uint32_t> writerSleeps;
 };
-static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+static_assert(
+    std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
 /// Where one ring lies. `capacity` is a power of two.
 struct RingMemory {
@@ -36,9 +37,9 @@ class RingWriter {
   std::optional<size_t> write(const void* data, size_t length);
   /// Whether write() would do something.
   bool isReady() const;
-  /// Asks for the wakeup; false if there is something to do already.
-  bool sleep();
-  /// Whether the reader asked for the wakeup, which it gets once.
+  /// Asks for a wakeup; false if there is something to do already.
+  bool requestWakeup();
+  /// Whether the reader has asked for a wakeup; it gets one, so this takes the request back.
   bool takeReaderWakeup();
 
  private:
@@ -54,7 +55,7 @@ class RingReader {
   /// As RingWriter, the other way round.
   std::optional<size_t> read(void* into, size_t length);
   bool isReady() const;
-  bool sleep();
+  bool requestWakeup();
   bool takeWriterWakeup();
 
  private:

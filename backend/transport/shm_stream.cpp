@@ -73,8 +73,8 @@ bool ShmStream::poll() {
 }
 
 bool ShmStream::armWakeup() {
-  const bool nothingToRead = !reading_ || reader_.sleep();
-  const bool noRoom = !writing_ || writer_.sleep();
+  const bool nothingToRead = !reading_ || reader_.requestWakeup();
+  const bool noRoom = !writing_ || writer_.requestWakeup();
   return nothingToRead && noRoom;
 }
 

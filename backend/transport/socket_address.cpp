@@ -53,9 +53,7 @@ SocketAddress SocketAddress::ofSocket(int socket) {
 int SocketAddress::accept(int listeningSocket) {
   size_ = sizeof storage_;
   return accept4(
-      listeningSocket,
-      reinterpret_cast<sockaddr*>(&storage_),
-      &size_,
+      listeningSocket, reinterpret_cast<sockaddr*>(&storage_), &size_,
       SOCK_NONBLOCK | SOCK_CLOEXEC);
 }
 

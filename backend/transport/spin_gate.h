@@ -14,25 +14,25 @@ class SpinGate {
   using Clock = std::chrono::steady_clock;
   using Duration = Clock::duration;
 
-  explicit SpinGate(Duration longestSpin) : longestSpin_(longestSpin), usualGap_(2 * longestSpin) {}
+  explicit SpinGate(Duration maxSpin) : maxSpin_(maxSpin), usualGap_(2 * maxSpin) {}
 
   void noteEvent(Clock::time_point now) {
     // A pause counts as twice the longest spin, however long it was: a few quick events after it are
     // enough to spin again.
-    const Duration gap = std::min<Duration>(now - lastEvent_, 2 * longestSpin_);
+    const Duration gap = std::min<Duration>(now - lastEvent_, 2 * maxSpin_);
     usualGap_ += (gap - usualGap_) / kMemory;
     lastEvent_ = now;
   }
 
   bool shouldSpin(Clock::time_point now) const {
-    return usualGap_ < longestSpin_ && now - lastEvent_ < std::min(longestSpin_, 2 * usualGap_ + kSlack);
+    return usualGap_ < maxSpin_ && now - lastEvent_ < std::min(maxSpin_, 2 * usualGap_ + kSlack);
   }
 
  private:
   static constexpr int kMemory = 4; // events that the usual gap is about an average of
   static constexpr Duration kSlack = std::chrono::microseconds(10);
 
-  const Duration longestSpin_;
+  const Duration maxSpin_;
   Duration usualGap_;
   Clock::time_point lastEvent_{};
 };

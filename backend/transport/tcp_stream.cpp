@@ -66,8 +66,7 @@ void TcpStream::setInterest(bool reading, bool writing) {
 // is no room any more for what comes instead.
 void TcpStream::watch() {
   const bool room = reading_ || stagedBytes() < kStaging;
-  watch_->want(
-      (room && error_ == 0 ? FdWatch::readable : 0) | (writing_ ? FdWatch::writable : 0));
+  watch_->want((room && error_ == 0 ? FdWatch::readable : 0) | (writing_ ? FdWatch::writable : 0));
 }
 
 void TcpStream::onReady() {

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 
-#include "backend/wire/frame.h"
 #include "backend/base/random.h"
+#include "backend/wire/frame.h"
 
 namespace torchwire {
 namespace {
 
 constexpr uint32_t kCredentialsMagic = 0x54575754; // "TWWT"
-constexpr char kRole[] = "credentials"; // no role of a handshake: this proof is of no use on a link
+// No role of a handshake: this proof is of no use on a link. It goes into the proof, so that it stays.
+constexpr char kRole[] = "terms";
 
 const char* const kRemedy =
     ": give all workers the same one by `secret`, `secret_file` or TORCHWIRE_SECRET_FILE";
@@ -32,14 +33,15 @@ std::optional<std::string> GroupCredentials::objectionTo(
     const WorkerRecord& worker, const std::string& secret) const {
   const std::string began = drawnBy + ", which began the group,";
   if (secret.empty()) {
-    return drawnSecret.empty() ? std::optional(
-                                     worker.describe() + " was started without a group secret, but " +
-                                     began + " has one" + kRemedy)
-                               : std::nullopt;
+    return drawnSecret.empty()
+        ? std::optional(
+              worker.describe() + " was started without a group secret, but " + began + " has one" +
+              kRemedy)
+        : std::nullopt;
   }
   if (!drawnSecret.empty()) {
-    return worker.describe() + " was started with a group secret, but " + began + " has none" + kRemedy +
-        ", or none at all";
+    return worker.describe() + " was started with a group secret, but " + began + " has none" +
+        kRemedy + ", or none at all";
   }
   if (!GroupKey(groupId, secret).verify(kRole, {}, ownSecret)) {
     return worker.describe() + " was started with another group secret than " + drawnBy +

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "backend/base/bytes.h"
-#include "backend/wire/roster.h"
 #include "backend/wire/group_key.h"
+#include "backend/wire/roster.h"
 
 namespace torchwire {
 
@@ -27,7 +27,8 @@ struct GroupCredentials {
 
   /// A sentence that says why `worker`, whose own secret is `secret` (empty: none), cannot be in this group,
   /// or nothing. Throws std::runtime_error when the secret is too short.
-  std::optional<std::string> objectionTo(const WorkerRecord& worker, const std::string& secret) const;
+  std::optional<std::string> objectionTo(
+      const WorkerRecord& worker, const std::string& secret) const;
 
   /// The key of a worker that these credentials admit.
   GroupKey key(const std::string& secret) const;

@@ -23,7 +23,9 @@ void startSodium() {
 using Bytes = std::span<const unsigned char>;
 
 Bytes bytesOf(const char* text) {
-  return {reinterpret_cast<const unsigned char*>(text), std::strlen(text) + 1}; // with its end, as a separator
+  return {
+      reinterpret_cast<const unsigned char*>(text),
+      std::strlen(text) + 1}; // with its end, as a separator
 }
 
 Proof hmac(Bytes key, std::initializer_list<Bytes> parts) {
@@ -49,15 +51,16 @@ GroupKey::GroupKey(uint64_t groupId, const std::string& secret) : groupId_(group
   unsigned char id[sizeof groupId];
   std::memcpy(id, &groupId, sizeof id);
   key_ = hmac(
-      {reinterpret_cast<const unsigned char*>(secret.data()), secret.size()}, {bytesOf(kPurpose), id});
+      {reinterpret_cast<const unsigned char*>(secret.data()), secret.size()},
+      {bytesOf(kPurpose), id});
 }
 
-Proof GroupKey::prove(const char* role, Bytes conversation) const {
-  return hmac(key_, {bytesOf(role), conversation});
+Proof GroupKey::prove(const char* role, Bytes transcript) const {
+  return hmac(key_, {bytesOf(role), transcript});
 }
 
-bool GroupKey::verify(const char* role, Bytes conversation, const Proof& proof) const {
-  return sodium_memcmp(prove(role, conversation).data(), proof.data(), proof.size()) == 0;
+bool GroupKey::verify(const char* role, Bytes transcript, const Proof& proof) const {
+  return sodium_memcmp(prove(role, transcript).data(), proof.data(), proof.size()) == 0;
 }
 
 std::string GroupKey::drawSecret() {

@@ -1,4 +1,4 @@
-// What the workers of one group have in common and strangers have not.
+// What the workers of one group have in common and unknown peers have not.
 #pragma once
 
 #include <array>
@@ -27,10 +27,11 @@ class GroupKey {
     return groupId_;
   }
 
-  /// The proof that whoever plays `role` knows the key and has seen exactly this conversation.
-  Proof prove(const char* role, std::span<const unsigned char> conversation) const;
+  /// The proof that whoever plays `role` knows the key and has seen exactly this transcript.
+  Proof prove(const char* role, std::span<const unsigned char> transcript) const;
   /// Takes the same time for every wrong proof.
-  bool verify(const char* role, std::span<const unsigned char> conversation, const Proof& proof) const;
+  bool verify(
+      const char* role, std::span<const unsigned char> transcript, const Proof& proof) const;
 
   /// 32 bytes from the system's generator, for the group whose options name no secret.
   static std::string drawSecret();

@@ -52,7 +52,8 @@ void requireOwnProtocol(uint32_t version);
 /// The group as the store holds it. A value; not thread-safe.
 struct Roster {
   uint32_t worldSize = 0; // 0: a dynamic group, which workers join and leave
-  uint64_t groupId = 0; // from the group's credentials (group_credentials.h); tells groups on one network apart
+  uint64_t groupId =
+      0; // from the group's credentials (group_credentials.h); tells groups on one network apart
   std::vector<WorkerRecord> workers; // in the order in which they joined
 
   bool isStatic() const {

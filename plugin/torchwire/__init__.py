@@ -17,7 +17,7 @@ Raises ImportError when the installed torch is not the one that torchwire was bu
 
 from __future__ import annotations
 
-import torch  # noqa: F401 - may call _torchwire_autoload.autoload() while this module is still empty
+import torch  # noqa: F401 - its autoload hook may import this module, which is still empty: that does no harm
 
 from torchwire import compatibility
 
@@ -25,7 +25,7 @@ compatibility.require_matching_torch()
 compatibility.require_rpc()
 compatibility.require_extension()
 
-from torchwire import distributed_autograd, registration
+from torchwire import distributed_autograd, registration, replacement
 from torchwire._build import VERSION as __version__
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import peers
@@ -48,7 +48,4 @@ __all__ = [
 registration.register()
 distributed_autograd.install()
 
-# Last, because it needs everything above: see _torchwire_is_being_imported() there.
-import _torchwire_autoload
-
-_torchwire_autoload.autoload()
+replacement.replace_if_requested()  # last, because it needs everything above

@@ -67,7 +67,7 @@ def _replace_backward() -> None:
     original = dist_autograd.backward
 
     @functools.wraps(original)
-    def backward(contextId: int, roots: list[Any], retain_graph: bool = False) -> None:  # noqa: N803 - PyTorch's name
+    def backward(contextId: int, roots: list[Any], retain_graph: bool = False) -> None:
         agent = current_agent()
         if agent is None:
             original(contextId, roots, retain_graph)

@@ -24,7 +24,7 @@ _PATIENCE = 5.0  # seconds
 _LOWEST_PRIORITY = -sys.maxsize
 
 _process: int | None = None
-_after_handlers: Callable[[], _AfterHandlers | None] = lambda: None
+_after_handlers: Callable[[], _AfterHandlers | None] = lambda: None  # noqa: E731 - a weak reference, later
 
 
 class _AfterHandlers:

@@ -1,11 +1,12 @@
 """What `rpc.shutdown()` does first when it is graceful: wait for all workers.
 
-PyTorch does that with a response_aggregator over RPC, by the names that were there when this worker joined. Two things are wrong
-with it. In a dynamic group, which workers join and leave while it runs, workers that left never come, workers that
-joined later are not asked, and those that mean to stay should not have to come; PyTorch knows that, but only of its own
-agent. So there the response_aggregator is left out; leaving is what the agent's join() does. And in a static group, where all must
-come, it waits for ever for a worker whose process has died. So there the agent first waits for all workers, and names
-one that is gone; the response_aggregator, which then finds all of them, still runs, because programs may build on its parts.
+PyTorch does that with an all-gather over RPC, by the names that were there when this worker joined. Two things are
+wrong with it. In a dynamic group, which workers join and leave while it runs, workers that left never come, workers
+that joined later are not asked, and those that mean to stay should not have to come; PyTorch knows that, but only of
+its own agent. So there the all-gather is left out; leaving is what the agent's join() does. And in a static group,
+where all must come, it waits for ever for a worker whose process has died. So there the agent first waits for all
+workers, and names one that is gone; the all-gather, which then finds all of them, still runs, because programs may
+build on its parts.
 
 Two functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
 `_wait_all_workers` for the above, and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put

@@ -10,7 +10,7 @@ from torchwire import option_checks
 
 ENVIRONMENT_VARIABLE = "TORCHWIRE_SECRET_FILE"
 
-_LONGEST = 4096  # bytes; whatever is longer is not the file that was meant
+_MAX_SIZE = 4096  # bytes; whatever is longer is not the file that was meant
 
 
 def of(secret: bytes | None, file: str | None) -> bytes | None:
@@ -30,14 +30,14 @@ def _read(path: str, described: str) -> bytes:
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            content = file.read(_LONGEST + 1)
+            content = file.read(_MAX_SIZE + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         reason = getattr(error, "strerror", None) or error
         raise ValueError(
             f"{described} cannot be read: {reason}; name a file with the group's secret that this user may read"
         ) from error
-    if len(content) > _LONGEST:
-        raise ValueError(f"{described} holds more than {_LONGEST} bytes; is it the file with the group's secret?")
+    if len(content) > _MAX_SIZE:
+        raise ValueError(f"{described} holds more than {_MAX_SIZE} bytes; is it the file with the group's secret?")
     secret = _without_newline(content)
     if not secret:
         raise ValueError(f"{described} is empty; make a secret with {option_checks.HOW_TO_MAKE_A_SECRET} > {path}")

@@ -18,8 +18,8 @@ BACKWARD_MODES = ("smart", "fast")
 HOW_TO_MAKE_A_SECRET = 'python -c "import secrets; print(secrets.token_hex(32))"'
 
 _HIGHEST_PORT = 65535
-_SHORTEST_KEEPALIVE = 2.0
-_LONGEST_KEEPALIVE = 32767.0  # the most that Linux takes
+_MIN_KEEPALIVE = 2.0
+_MAX_KEEPALIVE = 32767.0  # the most that Linux takes
 _ADDRESS = re.compile(r"(?P<host>\[[^\[\]\s]+\]|[^:\[\]\s/]+)(?::(?P<port>[0-9]{1,5}))?")
 
 
@@ -47,9 +47,9 @@ def timeout(argument: str, value: Any) -> float:
 def keepalive(argument: str, value: Any) -> float:
     """Seconds between signs of life on a silent connection; 0 stands for none."""
     seconds = _seconds(argument, value, zero="switches it off")
-    if seconds != 0 and not _SHORTEST_KEEPALIVE <= seconds <= _LONGEST_KEEPALIVE:
+    if seconds != 0 and not _MIN_KEEPALIVE <= seconds <= _MAX_KEEPALIVE:
         raise ValueError(
-            f"{argument} must be between {_SHORTEST_KEEPALIVE:.0f} and {_LONGEST_KEEPALIVE:.0f} seconds, since the "
+            f"{argument} must be between {_MIN_KEEPALIVE:.0f} and {_MAX_KEEPALIVE:.0f} seconds, since the "
             f"kernel's TCP keep-alive counts in whole ones, or 0 to switch it off; got {value} seconds"
         )
     return seconds

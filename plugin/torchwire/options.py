@@ -256,7 +256,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "backward_mode": options.backward_mode,
         "transports": options._transports,
         "channels": options._channels,
-        "layers": [_C.ChecksumLayer()] if options.checksums else [],
+        "interceptors": [_C.ChecksumInterceptor()] if options.checksums else [],
         "device_maps": options.device_maps,
         "devices": options.devices,
     }

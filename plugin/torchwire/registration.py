@@ -12,7 +12,7 @@ import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
 from torchwire import backend_type, creation_sites, exit_hook, graceful_shutdown, worker_checks
-from torchwire._C import LinkLayer, TorchwireAgent
+from torchwire._C import LinkInterceptor, TorchwireAgent
 from torchwire.options import TorchwireRpcBackendOptions, as_agent_options, from_any
 
 logger = logging.getLogger(__name__)
@@ -63,16 +63,16 @@ def start_agent(
     rank: int,
     world_size: int | None,
     checked: TorchwireRpcBackendOptions,
-    layers: Sequence[LinkLayer] = (),
+    interceptors: Sequence[LinkInterceptor] = (),
     before_leaving: Callable[[], None] = _nothing,
 ) -> TorchwireAgent:
     """Like _init_backend, with options of torchwire's own.
 
-    `layers` stand around the links, the innermost first, inside those that the options ask for. `before_leaving`
+    `interceptors` wrap the links, the innermost first, inside those that the options ask for. `before_leaving`
     is called when the agent shuts down, while the group and its store are still there; perhaps several times.
     """
     options = as_agent_options(checked)
-    options["layers"] = [*layers, *options["layers"]]
+    options["interceptors"] = [*interceptors, *options["interceptors"]]
     name = worker_checks.check_name(name)
     world_size = worker_checks.check_world_size(world_size, name)
     rank = worker_checks.check_rank(rank, name)

@@ -10,8 +10,13 @@ from typing import Any
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
-from _torchwire_autoload import ENVIRONMENT_VARIABLE
 from torchwire import backend_type, registration
+
+# Set in processes that shall have torchwire in the place of TENSORPIPE; _torchwire_autoload.py looks at it too.
+ENVIRONMENT_VARIABLE = "TORCHWIRE_REPLACE_TENSORPIPE"
+
+_ON = ("1", "true")
+_OFF = ("", "0", "false")
 
 # PyTorch's way to start a TENSORPIPE agent, while torchwire's is in its place.
 _stock_init_backend: Callable[..., Any] | None = None
@@ -33,6 +38,22 @@ def replace_tensorpipe() -> None:
         _set_init_backend(registration._init_backend)
     os.environ[ENVIRONMENT_VARIABLE] = "1"
     _warn_without_autoload()
+
+
+def replace_if_requested() -> None:
+    """Calls replace_tensorpipe() if the environment asks for it.
+
+    Raises ValueError when the variable holds something that is neither yes nor no.
+    """
+    text = os.environ.get(ENVIRONMENT_VARIABLE, "")
+    word = text.strip().lower()
+    if word in _ON:
+        replace_tensorpipe()
+    elif word not in _OFF:
+        raise ValueError(
+            f"environment variable {ENVIRONMENT_VARIABLE} is {text!r}; "
+            "set it to 1 (torchwire takes the place of TENSORPIPE) or to 0, or unset it"
+        )
 
 
 def restore_tensorpipe() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-_LONGEST_NAME = 127
+_MAX_NAME_LENGTH = 127
 _HIGHEST_RANK = 32767  # PyTorch's worker ids have 16 bits, one of them the sign
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_:-]")
 
@@ -25,9 +25,9 @@ def check_name(name: Any) -> str:
         raise TypeError(f"init_rpc: name must be text, got {name!r} ({type(name).__name__})")
     if not name:
         raise ValueError("init_rpc: name is empty; give each worker a name of its own, such as 'worker0'")
-    if len(name) > _LONGEST_NAME:
+    if len(name) > _MAX_NAME_LENGTH:
         raise ValueError(
-            f"init_rpc: name {name[:20]!r}... has {len(name)} characters; use fewer than {_LONGEST_NAME + 1}"
+            f"init_rpc: name {name[:20]!r}... has {len(name)} characters; use fewer than {_MAX_NAME_LENGTH + 1}"
         )
     forbidden = _FORBIDDEN.search(name)
     if forbidden:

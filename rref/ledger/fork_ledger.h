@@ -27,7 +27,7 @@ class ForkTable {
   virtual void add(const GlobalId& rref, const GlobalId& fork) = 0;
   /// Does nothing for a fork that is not there. The RRef's last fork takes the RRef along.
   virtual Released remove(const GlobalId& rref, const GlobalId& fork) = 0;
-  /// Whether an RRef that another worker creates is in the books, with neither a value nor an error yet.
+  /// Whether an RRef that another worker creates is known here, with neither a value nor an error yet.
   virtual bool awaitsValue(const GlobalId& rref) = 0;
 };
 
@@ -56,7 +56,7 @@ class ForkLedger {
   /// function, then call entered() and finished(). `answer` is called when the first has finished.
   bool begin(const GlobalId& rref, const GlobalId& fork, WorkerId holder, Answer answer)
       EXCLUDES(mutex_);
-  /// The RRef is in the owner's books, so its creator's fork can be too. Gives back what is to be dropped
+  /// The owner has entered the RRef, so its creator's fork can be too. Gives back what is to be dropped
   /// if the creator has deleted its fork meanwhile and no one else has one.
   Released entered(const GlobalId& fork) EXCLUDES(mutex_);
   /// The RRef's value or error is known, or it has none.

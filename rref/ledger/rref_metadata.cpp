@@ -7,36 +7,36 @@ namespace torchwire {
 
 RRefMetadata::Clock::time_point RRefMetadata::see(const GlobalId& id, Clock::time_point now) {
   MutexLock lock(mutex_);
-  return notes_.try_emplace(id, Note{now, ""}).first->second.since;
+  return entries_.try_emplace(id, Entry{now, ""}).first->second.since;
 }
 
 void RRefMetadata::placeAt(const GlobalId& id, std::string site, Clock::time_point now) {
   MutexLock lock(mutex_);
-  notes_.try_emplace(id, Note{now, ""}).first->second.site = std::move(site);
+  entries_.try_emplace(id, Entry{now, ""}).first->second.site = std::move(site);
 }
 
-std::optional<RRefMetadata::Note> RRefMetadata::find(const GlobalId& id) const {
+std::optional<RRefMetadata::Entry> RRefMetadata::find(const GlobalId& id) const {
   MutexLock lock(mutex_);
-  const auto found = notes_.find(id);
-  return found == notes_.end() ? std::nullopt : std::optional<Note>(found->second);
+  const auto found = entries_.find(id);
+  return found == entries_.end() ? std::nullopt : std::optional<Entry>(found->second);
 }
 
 bool RRefMetadata::wantsSweep() const {
   MutexLock lock(mutex_);
-  return notes_.size() >= nextSweep_;
+  return entries_.size() >= nextSweep_;
 }
 
 void RRefMetadata::sweep(const Ids& alive, Clock::time_point now) {
   MutexLock lock(mutex_);
-  std::erase_if(notes_, [&](const auto& entry) {
+  std::erase_if(entries_, [&](const auto& entry) {
     return now - entry.second.since > kGrace && !alive.contains(entry.first);
   });
-  nextSweep_ = std::max(kFirstSweep, 2 * notes_.size());
+  nextSweep_ = std::max(kFirstSweep, 2 * entries_.size());
 }
 
 size_t RRefMetadata::size() const {
   MutexLock lock(mutex_);
-  return notes_.size();
+  return entries_.size();
 }
 
 } // namespace torchwire

@@ -36,8 +36,8 @@ MakeLane wireTcpLanes() {
   TcpOptions options;
   options.bindAddress = kHost;
   options.keepAlive = std::chrono::milliseconds(0); // the processes are stopped now and then
-  const auto port = openTcpEndpoint(Loop::start("pipe_bench"), groupKey(), options);
-  return [port](uint8_t lane) { return makeTcpTransport(port, lane); };
+  const auto endpoint = openTcpEndpoint(Loop::start("pipe_bench"), groupKey(), options);
+  return [endpoint](uint8_t lane) { return makeTcpTransport(endpoint, lane); };
 }
 
 MakeLane lanesOf(const std::string& transport) {

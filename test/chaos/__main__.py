@@ -8,9 +8,9 @@ import tempfile
 import harness
 import operations
 from crew import Crew
+from outcomes import Total
 from rounds import Round
 from settings import Settings
-from verdict import Total
 
 
 def main():
@@ -28,9 +28,9 @@ def main():
 def run(settings, total):
     with Crew(settings.world) as crew:
         for number in range(settings.first_round, settings.first_round + settings.rounds):
-            verdict = Round(settings, number, crew).run()
-            total.add(verdict)
-            print(verdict, flush=True)
+            outcome = Round(settings, number, crew).run()
+            total.add(outcome)
+            print(outcome, flush=True)
 
 
 def parser():

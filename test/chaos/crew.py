@@ -21,7 +21,7 @@ class Crew:
                 self._workers.pop(name).close()
             if name not in self._workers:
                 self._workers[name] = WorkerProcess(name, self._store.environment, member.prepare)
-        return list(self._workers[f"worker{rank}"] for rank in range(self._size))
+        return [self._workers[f"worker{rank}"] for rank in range(self._size)]
 
     def dismiss(self):
         """Lets all processes end that have nothing to do."""

@@ -13,8 +13,8 @@ import threading
 import time
 import traceback
 
+import defects  # noqa: F401 - which enters its operations
 import operations
-import planted  # noqa: F401 - which enters its operations
 from caller import Caller
 from operations import WrongResult
 

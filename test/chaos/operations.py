@@ -23,15 +23,15 @@ class Operation(NamedTuple):
     function: Callable[[Caller], None]
     waits: int  # how many time-outs it can run into, one after the other
     rrefs: bool  # whether it makes RRefs
-    planted: bool  # see planted.py
+    defect: bool  # see defects.py
 
 
 ALL: dict[str, Operation] = {}
 
 
-def operation(waits, rrefs=False, planted=False):
+def operation(waits, rrefs=False, defect=False):
     def enter(function):
-        ALL[function.__name__] = Operation(function.__name__, function, waits, rrefs, planted)
+        ALL[function.__name__] = Operation(function.__name__, function, waits, rrefs, defect)
         return function
 
     return enter
@@ -225,4 +225,4 @@ def chosen(settings):
 
 
 def usual():
-    return [name for name, operation in ALL.items() if not operation.planted]
+    return [name for name, operation in ALL.items() if not operation.defect]

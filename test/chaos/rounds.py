@@ -10,15 +10,15 @@ from typing import NamedTuple
 import load
 import member
 import operations
+import outcomes as kinds
 import stacks
-import verdict as kinds
 from harness import WorkerError
-from verdict import Verdict
+from outcomes import Outcome
 
 _ANSWER_LIMIT = 30.0  # of what takes no time
 
 
-class Strike(NamedTuple):
+class ProcessFault(NamedTuple):
     """A fault that the round brings about itself."""
 
     wait: float  # seconds, after the one before
@@ -27,16 +27,16 @@ class Strike(NamedTuple):
     seconds: float  # that a freeze lasts
 
 
-def draw_strikes(settings, chance):
-    """No worker is struck twice, and one is left."""
+def draw_process_faults(settings, chance):
+    """At most one for each worker, and none for at least one."""
     kinds_of_all = ["kill"] * settings.kills + ["freeze"] * settings.freezes
     if len(kinds_of_all) >= settings.world:
-        raise ValueError(f"{len(kinds_of_all)} of {settings.world} workers cannot be struck: one has to be left")
+        raise ValueError(f"{len(kinds_of_all)} faults are too many for {settings.world} workers: one has to be left")
     chance.shuffle(kinds_of_all)
     victims = chance.sample(range(settings.world), len(kinds_of_all))
     return [
         # Most freezes are shorter than the time-out of calls, some are longer.
-        Strike(min(chance.expovariate(2), 1.5), kind, victim, chance.uniform(0.1, 1.2 * settings.timeout))
+        ProcessFault(min(chance.expovariate(2), 1.5), kind, victim, chance.uniform(0.1, 1.2 * settings.timeout))
         for kind, victim in zip(kinds_of_all, victims)
     ]
 
@@ -54,11 +54,11 @@ class Round:
         self._crew = crew
         self._seed = f"{settings.seed}/{number}"
         self._chance = random.Random(self._seed)
-        self._strikes = draw_strikes(settings, self._chance)
+        self._process_faults = draw_process_faults(settings, self._chance)
         self._workers = []
         self._survivors = []
         self._dead = []
-        self._verdict = Verdict(f"round {number} (seed {settings.seed})")
+        self._outcome = Outcome(f"round {number} (seed {settings.seed})")
 
     def run(self):
         begin = time.monotonic()
@@ -69,13 +69,13 @@ class Round:
             self._shut_down()
         except RoundOver:
             pass
-        if self._verdict.violations:
+        if self._outcome.violations:
             self._keep_outputs()
             self._crew.kill()
         elif not self._settings.reuse:
             self._crew.dismiss()
-        self._verdict.seconds = time.monotonic() - begin
-        return self._verdict
+        self._outcome.seconds = time.monotonic() - begin
+        return self._outcome
 
     # ---- the steps ----
 
@@ -88,9 +88,9 @@ class Round:
 
     def _work(self):
         self._all(load.begin, self._settings, self._seed)
-        for strike in self._strikes:
-            self._wait_out(strike.wait)
-            self._strike(strike)
+        for fault in self._process_faults:
+            self._wait_out(fault.wait)
+            self._inject(fault)
         self._wait_out(self._settings.seconds)
         self._find_dead()
         limit = self._longest_operation()
@@ -103,7 +103,7 @@ class Round:
     def _check_survivors(self):
         if self._settings.plan:
             faults = self._all(member.injected_faults)
-            self._verdict.faults["injected"] += sum(faults.values())
+            self._outcome.faults["injected"] += sum(faults.values())
             self._all(member.end_faults)
         self._check_connections()
         self._all(member.let_go)
@@ -115,24 +115,24 @@ class Round:
         graceful = not self._dead or self._chance.random() < 0.75
         errors = self._all(member.leave, graceful, limit=self._settings.shutdown_limit)
         for worker, error in errors.items():
-            self._verdict.shutdowns["raised" if error else "ok"] += 1
+            self._outcome.shutdowns["raised" if error else "ok"] += 1
             # The dead do not take part in a graceful one.
             if error and not (self._dead and graceful):
-                self._verdict.violate(kinds.SHUTDOWN, worker.name, error)
+                self._outcome.violate(kinds.SHUTDOWN, worker.name, error)
 
     # ---- faults ----
 
-    def _strike(self, strike):
-        victim = self._workers[strike.victim]
+    def _inject(self, fault):
+        victim = self._workers[fault.victim]
         if victim not in self._survivors or not victim.is_alive():
             return
-        self._verdict.faults[strike.kind] += 1
-        if strike.kind == "kill":
+        self._outcome.faults[fault.kind] += 1
+        if fault.kind == "kill":
             victim.kill()
             self._bury(victim)
         else:
             victim.signal(signal.SIGSTOP)
-            self._wait_out(strike.seconds)
+            self._wait_out(fault.seconds)
             victim.signal(signal.SIGCONT)
 
     def _wait_out(self, seconds):
@@ -144,7 +144,7 @@ class Round:
         """Those that a plan has killed are no survivors."""
         for worker in list(self._survivors):
             if self._settings.plan and worker.process.exitcode == -signal.SIGKILL:
-                self._verdict.faults["kill"] += 1
+                self._outcome.faults["kill"] += 1
                 self._bury(worker)
 
     def _bury(self, worker):
@@ -157,34 +157,34 @@ class Round:
 
     def _standstill(self):
         """How long operations may take besides, as their worker stood still."""
-        return sum(strike.seconds for strike in self._strikes if strike.kind == "freeze")
+        return sum(fault.seconds for fault in self._process_faults if fault.kind == "freeze")
 
     # ---- judgements ----
 
     def _judge(self, worker, record):
-        self._verdict.add(record)
+        self._outcome.add(record)
         refused = record.refused if self._settings.faultless else []
         for kind, failures in ((kinds.WRONG, record.wrong), (kinds.ERROR, record.odd), (kinds.ERROR, refused)):
             for failure in failures:
-                self._verdict.violate(kind, worker.name, f"{failure.operation}: {failure.trace.rstrip()}")
+                self._outcome.violate(kind, worker.name, f"{failure.operation}: {failure.trace.rstrip()}")
         for late in record.late:
             if late.seconds > late.limit + self._standstill():
                 text = f"{late.operation} took {late.seconds:.1f} s; its limit is {late.limit:.1f} s"
-                self._verdict.violate(kinds.LATE, worker.name, text)
+                self._outcome.violate(kinds.LATE, worker.name, text)
         for busy in record.busy:
-            self._verdict.violate(kinds.HUNG, worker.name, f"{busy.operation} has not ended after {busy.seconds:.1f} s")
+            self._outcome.violate(kinds.HUNG, worker.name, f"{busy.operation} has not ended after {busy.seconds:.1f} s")
 
     def _check_connections(self):
         names = [worker.name for worker in self._survivors]
         limit = self._settings.timeout * len(names) + _ANSWER_LIMIT
         for worker, errors in self._all(member.unreachable, names, self._settings.timeout, limit=limit).items():
             for name, error in errors.items():
-                self._verdict.violate(kinds.CUT_OFF, worker.name, f"calls to {name} fail: {error}")
+                self._outcome.violate(kinds.CUT_OFF, worker.name, f"calls to {name} fail: {error}")
 
     def _check_nothing_is_left(self):
         for worker, left in self._all(member.left_over, self._settings.slack).items():
             if left:
-                self._verdict.violate(kinds.LEFT_OVER, worker.name, "; ".join(left))
+                self._outcome.violate(kinds.LEFT_OVER, worker.name, "; ".join(left))
 
     # ---- talking to the workers ----
 
@@ -198,7 +198,7 @@ class Round:
         silent = [worker for worker, one in pending.items() if not one.is_there(max(0.0, end - time.monotonic()))]
         answers = {worker: self._answer(worker, one) for worker, one in pending.items() if worker not in silent}
         for worker in silent:
-            self._verdict.violate(kinds.HUNG, worker.name, f"{function.__name__} has not ended after {limit:g} s")
+            self._outcome.violate(kinds.HUNG, worker.name, f"{function.__name__} has not ended after {limit:g} s")
         if silent:
             self._hang()
         if any(worker not in self._survivors for worker in workers):
@@ -210,7 +210,7 @@ class Round:
             return pending.result()
         except WorkerError as error:
             kind = kinds.LOST if error.type_name == "ProcessEnded" else kinds.ERROR
-            self._verdict.violate(kind, worker.name, str(error).rstrip())
+            self._outcome.violate(kind, worker.name, str(error).rstrip())
             self._survivors.remove(worker)
             return None
 
@@ -219,14 +219,14 @@ class Round:
     def _hang(self):
         folder = self._folder()
         living = [worker for worker in self._workers if worker.is_alive()]
-        self._verdict.files += stacks.show(living, folder, self._label(), self._settings.native_stacks)
+        self._outcome.files += stacks.show(living, folder, self._label(), self._settings.native_stacks)
         raise RoundOver
 
     def _keep_outputs(self):
         for worker in self._workers:
             path = self._folder() / f"{self._label()}-{worker.name}.out"
             path.write_text(worker.output())
-            self._verdict.files.append(str(path))
+            self._outcome.files.append(str(path))
 
     def _label(self):
         return f"seed-{self._settings.seed}-round-{self._number}"

@@ -30,7 +30,7 @@ class Settings:
     timeout: float = 5.0
     reuse: bool = False  # processes live on from round to round
 
-    # The verdict.
+    # How a round is judged.
     slack: float = 5.0  # on a busy machine, what should have ended may take so much longer
     shutdown_limit: float = 30.0
     output: str = os.curdir  # the folder for the stacks and outputs of what went wrong

@@ -19,13 +19,13 @@ needs_faults = pytest.mark.skipif(not _build.FAULT_INJECTION, reason="this build
 
 
 def expect_good(folder, rounds, **chosen):
-    """Returns the verdicts."""
+    """Returns the outcomes."""
     settings = Settings(output=str(folder), **chosen)
     with Crew(settings.world) as crew:
-        verdicts = [Round(settings, number, crew).run() for number in range(rounds)]
-    assert not any(verdict.violations for verdict in verdicts), "\n".join(map(str, verdicts))
-    assert all(verdict.done for verdict in verdicts)
-    return verdicts
+        outcomes = [Round(settings, number, crew).run() for number in range(rounds)]
+    assert not any(outcome.violations for outcome in outcomes), "\n".join(map(str, outcomes))
+    assert all(outcome.done for outcome in outcomes)
+    return outcomes
 
 
 @over_each_transport
@@ -50,14 +50,14 @@ def test_calls_queue_where_threads_run_out(tmp_path, transports, channels):
 @over_each_transport
 def test_survivors_of_kills_go_on(tmp_path, transports, channels):
     chosen = {"world": 5, "kills": 2, "timeout": 2, "seconds": 0.5}
-    (verdict,) = expect_good(tmp_path, 1, transports=transports, channels=channels, **chosen)
-    assert verdict.faults["kill"] == 2
+    (outcome,) = expect_good(tmp_path, 1, transports=transports, channels=channels, **chosen)
+    assert outcome.faults["kill"] == 2
 
 
 @pytest.mark.slow
 def test_a_group_goes_on_after_workers_stood_still(tmp_path):
-    verdicts = expect_good(tmp_path, 2, world=3, freezes=1, timeout=2, seconds=0.5)
-    assert sum(verdict.faults["freeze"] for verdict in verdicts) == 2
+    outcomes = expect_good(tmp_path, 2, world=3, freezes=1, timeout=2, seconds=0.5)
+    assert sum(outcome.faults["freeze"] for outcome in outcomes) == 2
 
 
 @needs_faults
@@ -67,7 +67,7 @@ def test_under_a_fault_plan(tmp_path, plan):
     # all of PyTorch.
     operations = ("echo", "fan_out", "nested_calls", "async_chain", "exceptions", "gradients", "gradients_of_two")
     chosen = {"operations": operations, "plan": str(PLANS / f"{plan}.toml"), "seconds": 1.5}
-    verdicts = expect_good(tmp_path, 2, **chosen)
-    assert all(verdict.faults["injected"] for verdict in verdicts)
+    outcomes = expect_good(tmp_path, 2, **chosen)
+    assert all(outcome.faults["injected"] for outcome in outcomes)
     if plan == "lossless":
-        assert not any(verdict.failed for verdict in verdicts)
+        assert not any(outcome.failed for outcome in outcomes)

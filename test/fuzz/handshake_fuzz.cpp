@@ -16,7 +16,7 @@
 namespace torchwire {
 namespace {
 
-constexpr int kMaxMessageStreams = 3;
+constexpr int kMaxHandshakes = 3;
 constexpr size_t kMaxMessage = 256;
 constexpr uint64_t kGroup = 7, kOtherGroup = 8;
 
@@ -109,7 +109,7 @@ class Intruder {
   }
 
   Script& script_;
-  std::vector<HandshakeBytes> heard_; // from both, also in earlier conversations
+  std::vector<HandshakeBytes> heard_; // from both, also in earlier handshakes
   bool isHonest_ = true;
 };
 
@@ -159,7 +159,7 @@ void talk(const Party& dialing, const Party& accepting, bool memoryIsGood, Intru
     require(!admitted || responder.lane() == dialing.lane, "the lane is the one that was dialed");
     const Answer judgement = admitted && !memoryIsGood ? Answer::badMemory : Answer::welcome;
     authResult = responder.authResult(admitted ? judgement : Answer::wrongProof);
-    require(authResult.size() == kAuthResultSize, "a authResult has its size");
+    require(authResult.size() == kAuthResultSize, "an auth result has its size");
     admitted = admitted && memoryIsGood;
     require(admitted || revealsNothing(authResult), "who is refused learns nothing");
   }
@@ -180,7 +180,7 @@ void run(Script script) {
   const Party first = chooseParty(script);
   const Party second = script.ConsumeBool() ? first : chooseParty(script);
   Intruder between(script);
-  for (int i = 0; i < kMaxMessageStreams && script.remaining_bytes() != 0; ++i) {
+  for (int i = 0; i < kMaxHandshakes && script.remaining_bytes() != 0; ++i) {
     between.beginAnew();
     const bool turned = script.ConsumeBool();
     talk(turned ? second : first, turned ? first : second, script.ConsumeBool(), between);

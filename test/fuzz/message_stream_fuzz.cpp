@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "backend/transport/message_stream.h"
 #include "backend/transport/loop.h"
+#include "backend/transport/message_stream.h"
 #include "backend/transport/stream.h"
 #include "test/fuzz/fuzz.h"
 
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kMaxSteps = 64;
 constexpr int kRest = 40; // turns of the loop, after which nothing is left to do
-constexpr size_t kMax = 300;
+constexpr size_t kMaxLength = 300;
 
 /// Lets the loop's thread have things done by the thread on which the fuzzer calls, and waits for them: so
 /// the two take turns, and each run goes as the one before.
@@ -139,8 +139,8 @@ class Game {
       : script_(script),
         loop_(std::move(loop)),
         beside_(beside),
-        conversation_(std::make_shared<MessageStream>(loop_, [this] {
-          require(closed_ && !ended_, "a conversation ends once, when it was closed");
+        stream_(std::make_shared<MessageStream>(loop_, [this] {
+          require(closed_ && !ended_, "a message stream ends once, when it was closed");
           require(
               reads_.isSettled() && writes_.isSettled(), "the end comes after the last callback");
           ended_ = true;
@@ -149,16 +149,16 @@ class Game {
   void play() {
     loop_->post([this] { begin(); });
     beside_.serve();
-    conversation_.reset();
+    stream_.reset();
   }
 
  private:
-  // ---- steps, on the loop; in between it runs what the conversation has posted ------------------------
+  // ---- steps, on the loop; in between it runs what the message stream has posted --------------------
 
   void begin() {
     if (script_.ConsumeBool()) {
       awaitsFirst_ = true;
-      conversation_->expectFirstMessage([this, note = reads_.enter()](const Error& error) {
+      stream_->expectFirstMessage([this, note = reads_.enter()](const Error& error) {
         awaitsFirst_ = false;
         note(error);
         onCallback();
@@ -197,7 +197,7 @@ class Game {
   }
 
   void over() {
-    require(ended_, "a conversation that was closed ends");
+    require(ended_, "a message stream that was closed ends");
     beside_.end();
   }
 
@@ -214,7 +214,7 @@ class Game {
         wire_.grain = script_.ConsumeIntegralInRange<size_t>(1, 32);
         return;
       case 5:
-        wire_.room += script_.ConsumeIntegralInRange<size_t>(0, kMax);
+        wire_.room += script_.ConsumeIntegralInRange<size_t>(0, kMaxLength);
         return callIfReady();
       case 6:
         return breakStream();
@@ -239,7 +239,7 @@ class Game {
 
   void start() {
     if (!std::exchange(started_, true)) {
-      conversation_->start(std::make_unique<ScriptedStream>(wire_));
+      stream_->start(std::make_unique<ScriptedStream>(wire_));
     }
   }
 
@@ -255,7 +255,7 @@ class Game {
   }
 
   void bringMessage() {
-    const auto length = script_.ConsumeIntegralInRange<uint64_t>(0, kMax);
+    const auto length = script_.ConsumeIntegralInRange<uint64_t>(0, kMaxLength);
     bring(&length, sizeof length);
     bringBody(length);
     callIfReady();
@@ -268,7 +268,7 @@ class Game {
       length %= 2 * MessageStream::kMaxFirstMessage; // memory takes time
     }
     bring(&length, script_.ConsumeIntegralInRange<size_t>(0, sizeof length));
-    bringBody(script_.ConsumeIntegralInRange<size_t>(0, kMax));
+    bringBody(script_.ConsumeIntegralInRange<size_t>(0, kMaxLength));
     callIfReady();
   }
 
@@ -292,10 +292,10 @@ class Game {
 
   void fail() {
     failed_ = true;
-    conversation_->fail(Error(ErrorCode::timeout, "failed"));
+    stream_->fail(Error(ErrorCode::timeout, "failed"));
   }
 
-  // ---- what is asked of the conversation --------------------------------------------------------------
+  // ---- what is asked of the message stream ------------------------------------------------------------
 
   void ask() {
     asking_ = true;
@@ -322,12 +322,12 @@ class Game {
 
   void close() {
     closed_ = true;
-    conversation_->close();
+    stream_->close();
   }
 
   std::vector<char> makeMessage() {
     std::vector<char> message(
-        script_.ConsumeIntegralInRange<size_t>(0, kMax), static_cast<char>(++pattern_));
+        script_.ConsumeIntegralInRange<size_t>(0, kMaxLength), static_cast<char>(++pattern_));
     const uint64_t length = message.size();
     const auto* header = reinterpret_cast<const char*>(&length);
     toSend_.insert(toSend_.end(), header, header + sizeof length);
@@ -346,7 +346,7 @@ class Game {
   void writeFrom() {
     auto message = std::make_shared<std::vector<char>>(makeMessage());
     const auto written = whenWritten();
-    conversation_->write(
+    stream_->write(
         message->data(), message->size(), [message, written](const Error& error) mutable {
           message.reset(); // from now on nobody may read it
           written(error);
@@ -355,14 +355,14 @@ class Game {
 
   void writeOwned() {
     std::vector<char> message = makeMessage();
-    conversation_->write(std::move(message), whenWritten());
+    stream_->write(std::move(message), whenWritten());
   }
 
   void readInto() {
-    const size_t length = script_.ConsumeIntegralInRange<size_t>(0, kMax);
+    const size_t length = script_.ConsumeIntegralInRange<size_t>(0, kMaxLength);
     auto memory = std::make_shared<std::vector<char>>(length);
     pendingReads_.push_back(length);
-    conversation_->readInto(
+    stream_->readInto(
         memory->data(), length,
         [this, memory, note = reads_.enter()](
             const Error& error, const char* data, size_t got) mutable {
@@ -376,7 +376,7 @@ class Game {
 
   void readMessage() {
     pendingReads_.push_back(SIZE_MAX);
-    conversation_->readMessage(
+    stream_->readMessage(
         [this, note = reads_.enter()](const Error& error, const char* data, size_t length) {
           onRead(error, data, length);
           note(error);
@@ -449,7 +449,7 @@ class Game {
   const std::shared_ptr<Loop> loop_;
   Beside& beside_;
   Wire wire_;
-  std::shared_ptr<MessageStream> conversation_;
+  std::shared_ptr<MessageStream> stream_;
   Ledger reads_, writes_;
   std::deque<size_t> pendingReads_; // their lengths; SIZE_MAX: any
   std::vector<char> toSend_; // all of it, as it should be on the wire

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxSteps = 100;
 constexpr unsigned kMaxCapacityBits = 17; // more than is copied in one step
-constexpr size_t kMax = size_t{2} << kMaxCapacityBits;
+constexpr size_t kMaxLength = size_t{2} << kMaxCapacityBits;
 
 /// The bytes are a heap block of just their size, so that the sanitizer sees the first one too many.
 class Ring {
@@ -48,7 +48,7 @@ class Ring {
 std::vector<char> bytesFrom(uint64_t index, size_t length) {
   constexpr size_t kPeriod = 65537;
   static const std::vector<char> stream = [] {
-    std::vector<char> bytes(kPeriod + kMax);
+    std::vector<char> bytes(kPeriod + kMaxLength);
     for (size_t i = 0; i < bytes.size(); ++i) {
       bytes[i] = static_cast<char>((i % kPeriod * 2654435761U) >> 24);
     }
@@ -104,9 +104,9 @@ class HonestPair {
     require(
         writer_.isReady() == (written_ - read_ != ring_.capacity()),
         "the writer knows whether there is room");
-    readerSleeps_ = reader_.sleep();
+    readerSleeps_ = reader_.requestWakeup();
     require(readerSleeps_ == (written_ == read_), "the reader sleeps when there is nothing");
-    writerSleeps_ = writer_.sleep();
+    writerSleeps_ = writer_.requestWakeup();
     require(
         writerSleeps_ == (written_ - read_ == ring_.capacity()),
         "the writer sleeps when all is full");
@@ -197,7 +197,7 @@ class BesiegedWriter {
         done.value_or(0) == 0 || ring_.header().written == written_,
         "the reader is told how much there is");
     writer_.isReady();
-    writer_.sleep();
+    writer_.requestWakeup();
     const bool asked = ring_.header().readerSleeps != 0;
     require(writer_.takeReaderWakeup() == asked, "the wakeup is for who asked for it");
     require(!writer_.takeReaderWakeup(), "one wakeup is enough");
@@ -226,7 +226,7 @@ class BesiegedReader {
         into.empty() || ring_.header().consumed == read_,
         "the writer is told how much room there is");
     reader_.isReady();
-    reader_.sleep();
+    reader_.requestWakeup();
     const bool asked = ring_.header().writerSleeps != 0;
     require(reader_.takeWriterWakeup() == asked, "the wakeup is for who asked for it");
     require(!reader_.takeWriterWakeup(), "one wakeup is enough");

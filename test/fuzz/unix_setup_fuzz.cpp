@@ -33,9 +33,9 @@ constexpr size_t kMemorySize = 4 * kPage; // what is expected
 
 /// How many files this process has open.
 size_t openFiles() {
-  constexpr size_t kMax = 256; // none of those opened here gets a higher number
-  std::array<pollfd, kMax> files{};
-  for (size_t i = 0; i < kMax; ++i) {
+  constexpr size_t kMaxFiles = 256; // none of those opened here gets a higher number
+  std::array<pollfd, kMaxFiles> files{};
+  for (size_t i = 0; i < kMaxFiles; ++i) {
     files[i].fd = static_cast<int>(i);
   }
   poll(files.data(), files.size(), 0);
@@ -227,8 +227,8 @@ void checkBytes(const HandshakeSocket& incoming, size_t received, const Peer& pe
 }
 
 bool isSame(int one, int other) {
-  struct stat first {};
-  struct stat second {};
+  struct stat first{};
+  struct stat second{};
   fstat(one, &first);
   fstat(other, &second);
   return first.st_dev == second.st_dev && first.st_ino == second.st_ino &&
@@ -253,9 +253,9 @@ void adopt(int descriptor, const Gift* gift) {
 }
 
 /// The accepting side of a set-up.
-class PendingHandshake {
+class AcceptingSide {
  public:
-  PendingHandshake(int socket, size_t messageSize) : socket_(socket), incoming_(messageSize) {}
+  AcceptingSide(int socket, size_t messageSize) : socket_(socket), incoming_(messageSize) {}
 
   bool isWaiting() const {
     return !ended_ && !incoming_.isComplete();
@@ -299,14 +299,14 @@ void run(Script script) {
       socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0,
       "there are sockets");
   Peer peer(ends[1]);
-  PendingHandshake handshake(ends[0], script.ConsumeIntegralInRange<size_t>(1, kMaxMessage));
-  for (int i = 0; i < kMaxSteps && handshake.isWaiting(); ++i) {
+  AcceptingSide accepting(ends[0], script.ConsumeIntegralInRange<size_t>(1, kMaxMessage));
+  for (int i = 0; i < kMaxSteps && accepting.isWaiting(); ++i) {
     switch (script.ConsumeIntegralInRange(0, 7)) {
       case 0:
         peer.hangUp();
         break;
       case 1:
-        peer.sendHonestly(handshake.messageSize());
+        peer.sendHonestly(accepting.messageSize());
         break;
       case 2:
       case 3:
@@ -314,11 +314,11 @@ void run(Script script) {
         peer.send(script);
         break;
       default:
-        handshake.receive(peer, script.ConsumeBool());
+        accepting.receive(peer, script.ConsumeBool());
     }
   }
-  if (!handshake.isWaiting() || script.ConsumeBool()) { // else the handshake is let go before that
-    handshake.finish();
+  if (!accepting.isWaiting() || script.ConsumeBool()) { // else it is dropped before that
+    accepting.finish();
   }
 }
 

@@ -131,7 +131,7 @@ def free_port():
 
 
 def environment_of_store(port, host="127.0.0.1"):
-    """What tells a worker that the store at this port is there already. Newer releases of torch ask for its address too."""
+    """What tells a worker that the store at this port is there already. Newer torch asks for its address too."""
     return {
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",

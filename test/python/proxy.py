@@ -15,7 +15,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def connected(self):
-        """For a new connection: what makes of a piece that its dialer says what is passed on, and the same for the other end."""
+        """For a new connection: what makes of a piece that its dialer says what is passed on, and for the other end."""
         raise NotImplementedError
 
     def close(self):

@@ -266,7 +266,6 @@ def call_back(value, to):
     return rpc.rpc_sync(to, wait_and_multiply, (value, ["worker2"]))
 
 
-
 # ---- deaths and departures ----
 
 

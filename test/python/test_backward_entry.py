@@ -315,9 +315,7 @@ def test_other_backends_keep_their_engine_before_and_after(tmp_path):
         for turn, backend in enumerate(["TENSORPIPE", "TORCHWIRE", "TENSORPIPE", "TORCHWIRE"]):
             folder = tmp_path / str(turn)
             folder.mkdir()
-            pending = [
-                worker.start(gradients_on, backend, file_in(folder), rank) for rank, worker in enumerate(group)
-            ]
+            pending = [worker.start(gradients_on, backend, file_in(folder), rank) for rank, worker in enumerate(group)]
             used.append([one.result() for one in pending])
         ways = len(WAYS)
         assert used == [[0, 0], [ways, ways], [ways, ways], [2 * ways, 2 * ways]]

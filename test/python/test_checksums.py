@@ -138,7 +138,7 @@ def test_a_worker_that_differs_cannot_join_a_dynamic_group():
 def test_the_options_of_tensorpipe_mean_no_checksums():
     stock = rpc.TensorPipeRpcBackendOptions(init_method="env://")
     assert torchwire.options.from_any(stock).checksums is False
-    assert torchwire.options.as_agent_options(torchwire.options.from_any(stock))["layers"] == []
+    assert torchwire.options.as_agent_options(torchwire.options.from_any(stock))["interceptors"] == []
 
 
 # ---- damage ----

@@ -424,7 +424,7 @@ def test_after_a_crash_the_survivors_start_again_with_a_new_worker(tmp_path):
         kill(group[1])
         group[0].run(rpc.shutdown, graceful=False)
         with Group(2, stores[1].environment) as fresh:
-            # PyTorch numbers the groups of a process, so that the survivor and the newcomer would not meet.
+            # PyTorch numbers the groups of a process, so that the survivor and the new worker would not meet.
             group[0].run(forget_earlier_groups, stores[1].environment)
             members = [group[0], fresh[1]]
             pending = [worker.start(init, stores[1].init_method, world_size=2) for worker in members]

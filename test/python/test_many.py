@@ -13,8 +13,6 @@ SIZE = 64
 MAX_FILES = 40 + 4 * (SIZE - 1)  # per process
 
 
-
-
 def my_name():
     return rpc.get_worker_info().name
 
@@ -43,5 +41,7 @@ def test_a_group_of_64_starts_calls_and_ends(tmp_path):
         before_end = time.monotonic()
         group.shut_down()
         ended = time.monotonic()
-    print(f"start {started - begin:.2f} s, {SIZE}x{SIZE} calls {called - started:.2f} s, end {ended - before_end:.2f} s")
+    print(
+        f"start {started - begin:.2f} s, {SIZE}x{SIZE} calls {called - started:.2f} s, end {ended - before_end:.2f} s"
+    )
     print(f"at most {threads} threads and {most_files} files a process, later {MAX_FILES}")

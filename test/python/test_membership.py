@@ -215,9 +215,8 @@ def test_a_name_that_is_taken_is_refused_and_the_group_goes_on(dynamic):
 
 def test_a_static_member_is_refused_by_a_dynamic_group(dynamic):
     dynamic.join(0, 1)
-    with Group(1, dynamic.environment) as outside:
-        with pytest.raises(WorkerError, match=MIXED):
-            outside[0].run(init, dynamic.init_method, name="late", rank=2, world_size=3)
+    with Group(1, dynamic.environment) as outside, pytest.raises(WorkerError, match=MIXED):
+        outside[0].run(init, dynamic.init_method, name="late", rank=2, world_size=3)
     dynamic.check()
 
 

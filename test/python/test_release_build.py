@@ -20,7 +20,7 @@ def symbols_of_faults():
 @pytest.mark.skipif(torchwire._build.FAULT_INJECTION, reason="for builds without fault injection")
 def test_nothing_of_fault_injection_is_in_the_extension():
     assert symbols_of_faults() == []
-    assert not hasattr(_C, "FaultLayer")
+    assert not hasattr(_C, "FaultInterceptor")
 
 
 @pytest.mark.skipif(not torchwire._build.FAULT_INJECTION, reason="for builds with fault injection")

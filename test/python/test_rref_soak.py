@@ -22,7 +22,9 @@ def live_through(count, seed):
         rref = rpc.remote(owner, torch.add, args=(torch.ones(16), number))
         # Two others get it from here, and one of them hands it on.
         pending.append(rpc.rpc_async(f"worker{(number + 1) % 4}", touch, (rref,)))
-        pending.append(rpc.rpc_async(f"worker{(number + 2) % 4}", touch_and_pass_on, (rref, f"worker{(number + 3) % 4}")))
+        pending.append(
+            rpc.rpc_async(f"worker{(number + 2) % 4}", touch_and_pass_on, (rref, f"worker{(number + 3) % 4}"))
+        )
         # Those that hand on wait on a request thread for a call of theirs: fewer of them than there are threads.
         if len(pending) >= 8:
             torch.futures.wait_all(pending)

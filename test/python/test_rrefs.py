@@ -284,7 +284,7 @@ def stopped(worker, senders):
         before = [sender.run(frames_sent_to, worker.name) for sender in senders]
         yield
         for sender, sent in zip(senders, before):
-            wait_until(lambda: sender.run(frames_sent_to, worker.name) >= sent + 2)  # noqa: B023
+            wait_until(lambda: sender.run(frames_sent_to, worker.name) >= sent + 2)
     finally:
         worker.signal(signal.SIGCONT)
 
@@ -343,7 +343,6 @@ class TestSharing:
         quartet[0].run(drop, "it")
         wait_until(lambda: quartet[1].run(keep_promise, "kept"))
         assert quartet[2].run(value_of, "it") == "kept"
-
 
     def test_an_owner_that_shares_with_itself_what_is_still_being_made_gets_the_value(self, quartet):
         quartet[1].run(forget_runs)
@@ -410,7 +409,7 @@ class TestList:
         quartet[0].run(pass_on, "it", "worker2")
         (owner,) = quartet[1].run(my_rrefs, "owner")
         for holder in (quartet[0], quartet[2]):
-            wait_until(lambda: [rref["state"] for rref in holder.run(my_rrefs, "user")] == ["confirmed"])  # noqa: B023
+            wait_until(lambda: [rref["state"] for rref in holder.run(my_rrefs, "user")] == ["confirmed"])
             (user,) = holder.run(my_rrefs, "user")
             assert (user["id"], user["owner"], user["holders"]) == (owner["id"], "worker1", [holder.name])
             assert owner["forks"][next(iter(user["forks"]))] == holder.name
@@ -431,10 +430,10 @@ class TestList:
     def test_ages_grow(self, quartet):
         quartet[0].run(create, "it", "worker1", doubled, (21,))
         for worker, role in ((quartet[0], "user"), (quartet[1], "owner")):
-            wait_until(lambda: worker.run(my_rrefs, role))  # noqa: B023
+            wait_until(lambda: worker.run(my_rrefs, role))
             (before,) = worker.run(my_rrefs, role)
             assert 0 <= before["age"] < LIMIT
-            wait_until(lambda: worker.run(my_rrefs, role)[0]["age"] > before["age"])  # noqa: B023
+            wait_until(lambda: worker.run(my_rrefs, role)[0]["age"] > before["age"])
 
     def test_is_refused_without_rpc(self):
         with pytest.raises(RuntimeError, match=r"torchwire.rrefs\(\): RPC is not initialised"):
@@ -443,9 +442,7 @@ class TestList:
 
 class TestCreationSites:
     @pytest.mark.parametrize("to", ["worker1", "worker0"])
-    @pytest.mark.parametrize(
-        "function, args", [(doubled, (1,)), (torch.add, (1, 1)), ("scripted", (torch.ones(1),))]
-    )
+    @pytest.mark.parametrize("function, args", [(doubled, (1,)), (torch.add, (1, 1)), ("scripted", (torch.ones(1),))])
     def test_the_owner_knows_where_an_rref_was_created(self, quartet, to, function, args):
         quartet[0].run(create, "it", to, function, args)
         quartet[0].run(pass_on, "it", "worker2")  # else a worker lets go of what it has created on itself

@@ -1,4 +1,4 @@
-"""The group's secret: where it comes from, who is in the group by it, and that strangers are refused on the wire."""
+"""The group's secret: where it comes from, who is in the group by it, and that the wire refuses unknown peers."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ OTHER_SECRET = "another one of sixteen and more"
 VARIABLE = "TORCHWIRE_SECRET_FILE"
 
 # Keys in the store, by how many times the workers have called init_rpc before.
-TERMS_KEY = "rpc_prefix_{}/torchwire/terms"
+CREDENTIALS_KEY = "rpc_prefix_{}/torchwire/credentials"
 ROSTER_KEY = "rpc_prefix_{}/torchwire/roster"
 
 # ---- where the secret comes from ----
@@ -190,7 +190,7 @@ def test_the_secret_may_come_to_each_worker_in_another_way(tmp_path, secret_file
             one.result()
         check(group)
         stored = (tmp_path / "store").read_bytes()
-        assert TERMS_KEY.format(0).encode() in stored and SECRET.encode() not in stored
+        assert CREDENTIALS_KEY.format(0).encode() in stored and SECRET.encode() not in stored
         group.shut_down()
 
 
@@ -212,7 +212,7 @@ def test_a_worker_whose_secret_does_not_fit_is_refused_on_all(secrets, sentence)
     store = HostedStore()
     with Group(3, store.environment) as group:
         first = group[0].start(init, store.init_method, world_size=3, secret=secrets[0])
-        wait_until(lambda: store.has(TERMS_KEY.format(0)))
+        wait_until(lambda: store.has(CREDENTIALS_KEY.format(0)))
         others = init_all(group[1:], store.init_method, secrets[1:], world_size=3)
         said = {error.message.partition("\n")[0] for error in errors([first, *others])}
     assert len(said) == 1
@@ -256,23 +256,24 @@ def test_of_two_that_begin_a_group_anew_with_different_secrets_one_is_refused():
         admitted[0].run(rpc.shutdown)
 
 
-def test_each_group_on_one_store_has_terms_of_its_own():
+def test_each_group_on_one_store_has_credentials_of_its_own():
     store = HostedStore()
     with Group(2, store.environment) as group:
         for secret in (None, SECRET, OTHER_SECRET):
             group.init(store.init_method, secret=secret)
             check(group)
             group.shut_down()
-    ids = {Terms(store, generation).group_id for generation in range(3)}
+    ids = {Credentials(store, generation).group_id for generation in range(3)}
     assert len(ids) == 3
 
 
 # ---- the wire ----
 #
-# A stranger here is a real worker that was shown a forged store: it finds the group's members there, but other terms.
-# The groups are dynamic, which take in whoever introduces himself properly: only the transport can keep him out.
+# The unknown peer here is a real worker that was shown a forged store: it finds the group's members there, but other
+# credentials.
+# The groups are dynamic, which take in whoever introduces itself properly: only the transport can keep it out.
 
-HEAD_OF_TERMS = struct.Struct("<IIQ")  # magic, protocol version, group id
+HEAD_OF_CREDENTIALS = struct.Struct("<IIQ")  # magic, protocol version, group id
 HEAD_OF_ROSTER = struct.Struct("<IIIQ")  # magic, protocol version, world size, group id
 
 REFUSED = "refused a connection from "
@@ -280,15 +281,15 @@ REFUSED = "refused a connection from "
 over_each_transport = pytest.mark.parametrize("transports", [["wire_tcp"], None], ids=["wire_tcp", "default"])
 
 
-class Terms:
-    """The terms in a store, and what can be forged out of them."""
+class Credentials:
+    """The credentials in a store, and what can be forged out of them."""
 
     def __init__(self, store, generation=0):
-        self._bytes = store.get(TERMS_KEY.format(generation))
-        self.magic, self.version, self.group_id = HEAD_OF_TERMS.unpack_from(self._bytes)
+        self._bytes = store.get(CREDENTIALS_KEY.format(generation))
+        self.magic, self.version, self.group_id = HEAD_OF_CREDENTIALS.unpack_from(self._bytes)
 
     def with_drawn_secret(self, secret):
-        head = HEAD_OF_TERMS.pack(self.magic, self.version, self.group_id)
+        head = HEAD_OF_CREDENTIALS.pack(self.magic, self.version, self.group_id)
         return b"".join([head, _string(b"worker 'forger' (rank 99)"), _string(secret), bytes(32)])
 
 
@@ -304,7 +305,7 @@ def roster_for(store, group_id):
 
 
 @contextlib.contextmanager
-def running_with_terms(secret, transports):
+def running_group(secret, transports):
     """A dynamic group and its store. Afterwards all its members can still call one another."""
     store = HostedStore()
     with Group(2, {**store.environment, "TORCHWIRE_LOG_LEVEL": "warning"}) as group:
@@ -316,40 +317,40 @@ def running_with_terms(secret, transports):
 
 
 def try_to_get_in(store, secret, transports):
-    """A stranger joins by the forged store and calls both workers; each call must fail."""
+    """An unknown peer joins by the forged store and calls both workers; each call must fail."""
     with Group(1, store.environment) as outside:
-        stranger = outside[0]
-        stranger.run(init, store.init_method, name="stranger", rank=9, secret=secret, _transports=transports)
+        intruder = outside[0]
+        intruder.run(init, store.init_method, name="intruder", rank=9, secret=secret, _transports=transports)
         for name in ("worker0", "worker1"):
             with pytest.raises(WorkerError, match=name):
-                stranger.run(rpc.rpc_sync, name, my_name)
-        stranger.kill()
+                intruder.run(rpc.rpc_sync, name, my_name)
+        intruder.kill()
 
 
 def check_refusals(group):
-    """Each worker has named the address from which it was dialed, and has not heard the stranger's name."""
+    """Each worker has named the address from which it was dialed, and has not heard the intruder's name."""
     for worker in group:
         wait_until(lambda worker=worker: re.search(REFUSED + r"127\.0\.0\.1:\d+", worker.output()))
-        assert "stranger" not in worker.output()
+        assert "intruder" not in worker.output()
 
 
 @over_each_transport
 def test_a_worker_with_a_wrong_secret_is_refused(transports):
-    with running_with_terms(SECRET, transports) as (group, store):
+    with running_group(SECRET, transports) as (group, store):
         forged = HostedStore()
-        terms = Terms(store)
-        forged.set(TERMS_KEY.format(0), terms.with_drawn_secret(OTHER_SECRET.encode()))
-        forged.set(ROSTER_KEY.format(0), roster_for(store, terms.group_id))
+        credentials = Credentials(store)
+        forged.set(CREDENTIALS_KEY.format(0), credentials.with_drawn_secret(OTHER_SECRET.encode()))
+        forged.set(ROSTER_KEY.format(0), roster_for(store, credentials.group_id))
         try_to_get_in(forged, None, transports)
         check_refusals(group)
 
 
 @over_each_transport
 def test_a_member_of_another_group_with_the_same_secret_is_refused(transports):
-    with running_with_terms(SECRET, transports) as (group, store), running_with_terms(SECRET, transports) as (_, other):
+    with running_group(SECRET, transports) as (group, store), running_group(SECRET, transports) as (_, other):
         forged = HostedStore()
-        forged.set(TERMS_KEY.format(0), other.get(TERMS_KEY.format(0)))
-        forged.set(ROSTER_KEY.format(0), roster_for(store, Terms(other).group_id))
+        forged.set(CREDENTIALS_KEY.format(0), other.get(CREDENTIALS_KEY.format(0)))
+        forged.set(ROSTER_KEY.format(0), roster_for(store, Credentials(other).group_id))
         try_to_get_in(forged, SECRET, transports)
         check_refusals(group)
 
@@ -376,7 +377,7 @@ def say(port, words):
     """Says the words on a connection of its own until the other side closes it; returns the address it came from."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.settimeout(60)
-        address = "%s:%d" % connection.getsockname()
+        address = "{}:{}".format(*connection.getsockname())
         with contextlib.suppress(ConnectionError):
             connection.sendall(words)
             while connection.recv(65536):

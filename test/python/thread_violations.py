@@ -1,7 +1,8 @@
 """A program that breaks rules of threads, each in a child process of its own, and prints how the children ended.
 
 Its argument is a JSON list of [what, where], as _C._violate() takes them; its output is a JSON list of
-[return code, standard error] in the same order. Forks rather than starts, since to import torch takes longer than all else.
+[return code, standard error] in the same order. Forks rather than starts, since to import torch takes longer than all
+else.
 """
 
 import json

@@ -36,7 +36,7 @@ class Case:
         return f"{self.suite}.{self.test}"
 
     @property
-    def verdict(self):
+    def outcome(self):
         last = self.attempts[-1].result
         if last == SKIPPED:
             return SKIPPED
@@ -53,4 +53,4 @@ class Case:
 
     @property
     def wants_retry(self):
-        return self.verdict == FAILED
+        return self.outcome == FAILED

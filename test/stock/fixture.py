@@ -24,7 +24,7 @@ from torch.testing._internal.distributed.rpc.rpc_agent_test_fixture import (
 )
 
 if backend_name.IS_OURS:
-    import torchwire  # noqa: F401 - importing it registers the backend
+    import torchwire
 if backend_name.NAME == backend_name.FAULTY:
     import torchwire.testing
 
@@ -49,7 +49,7 @@ def _extra_options():
 
 
 def _fault_plan(test):
-    """The plan with a seed of the test's own: all tests exchange much the same messages, and one seed would strike the
+    """The plan with a seed of the test's own: all tests exchange much the same messages, and one seed would choose the
     same of them in each."""
     plan = torchwire.testing.Plan.from_toml(fault_plan.FILE)
     seed = plan.seed if fault_plan.SEED is None else int(fault_plan.SEED)

@@ -68,8 +68,4 @@ def make(catalogue, options):
     pairs = list(_chosen(catalogue, options))
     if not pairs:
         raise PlanError("no test matches")
-    return [
-        Case(suite, test, deviations.get((suite, test)))
-        for _ in range(options.repeat)
-        for suite, test in pairs
-    ]
+    return [Case(suite, test, deviations.get((suite, test))) for _ in range(options.repeat) for suite, test in pairs]

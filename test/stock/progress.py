@@ -46,7 +46,4 @@ class Progress:
     def _line(self, runners):
         elapsed = int(time.monotonic() - self._begun)
         now = ", ".join(f"{runner.case.name} {runner.seconds:.0f} s" for runner in runners)
-        return (
-            f"[{self._done}/{self._total}] {elapsed // 60}:{elapsed % 60:02} "
-            f"{self._failed} failed | {now}"
-        )
+        return f"[{self._done}/{self._total}] {elapsed // 60}:{elapsed % 60:02} {self._failed} failed | {now}"

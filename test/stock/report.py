@@ -17,7 +17,7 @@ class Report:
 
     def __init__(self, cases):
         self._cases = cases
-        self._count = Counter(case.verdict for case in cases)
+        self._count = Counter(case.outcome for case in cases)
 
     @property
     def _too_flaky(self):
@@ -32,9 +32,7 @@ class Report:
     def _tripped(self):
         """The cases that called what they should not have, unless that is excused."""
         excused = {(row["suite"], row["test"]) for row in table.read("tripwire_excuses.csv")}
-        return [
-            case for case in self._cases if case.trips and (case.suite, case.test) not in excused
-        ]
+        return [case for case in self._cases if case.trips and (case.suite, case.test) not in excused]
 
     @property
     def status(self):
@@ -54,8 +52,8 @@ class Report:
         self._print_trips()
         self._print_summary()
 
-    def _with(self, verdict):
-        return [case for case in self._cases if case.verdict == verdict]
+    def _with(self, outcome):
+        return [case for case in self._cases if case.outcome == outcome]
 
     def _print_trips(self):
         if not self._tripped:
@@ -82,13 +80,13 @@ class Report:
 
 def _row(case):
     seconds = f"{case.attempts[-1].seconds:.1f}"
-    return [case.suite, case.test, case.verdict, seconds, len(case.attempts)]
+    return [case.suite, case.test, case.outcome, seconds, len(case.attempts)]
 
 
 def _print_failure(case):
     """Shows the last attempt that failed."""
     attempt = next(one for one in reversed(case.attempts) if one.result == FAILED)
-    print(f"==== {case.name}: {case.verdict}, {attempt.seconds:.1f} s, end of its output ====")
+    print(f"==== {case.name}: {case.outcome}, {attempt.seconds:.1f} s, end of its output ====")
     print("\n".join(attempt.output.splitlines()[-TAIL_LINES:]))
     print(f"---- {case.name}: why ----")
     print("\n".join(attempt.detail.splitlines()[-TAIL_LINES:]))

@@ -96,9 +96,7 @@ def run(options):
     begun = time.monotonic()
     if options.full_exit:
         os.environ[FULL_EXIT] = "1"
-    with Pool(
-        1 if options.list else options.jobs, options.limit, tripwire_library(options)
-    ) as pool:
+    with Pool(1 if options.list else options.jobs, options.limit, tripwire_library(options)) as pool:
         greeting = pool.greeting()
         cases = plan.make(greeting["catalogue"], options)
         if options.list:

@@ -1,5 +1,6 @@
 """A runner process as run.py sees it: started, given one test at a time, killed when it hangs."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -67,9 +68,7 @@ class RunnerProcess:
         self.start()
 
     def start(self):
-        self._temporary = tempfile.TemporaryDirectory(
-            prefix="torchwire-stock-", ignore_cleanup_errors=True
-        )
+        self._temporary = tempfile.TemporaryDirectory(prefix="torchwire-stock-", ignore_cleanup_errors=True)
         self._log = open(os.path.join(self._temporary.name, "log"), "a+b")
         self._trips = tripwire.Trips(_trips_in(self._temporary.name))
         self.connection, theirs = multiprocessing.Pipe()
@@ -93,10 +92,8 @@ class RunnerProcess:
         """Kills the whole group; nothing in it has anything to finish."""
         if self._process is None:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         self._process = None
         self.connection.close()
@@ -124,10 +121,8 @@ class RunnerProcess:
         """Has it run one test. A runner that died while idle is noticed by `receive`."""
         self.case = case
         self._begin(self._limit + KILL_GRACE)
-        try:
+        with contextlib.suppress(OSError):
             self.connection.send((case.suite, case.test))
-        except OSError:
-            pass
 
     def receive(self):
         """Takes the message that is waiting: the greeting, or the end of a test, whose case it
@@ -162,9 +157,7 @@ class RunnerProcess:
 
     def _finish(self, result, detail, output):
         case, self.case = self.case, None
-        case.attempts.append(
-            Attempt(result, self.seconds, detail, output, tuple(self._trips.new()))
-        )
+        case.attempts.append(Attempt(result, self.seconds, detail, output, tuple(self._trips.new())))
         return case
 
     def _describe_exit(self):

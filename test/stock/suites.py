@@ -40,8 +40,4 @@ SUITES = _build()
 def catalogue():
     """Every (suite, test), in the order of the table."""
     loader = unittest.defaultTestLoader
-    return [
-        (suite, test)
-        for suite, class_ in SUITES.items()
-        for test in loader.getTestCaseNames(class_)
-    ]
+    return [(suite, test) for suite, class_ in SUITES.items() for test in loader.getTestCaseNames(class_)]

@@ -51,8 +51,7 @@ def watched(library):
         function.argtypes, function.restype = [ctypes.c_size_t], ctypes.c_char_p
     count = ctypes.c_size_t.in_dll(tripwire, "tripwire_count").value
     return {
-        tripwire.tripwire_symbol(index).decode(): tripwire.tripwire_library(index).decode()
-        for index in range(count)
+        tripwire.tripwire_symbol(index).decode(): tripwire.tripwire_library(index).decode() for index in range(count)
     }
 
 

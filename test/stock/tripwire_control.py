@@ -70,12 +70,8 @@ def work(rank, backend, folder):
     if backend == "TORCHWIRE":
         import torchwire  # noqa: F401 - registers the backend
     member = rpc.backend_registry.BackendType[backend]
-    options = rpc.backend_registry.construct_rpc_backend_options(
-        member, init_method=f"file://{folder}/store"
-    )
-    rpc.init_rpc(
-        f"worker{rank}", backend=member, rank=rank, world_size=WORKERS, rpc_backend_options=options
-    )
+    options = rpc.backend_registry.construct_rpc_backend_options(member, init_method=f"file://{folder}/store")
+    rpc.init_rpc(f"worker{rank}", backend=member, rank=rank, world_size=WORKERS, rpc_backend_options=options)
     if rank == 0:
         use_rrefs()
         run_passes()
@@ -86,9 +82,7 @@ def work(rank, backend, folder):
 
 def main():
     context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=work, args=(rank, *sys.argv[1:])) for rank in range(WORKERS)
-    ]
+    processes = [context.Process(target=work, args=(rank, *sys.argv[1:])) for rank in range(WORKERS)]
     for process in processes:
         process.start()
     for process in processes:

@@ -1,4 +1,4 @@
-"""The backend `FAULTY_TORCHWIRE`: torchwire's agent with a layer of faults around its links."""
+"""The backend `FAULTY_TORCHWIRE`: torchwire's agent with an interceptor of faults around its links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
 from torchwire import backend_type, registration, worker_checks
-from torchwire._C import FaultLayer, TorchwireAgent
+from torchwire._C import FaultInterceptor, TorchwireAgent
 from torchwire.testing import control, fault, options
 from torchwire.testing.options import FaultyTorchwireRpcBackendOptions
 from torchwire.testing.plan_watch import PlanWatch
@@ -45,17 +45,17 @@ def _init_backend(
     checked = options.from_any(rpc_backend_options)
     name = worker_checks.check_name(name)
     plan = options.plan_of(checked)
-    layer = FaultLayer(name, plan.to_layer(revision=0), _log_path(checked, name))
-    watch = PlanWatch(store, name, layer, plan)
+    interceptor = FaultInterceptor(name, plan.to_interceptor(revision=0), _log_path(checked, name))
+    watch = PlanWatch(store, name, interceptor, plan)
     try:
         agent = registration.start_agent(
-            store, name, rank, world_size, checked, layers=[layer], before_leaving=watch.stop
+            store, name, rank, world_size, checked, interceptors=[interceptor], before_leaving=watch.stop
         )
     except BaseException:
         watch.stop()
         raise
     watch.start()
-    control.take(agent, layer, watch)
+    control.take(agent, interceptor, watch)
     return agent
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from torchwire import option_checks
-from torchwire._C import FaultLayer, TorchwireAgent
+from torchwire._C import FaultInterceptor, TorchwireAgent
 from torchwire.current_agent import agent_for
 from torchwire.testing.fault import Fault
 from torchwire.testing.plan import Plan, as_plan
@@ -20,13 +20,13 @@ class _Running(NamedTuple):
 
 
 _running: _Running | None = None
-_layer: FaultLayer | None = None  # outlives its agent, for the log
+_interceptor: FaultInterceptor | None = None  # outlives its agent, for the log
 
 
-def take(agent: TorchwireAgent, layer: FaultLayer, watch: PlanWatch) -> None:
+def take(agent: TorchwireAgent, interceptor: FaultInterceptor, watch: PlanWatch) -> None:
     """From now on the functions below are about this agent."""
-    global _running, _layer
-    _running, _layer = _Running(agent, watch), layer
+    global _running, _interceptor
+    _running, _interceptor = _Running(agent, watch), interceptor
 
 
 def set_plan(plan: Plan | str | os.PathLike[str], timeout: float = 10.0) -> int:
@@ -78,10 +78,10 @@ def fault_log() -> list[Fault]:
 
     Raises RuntimeError when this process has never run an agent of FAULTY_TORCHWIRE.
     """
-    if _layer is None:
+    if _interceptor is None:
         _running_for("fault_log")
         return []
-    return [Fault.from_entry(entry) for entry in _layer.log()]
+    return [Fault.from_entry(entry) for entry in _interceptor.log()]
 
 
 def _running_for(function: str) -> _Running:

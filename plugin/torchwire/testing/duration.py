@@ -83,7 +83,7 @@ def to_plain(duration: Duration) -> float | dict[str, float | list[float]]:
     return {_shape_of(duration): values[0] if len(values) == 1 else values}
 
 
-def to_layer(duration: Duration) -> dict[str, Any]:
+def to_interceptor(duration: Duration) -> dict[str, Any]:
     """The duration as the extension takes it."""
     if isinstance(duration, float):
         return {"shape": "fixed", "a": duration, "b": 0.0}

@@ -21,7 +21,7 @@ class Fault:
     time: seconds since 1970, by the clock of `worker`, which injected it.
     revision: of the plan: 0 for the one from the options, then one more with each set_plan().
     rule, action, phase: which rule, what it did, and where in the call's life.
-    from_, to: the caller and the callee, also where the response was struck; in phase connect who dials whom.
+    from_, to: the caller and the callee, also for a fault in the response; in phase connect who dials whom.
     message: type of the request by name; "" in phase connect.
     call_id: as drawn by the caller; 0 in phase connect.
     occurrence: its number, from 1, among the messages with the same caller, callee, type and phase.

@@ -31,7 +31,7 @@ _CALLS = (
 GROUPS: dict[str, tuple[str, ...]] = {
     "call": _CALLS,  # runs something of the user's
     "fetch": _FETCHES,  # gets the value of an RRef
-    "control": tuple(name for name in TYPES if name not in _CALLS + _FETCHES),  # keeps the books
+    "control": tuple(name for name in TYPES if name not in _CALLS + _FETCHES),  # housekeeping
 }
 
 _ACKNOWLEDGED = "RREF_USER_DELETE, RREF_FORK_REQUEST, RREF_CHILD_ACCEPT or CREATION_SITE"

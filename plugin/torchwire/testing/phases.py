@@ -1,4 +1,4 @@
-"""At which points of a call's life which fault can strike: the table of backend/faults/plan.h, for error messages.
+"""Which fault can be injected at which point of a call: the table of backend/faults/plan.h, for error messages.
 
     caller                                       callee
  request ──▶ request goes out ═══ mid_tensor ═══▶ in_flight: it has arrived and is about to be served

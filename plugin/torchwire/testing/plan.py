@@ -20,11 +20,11 @@ _HIGHEST_SEED = 2**63 - 1  # of TOML's integers
 
 @dataclass(frozen=True)
 class Plan:
-    """Rules, of which the first that strikes a message is the only one to do so, and the seed of their draws.
+    """Rules, of which the first that applies to a message is the only one to do so, and the seed of their draws.
 
     rules: in order. Default: none.
-    seed: a whole number. Which messages are struck depends on the plan alone: not on how workers and threads
-        happen to interleave. Default 0.
+    seed: a whole number. Which messages get a fault depends on the plan alone: not on how workers and threads happen
+        to interleave. Default 0.
 
     A wrong type raises TypeError, a wrong value ValueError. Immutable.
     """
@@ -77,9 +77,9 @@ class Plan:
         """The plan as the text of a TOML file."""
         return toml_text.dump(self.to_dict())
 
-    def to_layer(self, revision: int) -> dict[str, Any]:
+    def to_interceptor(self, revision: int) -> dict[str, Any]:
         """The plan as the extension takes it."""
-        rules = [rule.to_layer(place) for place, rule in enumerate(self.rules, start=1)]
+        rules = [rule.to_interceptor(place) for place, rule in enumerate(self.rules, start=1)]
         return {"revision": revision, "seed": self.seed, "rules": rules}
 
     @classmethod

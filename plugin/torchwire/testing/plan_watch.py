@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 
 import torch.distributed as dist
 
-from torchwire._C import FaultLayer
+from torchwire._C import FaultInterceptor
 from torchwire.testing.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -35,11 +35,11 @@ _PATIENCE = 10.0  # seconds for a look that goes on when the watch stops
 class PlanWatch:
     """Keeps the faults of one worker at the plan in the store, on a thread of its own. Thread-safe."""
 
-    def __init__(self, store: dist.Store, worker: str, layer: FaultLayer, plan: Plan) -> None:
-        """`plan` is in effect in `layer`; what the store has from before takes its place now."""
+    def __init__(self, store: dist.Store, worker: str, interceptor: FaultInterceptor, plan: Plan) -> None:
+        """`plan` is in effect in `interceptor`; what the store has from before takes its place now."""
         self._store: dist.Store | None = dist.PrefixStore(_PREFIX, _connection_beside(store))
         self._worker = worker
-        self._layer = layer
+        self._interceptor = interceptor
         self._mutex = threading.Lock()  # of the next three
         self._plan = plan
         self._revision = 0
@@ -74,7 +74,7 @@ class PlanWatch:
         self.stop()
         with self._mutex:
             self._plan = Plan()
-            self._layer.set_plan(self._plan.to_layer(self._revision))
+            self._interceptor.set_plan(self._plan.to_interceptor(self._revision))
 
     def publish(self, plan: Plan) -> int:
         """Puts `plan` into effect here, and soon on all; returns its revision.
@@ -144,7 +144,7 @@ class PlanWatch:
             if content["revision"] <= self._revision:  # seen before by another thread's look
                 return
             plan = Plan.from_dict(content["plan"])
-            self._layer.set_plan(plan.to_layer(content["revision"]))
+            self._interceptor.set_plan(plan.to_interceptor(content["revision"]))
             self._plan, self._revision, self._record = plan, content["revision"], record
             # Under the mutex too, or a former revision could be written last.
             with contextlib.suppress(RuntimeError):  # the store's end; who waits for the answer sees it too

@@ -29,7 +29,7 @@ def _by_message(faults: list[Fault]) -> dict[tuple[Any, ...], dict[str, Any]]:
             continue  # a handshake, for which there is no rule
         place = (fault.from_, fault.to, fault.message, fault.phase, fault.occurrence)
         before = rules.setdefault(place, arguments := _arguments(fault))
-        # What had been delayed already when a partition held it. What had been struck otherwise is not held again.
+        # What had been delayed already when a partition held it. What had met another fault is not held again.
         if before is not arguments and held and before["action"] == "delay":
             before["seconds"] += fault.seconds
     return rules

@@ -40,11 +40,11 @@ class Rule:
         (runs something of the user's), "fetch" (gets the value of an RRef), "control" (all others). Default: all.
     from_, to: names of the workers that call and are called, or shell patterns such as "ps*". Default: all.
     phase: where in the call's life: request (the default), in_flight, response, mid_tensor; for refuse: connect.
-    nth: which occurrences it may strike, counted from 1 for each type, caller, callee and phase apart, from when the
+    nth: which occurrences it may apply to, counted from 1 for each type, caller, callee and phase apart, from when the
         plan takes effect. Default: all.
-    probability: with which it strikes one of those; drawn from the plan's seed. Default 1.
-    at_least: the first so many it strikes whatever the probability. Default 0.
-    at_most: so many it strikes for each type, caller, callee and phase. Default: any number.
+    probability: with which it applies to one of those; drawn from the plan's seed. Default 1.
+    at_least: the first so many it applies to whatever the probability. Default 0.
+    at_most: so many it applies to for each type, caller, callee and phase. Default: any number.
     each_message: count and limit among messages with the same content, which are retries of one, instead.
     seconds: of a delay, a pause or a partition, which need it; of a reorder: after which the message goes on if none
         has overtaken it, by default 1. A number, Uniform(lo, hi), Normal(mean, std) or Exponential(mean).
@@ -102,7 +102,7 @@ class Rule:
         """The arguments that are not as by default, in plain types and as from_dict takes them."""
         return {"action": self.action, **{_key(key): _plain(value) for key, value in self._given().items()}}
 
-    def to_layer(self, place: int) -> dict[str, Any]:
+    def to_interceptor(self, place: int) -> dict[str, Any]:
         """The rule as the extension takes it; `place` is its number in the plan, from 1, for a rule without a name."""
         from_, to = self.between or (self.from_, self.to)
         return {
@@ -117,7 +117,7 @@ class Rule:
             "at_least": self.at_least,
             "at_most": self.at_most or 0,
             "each_message": self.each_message,
-            "seconds": duration.to_layer(self.seconds),
+            "seconds": duration.to_interceptor(self.seconds),
             "after": self.after,
             "byte": self.byte,
         }

@@ -24,7 +24,7 @@ _NOT_FOR = {
     "refuse": ("messages", "each_message"),
     "partition": ("messages", "from_", "to", "phase", "nth", "probability", "at_least", "at_most", "each_message"),
 }
-_WHY_NOT = {"refuse": "it strikes connections, which carry no message yet", "partition": "it strikes all frames"}
+_WHY_NOT = {"refuse": "it applies to connections, which carry no message yet", "partition": "it applies to all frames"}
 
 
 def action(value: Any) -> str:

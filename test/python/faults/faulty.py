@@ -20,9 +20,7 @@ def running(size, folder, environment=None, **options):
 
 def init(*args, **options):
     """As group.init, on FAULTY_TORCHWIRE."""
-    group.init(
-        *args, backend="FAULTY_TORCHWIRE", options_class=faults.FaultyTorchwireRpcBackendOptions, **options
-    )
+    group.init(*args, backend="FAULTY_TORCHWIRE", options_class=faults.FaultyTorchwireRpcBackendOptions, **options)
 
 
 def shut_down():

@@ -1,11 +1,11 @@
-"""RRefs whose creation is struck: who waits for the value hears of it, and the group shuts down all the same."""
+"""RRefs whose creation meets a fault: who waits for the value hears of it, and the group shuts down all the same."""
 
 import faulty
 import pytest
 import torch
 import torch.distributed.rpc as rpc
+from injected_calls import LONG, QUICKLY, first
 from processes import wait_until
-from struck import LONG, QUICKLY, first
 from torchwire.testing import Plan
 
 # ---- what the workers run ----

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 from processes import run_script
 from torchwire import TorchwireRpcBackendOptions
-from torchwire.testing import Fault, FaultyTorchwireRpcBackendOptions, Plan, Rule, Run, message_types
+from torchwire.testing import (
+    Fault,
+    FaultyTorchwireRpcBackendOptions,
+    Plan,
+    Rule,
+    Run,
+    message_types,
+)
 from torchwire.testing.phases import PHASES, PHASES_OF
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "fault_injection.md").read_text(encoding="utf-8")

@@ -1,13 +1,12 @@
 """Frames that are damaged, links that break, and connections that are refused."""
 
 import faulty
+import injected_calls
 import pytest
-import struck
 import torch
 import torch.distributed.rpc as rpc
 import torchwire
-from processes import wait_until
-from struck import (
+from injected_calls import (
     LONG,
     QUICKLY,
     expect_next_works,
@@ -19,6 +18,7 @@ from struck import (
     new_tag,
     put,
 )
+from processes import wait_until
 from torchwire.testing import Plan, Rule
 
 at_each_phase = pytest.mark.parametrize("phase", ["request", "in_flight", "response"])
@@ -38,7 +38,7 @@ def test_damage_is_found_and_closes_the_link_with_the_reason_on_both_sides(duo, 
     expect_next_works(duo)
     before = duo[0].run(links_lost, "worker1")
     revision = put(duo, first("corrupt", phase, byte=byte), seed=3)
-    outcome = duo[0].run(struck.attempt, "worker1", struck.note, tag := new_tag())
+    outcome = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag())
     fault = expect_one(log_of(duo, revision), "corrupt", phase)
     assert fault.byte == byte if byte is not None else fault.byte < 10_000
     assert outcome.value is None
@@ -77,11 +77,11 @@ _pending = []
 
 
 def begin_held_call(to, tag):
-    _pending[:] = [rpc.rpc_async(to, struck.hold, (tag,), timeout=LONG)]
+    _pending[:] = [rpc.rpc_async(to, injected_calls.hold, (tag,), timeout=LONG)]
 
 
 def outcome_of_held_call():
-    return struck.timed(_pending[0].wait)
+    return injected_calls.timed(_pending[0].wait)
 
 
 @at_each_phase
@@ -91,9 +91,9 @@ def test_a_closed_link_fails_its_calls_at_once_and_the_next_dials_anew(duo, phas
     expect_runs(duo[1], held_tag, 1)
     before = duo[0].run(links_lost, "worker1")
     revision = put(duo, first("close", phase))
-    outcome = duo[0].run(struck.attempt, "worker1", struck.note, tag := new_tag())
+    outcome = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag())
     held = duo[0].run(outcome_of_held_call)
-    duo[1].run(struck.release)
+    duo[1].run(injected_calls.release)
     for one in (outcome, held):
         assert "lost the connection to worker 'worker1' (rank 1)" in one.error
         assert one.seconds < QUICKLY
@@ -118,7 +118,7 @@ def break_and_refuse(group, refusals):
     expect_next_works(group)
     refuse = Rule("refuse", name="busy", from_="worker0", to="worker1", at_most=refusals)
     revision = put(group, first("close", "request"), refuse)
-    assert group[0].run(struck.attempt, "worker1", struck.note, new_tag()).error
+    assert group[0].run(injected_calls.attempt, "worker1", injected_calls.note, new_tag()).error
     wait_until(lambda: group[0].run(state_of, "worker1") == "idle")
     return revision
 
@@ -139,7 +139,7 @@ def test_a_refused_connection_is_dialled_again(duo):
 
 def test_a_worker_that_refuses_all_attempts_cannot_be_reached_and_then_it_can(duo):
     revision = break_and_refuse(duo, ATTEMPTS)
-    outcome = duo[0].run(struck.attempt, "worker1", struck.note, tag := new_tag())
+    outcome = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag())
     assert outcome.error.startswith("cannot reach worker 'worker1' (rank 1) at ")
     assert "(connection refused (injected by rule 'busy' of the fault plan)): check that its" in outcome.error
     assert outcome.seconds < QUICKLY
@@ -150,7 +150,7 @@ def test_a_worker_that_refuses_all_attempts_cannot_be_reached_and_then_it_can(du
 
 def test_others_reach_a_worker_that_refuses_one(tmp_path):
     with faulty.running(3, tmp_path, fault_plan=Plan([Rule("refuse", from_="worker0", to="worker1")])) as group:
-        outcome = group[0].run(struck.attempt, "worker1", struck.note, new_tag())
+        outcome = group[0].run(injected_calls.attempt, "worker1", injected_calls.note, new_tag())
         assert "cannot reach worker 'worker1'" in outcome.error
         expect_next_works(group, 0, 2)
         expect_next_works(group, 2, 1)

@@ -67,8 +67,8 @@ def test_the_log_folder_may_be_in_the_environment(monkeypatch):
 
 
 def test_frames_have_checksums_unless_told_otherwise():
-    assert len(as_agent_options(FaultyTorchwireRpcBackendOptions())["layers"]) == 1
-    assert as_agent_options(FaultyTorchwireRpcBackendOptions(checksums=False))["layers"] == []
+    assert len(as_agent_options(FaultyTorchwireRpcBackendOptions())["interceptors"]) == 1
+    assert as_agent_options(FaultyTorchwireRpcBackendOptions(checksums=False))["interceptors"] == []
     assert from_any(torchwire.TorchwireRpcBackendOptions()).checksums
     assert from_any(rpc.TensorPipeRpcBackendOptions()).checksums
 

@@ -1,12 +1,20 @@
 """Partitions: what is sent across waits, and goes on in order when they are over."""
 
 import faulty
+import injected_calls
 import pytest
-import struck
 import torch.distributed.rpc as rpc
 import torchwire.testing as faults
+from injected_calls import (
+    LONG,
+    QUICKLY,
+    expect_next_works,
+    expect_runs,
+    log_of,
+    new_tag,
+    put,
+)
 from processes import wait_until
-from struck import LONG, QUICKLY, expect_next_works, expect_runs, log_of, new_tag, put
 from torchwire.testing import Plan, Rule
 
 BETWEEN = (["worker0"], ["worker1"])
@@ -35,11 +43,11 @@ def call_with_numbers(to, count):
 
 def test_calls_across_time_out_or_wait_and_what_was_held_arrives_late(duo):
     revision = put(duo, partition())
-    hasty = duo[0].run(struck.attempt, "worker1", struck.note, hasty_tag := new_tag(), timeout=0.3)
+    hasty = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, hasty_tag := new_tag(), timeout=0.3)
     assert "RPC ran for more than set timeout (300 ms)" in hasty.error
     assert 0.3 <= hasty.seconds < SECONDS
-    assert duo[1].run(struck.runs, hasty_tag) == 0
-    patient = duo[0].run(struck.attempt, "worker1", struck.note, patient_tag := new_tag())
+    assert duo[1].run(injected_calls.runs, hasty_tag) == 0
+    patient = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, patient_tag := new_tag())
     assert patient.value == patient_tag
     assert patient.seconds < SECONDS + QUICKLY
     expect_next_works(duo)
@@ -58,15 +66,18 @@ def test_calls_across_time_out_or_wait_and_what_was_held_arrives_late(duo):
 @pytest.mark.parametrize("caller", [0, 1])
 def test_a_worker_on_either_side_waits(duo, caller):
     put(duo, partition(seconds=0.5))
-    outcome = duo[caller].run(struck.attempt, f"worker{1 - caller}", struck.note, tag := new_tag())
+    outcome = duo[caller].run(injected_calls.attempt, f"worker{1 - caller}", injected_calls.note, tag := new_tag())
     assert outcome.value == tag and outcome.seconds < 0.5 + QUICKLY
 
 
 def test_a_partition_may_begin_later_and_another_plan_ends_it(duo):
     revision = put(duo, partition(after=0.4, seconds=LONG))
     expect_next_works(duo)
-    wait_until(lambda: "set timeout" in duo[0].run(struck.attempt, "worker1", struck.note, "early", timeout=0.2).error)
-    held = duo[0].start(struck.attempt, "worker1", struck.note, tag := new_tag())
+    wait_until(
+        lambda: "set timeout"
+        in duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, "early", timeout=0.2).error
+    )
+    held = duo[0].start(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag())
     duo[1].run(faults.clear_plan)
     outcome = held.result()
     assert outcome.value == tag and outcome.seconds < QUICKLY
@@ -77,10 +88,10 @@ def test_a_partition_may_begin_later_and_another_plan_ends_it(duo):
 def test_a_partition_spares_those_on_one_side_and_holds_handshakes(tmp_path):
     # By the options, since otherwise links might be there before it.
     with faulty.running(3, tmp_path, fault_plan=Plan([partition(seconds=3.0)])) as group:
-        first = group[0].start(struck.attempt, "worker1", struck.note, tag := new_tag())
-        assert group[2].run(struck.attempt, "worker1", struck.note, new_tag()).seconds < QUICKLY
+        first = group[0].start(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag())
+        assert group[2].run(injected_calls.attempt, "worker1", injected_calls.note, new_tag()).seconds < QUICKLY
         assert first.result().value == tag
-        assert group[1].run(struck.runs, tag) == 1
+        assert group[1].run(injected_calls.runs, tag) == 1
         expect_next_works(group, 1, 0)
 
 

@@ -72,11 +72,11 @@ def test_what_takes_time_needs_to_know_how_long(action):
 
 def test_the_groups_hold_every_type_once():
     assert sorted(name for group in GROUPS.values() for name in group) == sorted(TYPES)
-    assert Rule("drop", messages="fetch").to_layer(1)["messages"] == [
+    assert Rule("drop", messages="fetch").to_interceptor(1)["messages"] == [
         TYPES["SCRIPT_RREF_FETCH_CALL"],
         TYPES["PYTHON_RREF_FETCH_CALL"],
     ]
-    assert Rule("drop", messages=["call", "control", "fetch", "PYTHON_CALL"]).to_layer(1)["messages"] == [
+    assert Rule("drop", messages=["call", "control", "fetch", "PYTHON_CALL"]).to_interceptor(1)["messages"] == [
         TYPES[name] for group in ("call", "control", "fetch") for name in GROUPS[group]
     ]
 
@@ -113,7 +113,7 @@ def test_pytorchs_name_for_gradients_stands_for_torchwires():
         ({"action": "delay", "seconds": -1}, ValueError, "seconds must be finite and not negative, got -1 seconds"),
         ({"action": "delay", "seconds": "1"}, TypeError, "seconds must be a number of seconds, Uniform"),
         ({"action": "delay", "seconds": {"normal": 1}}, ValueError, "normal takes mean and std, got .1"),
-        ({"action": "refuse", "messages": "call"}, ValueError, "no meaning here: it strikes connections"),
+        ({"action": "refuse", "messages": "call"}, ValueError, "no meaning here: it applies to connections"),
         ({"action": "partition", "seconds": 1}, ValueError, "between is missing: name two sets"),
         ({"action": "partition", "seconds": 1, "between": ("a", "a")}, ValueError, "between: 'a' is in both sets"),
         ({"action": "partition", "seconds": 1, "between": ("a", ())}, ValueError, "both sets must have a worker"),
@@ -121,7 +121,7 @@ def test_pytorchs_name_for_gradients_stands_for_torchwires():
         (
             {**NEEDED["partition"], "action": "partition", "to": "a"},
             ValueError,
-            "to has no meaning here: it strikes all",
+            "to has no meaning here: it applies to all",
         ),
         ({"name": 'say "no"'}, ValueError, "name may have letters, digits"),
     ],
@@ -151,9 +151,9 @@ def test_a_bad_distribution_is_refused(kind, values, sentence):
         kind(*values)
 
 
-def test_the_layer_gets_times_as_shape_and_numbers():
+def test_the_interceptor_gets_times_as_shape_and_numbers():
     def seconds(value):
-        return Rule("delay", seconds=value).to_layer(1)["seconds"]
+        return Rule("delay", seconds=value).to_interceptor(1)["seconds"]
 
     assert seconds(2) == {"shape": "fixed", "a": 2.0, "b": 0.0}
     assert seconds(Uniform(1, 2)) == {"shape": "uniform", "a": 1.0, "b": 2.0}
@@ -161,8 +161,8 @@ def test_the_layer_gets_times_as_shape_and_numbers():
     assert seconds(Exponential(3)) == {"shape": "exponential", "a": 3.0, "b": 0.0}
 
 
-def test_the_layer_gets_the_sides_of_a_partition_and_a_name_for_each_rule():
-    rules = Plan([Rule("drop"), Rule("partition", between=("a", ["b", "c"]), seconds=1)], seed=3).to_layer(7)
+def test_the_interceptor_gets_the_sides_of_a_partition_and_a_name_for_each_rule():
+    rules = Plan([Rule("drop"), Rule("partition", between=("a", ["b", "c"]), seconds=1)], seed=3).to_interceptor(7)
     assert rules["revision"] == 7 and rules["seed"] == 3
     first, second = rules["rules"]
     assert (first["name"], second["name"]) == ("drop#1", "partition#2")

@@ -3,13 +3,23 @@
 import signal
 
 import faulty
+import injected_calls
 import pytest
-import struck
 import torch.distributed.rpc as rpc
 import torchwire.testing as faults
 from group import Group, file_in
+from injected_calls import (
+    LONG,
+    QUICKLY,
+    expect_next_works,
+    expect_one,
+    expect_runs,
+    first,
+    log_of,
+    new_tag,
+    put,
+)
 from processes import WorkerError
-from struck import LONG, QUICKLY, expect_next_works, expect_one, expect_runs, first, log_of, new_tag, put
 
 at_each_phase = pytest.mark.parametrize("phase", ["request", "in_flight", "response"])
 
@@ -19,7 +29,7 @@ at_each_phase = pytest.mark.parametrize("phase", ["request", "in_flight", "respo
 @at_each_phase
 def test_a_process_pauses_and_its_calls_are_late(duo, phase):
     revision = put(duo, first("pause", phase, seconds=0.5))
-    outcome = duo[0].run(struck.attempt, "worker1", struck.note, tag := new_tag())
+    outcome = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag())
     assert outcome.value == tag and 0.5 <= outcome.seconds < 0.5 + QUICKLY
     fault = expect_one(log_of(duo, revision), "pause", phase)
     assert fault.seconds == 0.5
@@ -30,7 +40,7 @@ def test_a_process_pauses_and_its_calls_are_late(duo, phase):
 @at_each_phase
 def test_calls_to_a_paused_process_time_out_and_are_served_later(duo, phase):
     put(duo, first("pause", phase, seconds=1.0))
-    outcome = duo[0].run(struck.attempt, "worker1", struck.note, tag := new_tag(), timeout=0.3)
+    outcome = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag(), timeout=0.3)
     assert "RPC ran for more than set timeout (300 ms)" in outcome.error
     # Its own caller cannot even notice while it stands still itself.
     assert outcome.seconds >= (1.0 if phase == "request" else 0.3)
@@ -48,7 +58,7 @@ def write(path):
 
 
 def attempt_to_write(to, path):
-    return struck.attempt(to, write, path)
+    return injected_calls.attempt(to, write, path)
 
 
 WAYS = {
@@ -56,8 +66,8 @@ WAYS = {
     "request": (attempt_to_write, "request", "worker0", False),
     "in_flight": (attempt_to_write, "in_flight", "worker1", False),
     "response": (attempt_to_write, "response", "worker1", True),
-    "mid_tensor there": (struck.send_large, "mid_tensor", "worker0", False),
-    "mid_tensor back": (struck.fetch_large, "mid_tensor", "worker1", True),
+    "mid_tensor there": (injected_calls.send_large, "mid_tensor", "worker0", False),
+    "mid_tensor back": (injected_calls.fetch_large, "mid_tensor", "worker1", True),
 }
 
 
@@ -77,7 +87,7 @@ def trio(tmp_path):
 def test_a_killed_process_fails_the_calls_of_its_peers_at_once_and_its_log_stays(trio, tmp_path, way):
     function, phase, victim, has_run = WAYS[way]
     revision = put(trio, first("kill", phase))
-    held = trio[2].start(struck.attempt, victim, struck.hold, held_tag := new_tag())
+    held = trio[2].start(injected_calls.attempt, victim, injected_calls.hold, held_tag := new_tag())
     expect_runs(trio[int(victim[-1])], held_tag, 1)
     ran = tmp_path / "ran"
     argument = str(ran) if function is attempt_to_write else new_tag()
@@ -89,7 +99,7 @@ def test_a_killed_process_fails_the_calls_of_its_peers_at_once_and_its_log_stays
         expect_lost(pending.result(), victim)
         assert trio[1].process.join(LONG) is None and trio[1].process.exitcode == -signal.SIGKILL
     expect_lost(held.result(), victim, limit=LONG)
-    assert not trio[2].run(struck.attempt, victim, struck.note, new_tag()).value
+    assert not trio[2].run(injected_calls.attempt, victim, injected_calls.note, new_tag()).value
     expect_next_works(trio, 2, 1 if victim == "worker0" else 0)
     log = [fault for fault in faults.read_logs(tmp_path / "logs") if fault.revision == revision]
     expect_one(log, "kill", phase, worker=victim)

@@ -1,24 +1,35 @@
 """Requests and responses that are dropped, fail, are late, come twice or in another order."""
 
 import faulty
+import injected_calls
 import pytest
-import struck
 import torch.distributed.rpc as rpc
+from injected_calls import (
+    LONG,
+    QUICKLY,
+    SHORT,
+    expect_next_works,
+    expect_one,
+    expect_runs,
+    first,
+    log_of,
+    new_tag,
+    put,
+)
 from processes import wait_until
-from struck import LONG, QUICKLY, SHORT, expect_next_works, expect_one, expect_runs, first, log_of, new_tag, put
 from torchwire.testing import Exponential, Normal, Uniform
 
 PHASES = ["request", "in_flight", "response"]
 at_each_phase = pytest.mark.parametrize("phase", PHASES)
 
-# How often the function runs when its call is struck there. A request that is lost is not served.
+# How often the function runs when a fault is injected into its call there. A request that is lost is not served.
 RUNS_OF_LOST = {"request": 0, "in_flight": 0, "response": 1}
 
 
 @at_each_phase
 def test_a_dropped_message_ends_its_call_at_the_time_out(duo, phase):
     revision = put(duo, first("drop", phase))
-    outcome = duo[0].run(struck.attempt, "worker1", struck.note, tag := new_tag(), timeout=SHORT)
+    outcome = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag(), timeout=SHORT)
     assert "RPC ran for more than set timeout (500 ms)" in outcome.error
     assert SHORT <= outcome.seconds < SHORT + QUICKLY
     expect_next_works(duo)
@@ -29,7 +40,7 @@ def test_a_dropped_message_ends_its_call_at_the_time_out(duo, phase):
 @at_each_phase
 def test_a_failed_message_fails_its_call_at_once_and_names_worker_and_rule(duo, phase):
     revision = put(duo, first("fail", phase))
-    outcome = duo[0].run(struck.attempt, "worker1", struck.note, tag := new_tag())
+    outcome = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag())
     assert outcome.error == (
         "RPCErr:2:a call from worker 'worker0' to worker 'worker1' failed on purpose, by rule 'it' of the fault plan"
     )
@@ -46,7 +57,7 @@ def test_a_failed_message_fails_its_call_at_once_and_names_worker_and_rule(duo, 
 )
 def test_a_delayed_message_is_late_by_as_much_as_the_log_says(duo, phase, seconds):
     revision = put(duo, first("delay", phase, seconds=seconds), seed=1)
-    outcome = duo[0].run(struck.attempt, "worker1", struck.note, tag := new_tag())
+    outcome = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag())
     fault = expect_one(log_of(duo, revision), "delay", phase)
     assert (outcome.value, outcome.error) == (tag, "")
     assert 0 < fault.seconds <= outcome.seconds < fault.seconds + QUICKLY
@@ -58,7 +69,7 @@ def test_a_delayed_message_is_late_by_as_much_as_the_log_says(duo, phase, second
 @at_each_phase
 def test_others_overtake_a_delayed_message(duo, phase):
     revision = put(duo, first("delay", phase, seconds=2.0))
-    duo[0].run(begin, "worker1", struck.note, new_tag())
+    duo[0].run(begin, "worker1", injected_calls.note, new_tag())
     wait_until(lambda: log_of(duo, revision))
     expect_next_works(duo)
     assert not duo[0].run(is_done)
@@ -68,7 +79,7 @@ def test_others_overtake_a_delayed_message(duo, phase):
 @at_each_phase
 def test_a_delay_beyond_the_time_out_is_a_time_out(duo, phase):
     put(duo, first("delay", phase, seconds=SHORT + 0.5))
-    outcome = duo[0].run(struck.attempt, "worker1", struck.note, tag := new_tag(), timeout=SHORT)
+    outcome = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag(), timeout=SHORT)
     assert "RPC ran for more than set timeout" in outcome.error
     expect_runs(duo[1], tag, 1)  # later
     expect_next_works(duo)
@@ -77,7 +88,7 @@ def test_a_delay_beyond_the_time_out_is_a_time_out(duo, phase):
 @at_each_phase
 def test_a_duplicated_request_runs_twice_and_a_duplicated_response_once(duo, phase):
     revision = put(duo, first("duplicate", phase))
-    outcome = duo[0].run(struck.attempt, "worker1", struck.note, tag := new_tag())
+    outcome = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag())
     assert (outcome.value, outcome.error) == (tag, "")
     assert outcome.seconds < QUICKLY
     expect_next_works(duo)
@@ -143,7 +154,7 @@ def test_a_reordered_message_comes_after_the_next(one_by_one, phase):
 @at_each_phase
 def test_a_reordered_message_that_none_follows_goes_on_in_time(duo, phase):
     revision = put(duo, first("reorder", phase, seconds=0.3))
-    outcome = duo[0].run(struck.attempt, "worker1", struck.note, tag := new_tag())
+    outcome = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag())
     assert outcome.value == tag and 0.3 <= outcome.seconds < 0.3 + QUICKLY
     assert expect_one(log_of(duo, revision), "reorder", phase).seconds == 0.3
     expect_runs(duo[1], tag, 1)

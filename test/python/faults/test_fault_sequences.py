@@ -1,13 +1,13 @@
-"""Which messages a plan strikes: the same ones in each run, and again when its log is replayed."""
+"""Which messages a plan applies to: the same ones in each run, and again when its log is replayed."""
 
 import faulty
+import injected_calls
 import pytest
-import struck
 import torchwire.testing as faults
 from group import Group, file_in
+from injected_calls import log_of, put
 from processes import wait_until
 from repetition import Repetition, begin, count, stop
-from struck import log_of, put
 from torchwire.testing import Plan, Rule, Uniform
 
 CALLS = 60
@@ -22,7 +22,7 @@ MIXED = (
 
 def call_many(to, count):
     """For each call, one after the other, whether it worked."""
-    return [not struck.attempt(to, struck.note, number).error for number in range(count)]
+    return [not injected_calls.attempt(to, injected_calls.note, number).error for number in range(count)]
 
 
 def other(worker):
@@ -59,7 +59,7 @@ def test_the_same_seed_injects_the_same_faults_and_another_others(tmp_path):
     assert run_anew(tmp_path / "third", 6)[1] != log
 
 
-def test_a_replay_strikes_the_same_messages_without_the_plan(duo):
+def test_a_replay_applies_to_the_same_messages_without_the_plan(duo):
     revision = put(duo, *MIXED, seed=9)
     worked = call_each_other(duo)
     log = log_of(duo, revision)
@@ -73,19 +73,19 @@ def test_a_replay_strikes_the_same_messages_without_the_plan(duo):
 
 
 def occurrences(group, *rules, seed=0, calls=CALLS):
-    """Which of worker0's calls to worker1 are struck."""
+    """Which of worker0's calls to worker1 met a fault."""
     revision = put(group, *rules, seed=seed)
     worked = group[0].run(call_many, "worker1", calls)
-    struck_ones = [fault.occurrence for fault in log_of(group, revision)]
-    assert [n for n, works in enumerate(worked, start=1) if not works] == struck_ones
-    return struck_ones
+    injected = [fault.occurrence for fault in log_of(group, revision)]
+    assert [n for n, works in enumerate(worked, start=1) if not works] == injected
+    return injected
 
 
 def fail(**arguments):
     return Rule("fail", messages="PYTHON_CALL", from_="worker0", **arguments)
 
 
-def test_a_probability_strikes_about_so_many_and_always_the_same(duo):
+def test_a_probability_applies_to_about_so_many_and_always_the_same(duo):
     once = occurrences(duo, fail(probability=0.1), seed=2, calls=200)
     assert 5 <= len(once) <= 40  # 20 are to be expected
     assert occurrences(duo, fail(probability=0.1), seed=2, calls=200) == once
@@ -105,7 +105,7 @@ def test_a_probability_strikes_about_so_many_and_always_the_same(duo):
     ],
     ids=str,
 )
-def test_a_rule_strikes_the_occurrences_that_it_names(duo, arguments, expected):
+def test_a_rule_applies_to_the_occurrences_that_it_names(duo, arguments, expected):
     assert occurrences(duo, fail(**arguments), calls=12) == expected
 
 
@@ -115,7 +115,7 @@ def test_chance_adds_to_what_is_guaranteed_and_stops_at_the_limit(duo):
 
 
 def repeat(contents):
-    return [not struck.attempt("worker1", struck.note, content).error for content in contents]
+    return [not injected_calls.attempt("worker1", injected_calls.note, content).error for content in contents]
 
 
 def test_retries_of_one_message_are_counted_apart(duo):
@@ -129,7 +129,7 @@ def test_retries_of_one_message_are_counted_apart(duo):
 
 class Caller(Repetition):
     def step(self):
-        struck.attempt("worker1", struck.note, "again")
+        injected_calls.attempt("worker1", injected_calls.note, "again")
 
 
 def test_a_plan_changes_while_calls_run(duo):
@@ -137,7 +137,7 @@ def test_a_plan_changes_while_calls_run(duo):
     for turn in range(10):
         revision = put(duo, *MIXED, seed=turn)
         before = duo[0].run(count)
-        wait_until(lambda: duo[0].run(count) > before + 20)  # noqa: B023
+        wait_until(lambda: duo[0].run(count) > before + 20)
         assert {fault.rule for fault in log_of(duo, revision)} <= {"fail#1", "delay#2", "duplicate#3", "fail#4"}
     revision = duo[1].run(faults.clear_plan)
     before = duo[0].run(count)

@@ -3,15 +3,25 @@
 import gc
 
 import faulty
+import injected_calls
 import pytest
-import struck
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from backward_steps import doubled, expect_nothing_left
+from injected_calls import (
+    LONG,
+    QUICKLY,
+    SHORT,
+    expect_next_works,
+    expect_runs,
+    first,
+    log_of,
+    new_tag,
+    put,
+)
 from processes import WorkerError
 from rref_counts import wait_until_none_is_left
-from struck import LONG, QUICKLY, SHORT, expect_next_works, expect_runs, first, log_of, new_tag, put
 from torchwire.testing import Rule
 
 at_each_phase = pytest.mark.parametrize("phase", ["request", "in_flight", "response"])
@@ -19,10 +29,10 @@ at_each_phase = pytest.mark.parametrize("phase", ["request", "in_flight", "respo
 # ---- a worker that calls itself ----
 
 
-def strike_self(group, action, phase, timeout=LONG, **arguments):
+def inject_into_own_call(group, action, phase, timeout=LONG, **arguments):
     """What came of a call of worker1 to itself, the only fault, and the tag."""
     revision = put(group, first(action, phase, from_="worker1", **arguments))
-    outcome = group[1].run(struck.attempt, "worker1", struck.note, tag := new_tag(), timeout=timeout)
+    outcome = group[1].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag(), timeout=timeout)
     (fault,) = log_of(group, revision)
     assert (fault.action, fault.phase, fault.worker, fault.from_, fault.to) == (action, phase, *["worker1"] * 3)
     expect_next_works(group, 1, 1)
@@ -31,14 +41,14 @@ def strike_self(group, action, phase, timeout=LONG, **arguments):
 
 @at_each_phase
 def test_a_message_to_oneself_may_get_lost(duo, phase):
-    outcome, _, tag = strike_self(duo, "drop", phase, timeout=SHORT)
+    outcome, _, tag = inject_into_own_call(duo, "drop", phase, timeout=SHORT)
     assert "RPC ran for more than set timeout (500 ms)" in outcome.error
     expect_runs(duo[1], tag, 1 if phase == "response" else 0)
 
 
 @at_each_phase
 def test_a_message_to_oneself_may_fail(duo, phase):
-    outcome, _, tag = strike_self(duo, "fail", phase)
+    outcome, _, tag = inject_into_own_call(duo, "fail", phase)
     assert "a call from worker 'worker1' to worker 'worker1' failed on purpose, by rule 'it'" in outcome.error
     assert outcome.seconds < QUICKLY
     expect_runs(duo[1], tag, 0 if phase == "request" else 1)
@@ -47,7 +57,7 @@ def test_a_message_to_oneself_may_fail(duo, phase):
 @at_each_phase
 @pytest.mark.parametrize("action", ["delay", "pause", "reorder"])
 def test_a_message_to_oneself_may_be_late(duo, phase, action):
-    outcome, fault, tag = strike_self(duo, action, phase, seconds=0.2)
+    outcome, fault, tag = inject_into_own_call(duo, action, phase, seconds=0.2)
     assert outcome.value == tag
     assert fault.seconds == 0.2 <= outcome.seconds < 0.2 + QUICKLY
     expect_runs(duo[1], tag, 1)
@@ -55,14 +65,14 @@ def test_a_message_to_oneself_may_be_late(duo, phase, action):
 
 @at_each_phase
 def test_a_message_to_oneself_may_come_twice(duo, phase):
-    outcome, _, tag = strike_self(duo, "duplicate", phase)
+    outcome, _, tag = inject_into_own_call(duo, "duplicate", phase)
     assert outcome.value == tag
     expect_runs(duo[1], tag, 1 if phase == "response" else 2)
 
 
 @at_each_phase
 def test_the_link_of_a_worker_to_itself_may_break(duo, phase):
-    outcome, _, tag = strike_self(duo, "close", phase)
+    outcome, _, tag = inject_into_own_call(duo, "close", phase)
     assert "worker 'worker1'" in outcome.error and "the link was broken on purpose, by rule 'it'" in outcome.error
     assert outcome.seconds < QUICKLY
     expect_runs(duo[1], tag, 0 if phase == "request" else 1)
@@ -70,7 +80,7 @@ def test_the_link_of_a_worker_to_itself_may_break(duo, phase):
 
 @at_each_phase
 def test_damage_within_a_worker_is_found(duo, phase):
-    outcome, _, tag = strike_self(duo, "corrupt", phase, byte=40)
+    outcome, _, tag = inject_into_own_call(duo, "corrupt", phase, byte=40)
     assert "lost its calls to itself: a frame arrived damaged: its checksum differs" in outcome.error
     assert outcome.seconds < QUICKLY
     expect_runs(duo[1], tag, 1 if phase == "response" else 0)
@@ -143,7 +153,7 @@ def backward(timeout=LONG):
         with dist_autograd.context() as context:
             leaf = torch.full((3,), 5.0, requires_grad=True)
             result = rpc.rpc_sync("worker1", doubled, (leaf,)) * rpc.rpc_sync("worker1", doubled, (leaf,))
-            outcome = struck.timed(lambda: dist_autograd.backward(context, [result.sum()]))
+            outcome = injected_calls.timed(lambda: dist_autograd.backward(context, [result.sum()]))
             gradients = dist_autograd.get_gradients(context)
             return outcome._replace(value=gradients[leaf].tolist() if leaf in gradients else None)
     finally:

@@ -1,9 +1,9 @@
 """Faults in the middle of a large tensor, on each channel and in both directions."""
 
 import faulty
+import injected_calls
 import pytest
-import struck
-from struck import (
+from injected_calls import (
     LONG,
     QUICKLY,
     SHORT,
@@ -22,7 +22,7 @@ CHANNELS = {
     "wire_tcp": {"_transports": ["wire_tcp"]},
 }
 # What is called, and at whose end the tensor is sent from.
-WAYS = {"there": (struck.send_large, "worker0"), "back": (struck.fetch_large, "worker1")}
+WAYS = {"there": (injected_calls.send_large, "worker0"), "back": (injected_calls.fetch_large, "worker1")}
 
 each_way = pytest.mark.parametrize("way", WAYS)
 
@@ -34,8 +34,8 @@ def carriers(request, tmp_path_factory):
         yield group
 
 
-def strike(group, way, action, timeout=LONG, **arguments):
-    """Returns what came of a call whose tensor is struck, and the fault. Leaves the plan in effect."""
+def inject(group, way, action, timeout=LONG, **arguments):
+    """Returns what came of a call with a fault in its tensor, and the fault. Leaves the plan in effect."""
     function, sender = WAYS[way]
     revision = put(group, first(action, "mid_tensor", **arguments))
     tag = new_tag()
@@ -54,8 +54,10 @@ def expect_tensors_pass(group):
 
 @each_way
 def test_a_tensor_whose_rest_is_dropped_holds_up_all_behind_it_until_the_plan_ends(carriers, way):
-    outcome, _, tag = strike(carriers, way, "drop", timeout=SHORT)
-    later = carriers[0].run(struck.attempt, "worker1", struck.note, later_tag := new_tag(), timeout=SHORT)
+    outcome, _, tag = inject(carriers, way, "drop", timeout=SHORT)
+    later = carriers[0].run(
+        injected_calls.attempt, "worker1", injected_calls.note, later_tag := new_tag(), timeout=SHORT
+    )
     for one in (outcome, later):
         assert "RPC ran for more than set timeout (500 ms)" in one.error
         assert SHORT <= one.seconds < SHORT + QUICKLY
@@ -70,7 +72,7 @@ def test_a_tensor_whose_rest_is_dropped_holds_up_all_behind_it_until_the_plan_en
 
 @each_way
 def test_a_tensor_that_stands_still_in_its_middle_is_late_and_whole(carriers, way):
-    outcome, fault, tag = strike(carriers, way, "delay", seconds=0.3)
+    outcome, fault, tag = inject(carriers, way, "delay", seconds=0.3)
     assert fault.seconds == 0.3
     assert outcome.value is True and 0.3 <= outcome.seconds < 0.3 + QUICKLY
     expect_tensors_pass(carriers)
@@ -79,8 +81,8 @@ def test_a_tensor_that_stands_still_in_its_middle_is_late_and_whole(carriers, wa
 
 @each_way
 def test_a_tensor_that_is_damaged_in_its_middle_never_reaches_the_user(carriers, way):
-    outcome, fault, tag = strike(carriers, way, "corrupt", byte=3 * struck.MIB)
-    assert fault.byte == 3 * struck.MIB
+    outcome, fault, tag = inject(carriers, way, "corrupt", byte=3 * injected_calls.MIB)
+    assert fault.byte == 3 * injected_calls.MIB
     assert "lost the connection to worker 'worker1' (rank 1) at" in outcome.error
     assert "a frame arrived damaged: its checksum differs, or a tensor in it was changed" in outcome.error
     assert ("it closed the link" in outcome.error) == (way == "there")
@@ -92,7 +94,7 @@ def test_a_tensor_that_is_damaged_in_its_middle_never_reaches_the_user(carriers,
 
 @each_way
 def test_a_link_that_breaks_in_the_middle_of_a_tensor_fails_its_calls_at_once(carriers, way):
-    outcome, _, tag = strike(carriers, way, "close")
+    outcome, _, tag = inject(carriers, way, "close")
     assert "lost the connection to worker 'worker1' (rank 1)" in outcome.error
     if way == "there":  # where the link is broken, it is known why
         assert "the link was broken on purpose, by rule 'it' of the fault plan" in outcome.error
@@ -104,7 +106,7 @@ def test_a_link_that_breaks_in_the_middle_of_a_tensor_fails_its_calls_at_once(ca
 
 @each_way
 def test_the_process_pauses_in_the_middle_of_a_tensor(carriers, way):
-    outcome, fault, tag = strike(carriers, way, "pause", seconds=0.3)
+    outcome, fault, tag = inject(carriers, way, "pause", seconds=0.3)
     assert fault.seconds == 0.3
     assert outcome.value is True and 0.3 <= outcome.seconds < 0.3 + QUICKLY
     expect_tensors_pass(carriers)

@@ -1,4 +1,4 @@
-// Books of several workers that talk to each other through thread pools, while calls carry contexts from one to the
+// Registries of several workers that talk to each other through thread pools, while calls carry contexts from one to the
 // next and back, contexts are released under them, and a worker dies.
 
 #include <array>

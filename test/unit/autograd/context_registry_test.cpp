@@ -234,7 +234,8 @@ TEST_CASE("what a worker that left has opened waits for its calls", "[context_re
   CHECK(desk.container.empty());
 }
 
-TEST_CASE("a new worker's contexts are not taken for those of the one before", "[context_registry]") {
+TEST_CASE(
+    "a new worker's contexts are not taken for those of the one before", "[context_registry]") {
   Desk desk;
   const ContextId theirs = contextOf(1);
   desk.registry->release(theirs, 1, [] {});

@@ -38,7 +38,9 @@ TEST_CASE("what is kept ends at once where a free thread lets go of it", "[dispo
   CHECK(kept.ended.get_future().get() == std::this_thread::get_id());
 }
 
-TEST_CASE("what is kept ends on the pool where a thread that sends or delivers lets go of it", "[disposer]") {
+TEST_CASE(
+    "what is kept ends on the pool where a thread that sends or delivers lets go of it",
+    "[disposer]") {
   Kept sent, delivered;
   {
     const SendScope scope;
@@ -52,7 +54,9 @@ TEST_CASE("what is kept ends on the pool where a thread that sends or delivers l
   CHECK(delivered.ended.get_future().get() != std::this_thread::get_id());
 }
 
-TEST_CASE("what is kept ends with its last pointer only, and also when the pool has ended", "[disposer]") {
+TEST_CASE(
+    "what is kept ends with its last pointer only, and also when the pool has ended",
+    "[disposer]") {
   Kept kept;
   const auto copy = std::make_unique<std::shared_ptr<void>>(kept.pointer);
   kept.pointer.reset();

@@ -73,7 +73,9 @@ TEST_CASE("who waits for a condition does not hold the lock meanwhile", "[lock_r
   MutexLock lock(inner);
   changed.wait_for(lock, std::chrono::milliseconds(1));
   lock.unlock();
-  { MutexLock other(outer); }
+  {
+    MutexLock other(outer);
+  }
   lock.lock();
   CHECK(inChild([&] { MutexLock other(outer); }).aborted);
 }
@@ -86,16 +88,16 @@ TEST_CASE("locks of other threads do not count", "[lock_rank]") {
 }
 
 TEST_CASE("a lock that is not ours has its place too", "[lock_rank]") {
-  Mutex book(LockRank::contextRegistry);
+  Mutex registry(LockRank::contextRegistry);
   Mutex table(LockRank::callTable);
   {
-    MutexLock outer(book);
+    MutexLock outer(registry);
     const ForeignLock container(LockRank::autogradContainer);
     MutexLock inner(table);
   }
   const auto outcome = inChild([&] {
     const ForeignLock container(LockRank::autogradContainer);
-    MutexLock outer(book);
+    MutexLock outer(registry);
   });
   CHECK(outcome.aborted);
   CHECK_THAT(outcome.said, Contains("taking lock 'contextRegistry' under 'autogradContainer'"));
@@ -112,11 +114,13 @@ TEST_CASE("what may be done only without a lock aborts under one", "[lock_rank]"
 }
 
 TEST_CASE("inside a send no lock is taken that goes before libtorch's", "[lock_rank]") {
-  Mutex book(LockRank::contextRegistry);
+  Mutex registry(LockRank::contextRegistry);
   Mutex table(LockRank::callTable);
   const SendScope send;
-  { MutexLock lock(table); }
-  const auto outcome = inChild([&] { MutexLock lock(book); });
+  {
+    MutexLock lock(table);
+  }
+  const auto outcome = inChild([&] { MutexLock lock(registry); });
   CHECK(outcome.aborted);
   CHECK_THAT(outcome.said, Contains("taking lock 'contextRegistry' inside a send"));
 }

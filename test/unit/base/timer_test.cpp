@@ -26,7 +26,7 @@ class Order {
       MutexLock lock(mutex_);
       order_.push_back(task);
     }
-    notifier_.ring();
+    notifier_.notify();
   }
   std::vector<int> get() const EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -145,7 +145,7 @@ TEST_CASE("stopping waits for the task that runs", "[timer]") {
   Timer timer;
   timer.after(milliseconds(0), [&] {
     begun = true;
-    notifier.ring();
+    notifier.notify();
     std::this_thread::yield();
     ended = true;
   });

@@ -231,8 +231,8 @@ TEST_CASE("forgetting old deadlines keeps the pending ones in order", "[call_tab
     }
   }
   const auto ended = [](const Table::Call& call) { return call.note->called(); };
-  CHECK(
-      table.ledger.notifier().waitUntil([&] { return std::all_of(soon.begin(), soon.end(), ended); }));
+  CHECK(table.ledger.notifier().waitUntil(
+      [&] { return std::all_of(soon.begin(), soon.end(), ended); }));
   CHECK(std::none_of(late.begin(), late.end(), ended));
   table.calls.failAll(Error(ErrorCode::shutDown, ""));
 }

@@ -20,7 +20,7 @@ WorkerRecord recordNamed(const std::string& name) {
   return record;
 }
 
-// The worker "a" calls "b" on a link with both layers; b answers with "re " and the text.
+// The worker "a" calls "b" on a link with both interceptors; b answers with "re " and the text.
 class CheckedStage {
  public:
   explicit CheckedStage(const Plan& plan)
@@ -32,12 +32,13 @@ class CheckedStage {
     caller_->send(hello.encode(FrameKind::hello), world_.ledger.expect("hello"));
     REQUIRE(until([this] { return callee_ != nullptr; }));
     atCaller_.emplace(world_.ledger.notifier(), caller_);
-    atCallee_.emplace(world_.ledger.notifier(), callee_, [this](Link& link, const Ear::Heard& heard) {
-      const uint64_t id = heard.header.callId;
-      link.send(
-          callFrame(FrameKind::response, kAnswer, id, "re " + heard.text),
-          world_.ledger.expect("answer"));
-    });
+    atCallee_.emplace(
+        world_.ledger.notifier(), callee_, [this](Link& link, const Ear::Heard& heard) {
+          const uint64_t id = heard.header.callId;
+          link.send(
+              callFrame(FrameKind::response, kAnswer, id, "re " + heard.text),
+              world_.ledger.expect("answer"));
+        });
     REQUIRE(until([this] { return atCallee_->all().size() == 1; })); // the hello
   }
   ~CheckedStage() {
@@ -94,7 +95,8 @@ TEST_CASE("a response that a fault makes up passes for one with a checksum", "[f
   CheckedStage stage(once(Action::fail, phase));
   stage.call(1, "1");
   stage.call(2, "2");
-  REQUIRE(stage.until([&] { return stage.answers().size() == (phase == Phase::inFlight ? 3 : 2); }));
+  REQUIRE(
+      stage.until([&] { return stage.answers().size() == (phase == Phase::inFlight ? 3 : 2); }));
   CHECK_THAT(stage.answers().front(), Contains("! RPCErr:2:") && Contains("'fail'"));
   CHECK(stage.answers().back() == "re 2");
   CHECK_FALSE(stage.endAtCaller());

@@ -21,7 +21,7 @@ Phase anyPhaseOfCalls() {
   return GENERATE(Phase::request, Phase::inFlight, Phase::response);
 }
 
-// Strikes the first message of a stream.
+// A rule that applies to the first message of a stream.
 Plan once(Action action, Phase phase, double seconds = 0) {
   Rule rule = ruleOf(action, phase);
   rule.nth = {1};
@@ -215,7 +215,9 @@ TEST_CASE("a link that breaks in flight still hands the request on", "[faulty_li
   CHECK(stage.until([&] { return note.called(); }));
   if (stage.isSelf()) {
     REQUIRE(stage.until([&] { return stage.answers().size() == 1; }));
-    CHECK_THAT(stage.answers()[0], Catch::StartsWith("! RPCErr:2:worker 'a' lost the connection to itself"));
+    CHECK_THAT(
+        stage.answers()[0],
+        Catch::StartsWith("! RPCErr:2:worker 'a' lost the connection to itself"));
     return;
   }
   REQUIRE(stage.until([&] { return stage.endAtCaller() && stage.endAtCallee(); }));
@@ -233,7 +235,9 @@ TEST_CASE("no answer overtakes the end of a link that breaks in flight", "[fault
   REQUIRE(stage.until([&] { return stage.served() == Texts{"1"}; }));
   if (stage.isSelf()) {
     REQUIRE(stage.until([&] { return !stage.answers().empty(); }));
-    CHECK_THAT(stage.answers()[0], Catch::StartsWith("! RPCErr:2:worker 'a' lost the connection to itself"));
+    CHECK_THAT(
+        stage.answers()[0],
+        Catch::StartsWith("! RPCErr:2:worker 'a' lost the connection to itself"));
     return;
   }
   REQUIRE(stage.until([&] { return stage.endAtCaller() && stage.endAtCallee(); }));
@@ -252,8 +256,12 @@ TEST_CASE("a link that breaks at a response takes that along", "[faulty_link]") 
   CHECK_THAT(note.error().message(), Catch::Contains("on purpose, by rule 'close'"));
   if (stage.isSelf()) { // all calls fail, as at the loss of a peer
     REQUIRE(stage.until([&] { return stage.answers().size() == 2; }));
-    CHECK_THAT(stage.answers()[0], Catch::StartsWith("! RPCErr:2:worker 'a' lost the connection to itself"));
-    CHECK_THAT(stage.answers()[1], Catch::StartsWith("! RPCErr:2:worker 'a' lost the connection to itself"));
+    CHECK_THAT(
+        stage.answers()[0],
+        Catch::StartsWith("! RPCErr:2:worker 'a' lost the connection to itself"));
+    CHECK_THAT(
+        stage.answers()[1],
+        Catch::StartsWith("! RPCErr:2:worker 'a' lost the connection to itself"));
     return;
   }
   REQUIRE(stage.until([&] { return stage.endAtCaller() && stage.endAtCallee(); }));

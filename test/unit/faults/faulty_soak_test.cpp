@@ -45,9 +45,10 @@ class Group {
   Group(MemoryNetwork::Style style, const Plan& plan) : world(style) {
     for (WorkerId id = 0; id < kWorkers; ++id) {
       faulty.push_back(std::make_unique<FaultyWorker>(recordOf(id).name, plan));
-      contexts_.push_back(std::make_unique<FaultyContext>(
-          std::make_unique<BorrowedContext>(world.network.context(recordOf(id).address)),
-          faulty.back()->injector, world.timer));
+      contexts_.push_back(
+          std::make_unique<FaultyContext>(
+              std::make_unique<BorrowedContext>(world.network.context(recordOf(id).address)),
+              faulty.back()->injector, world.timer));
       WorkerSettings settings;
       settings.context = contexts_.back().get();
       workers.push_back(std::make_unique<MemoryWorker>(world, id, settings));

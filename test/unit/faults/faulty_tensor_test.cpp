@@ -15,7 +15,7 @@ namespace {
 constexpr double kShort = 0.02;
 constexpr double kLong = 1000;
 
-// A link whose tensors go through a channel: in halves, between which a fault may inject. Thread-safe.
+// A link whose tensors go through a channel: in halves, between which a fault may be injected. Thread-safe.
 class ChannelLink final : public Link {
  public:
   explicit ChannelLink(std::shared_ptr<MidTensor> faults) : faults_(std::move(faults)) {}
@@ -153,7 +153,8 @@ TEST_CASE("a link that a dropped tensor blocks breaks when the plan ends", "[fau
   ChannelStage stage(once(Action::drop));
   const CallbackNote& note = stage.send(tensorFrame("1"));
   stage.worker.injector->setPlan(Plan());
-  CHECK(note.error().message() == "the link was broken on purpose, by rule 'drop' of the fault plan");
+  CHECK(
+      note.error().message() == "the link was broken on purpose, by rule 'drop' of the fault plan");
 }
 
 TEST_CASE("the rest of a tensor that is delayed goes later", "[faulty_tensor]") {
@@ -175,7 +176,9 @@ TEST_CASE("the rest of a delayed tensor goes when the timer stops", "[faulty_ten
 TEST_CASE("a link may break in mid-tensor", "[faulty_tensor]") {
   ChannelStage stage(once(Action::close));
   const CallbackNote& note = stage.send(tensorFrame("1"));
-  CHECK(note.error().message() == "the link was broken on purpose, by rule 'close' of the fault plan");
+  CHECK(
+      note.error().message() ==
+      "the link was broken on purpose, by rule 'close' of the fault plan");
   CHECK(stage.channel->events() == Texts{"half of 1"});
   CHECK(stage.send(tensorFrame("2")).error());
 }

@@ -1,4 +1,4 @@
-// Which messages a plan injects.
+// Which messages the rules of a plan apply to.
 #include "backend/faults/injector.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ FaultPoint point(
   return at;
 }
 
-// The occurrences that are injected, out of so many in one stream.
+// The occurrences that a fault is injected into, out of so many in one stream.
 Numbers injected(const Plan& plan, int messages, const FaultPoint& like = point()) {
   FaultyWorker worker("a", plan);
   Numbers numbers;
@@ -57,7 +57,7 @@ TEST_CASE("without rules nothing is decided, counted or logged", "[injector]") {
   CHECK(worker.log->entries().empty());
 }
 
-TEST_CASE("a rule injects what it names, and says so in the log", "[injector]") {
+TEST_CASE("a rule applies to what it names, and says so in the log", "[injector]") {
   Rule rule = ruleOf(Action::delay, Phase::request);
   rule.name = "slow";
   rule.seconds.a = 0.5;
@@ -89,15 +89,15 @@ TEST_CASE("a rule matches by phase, type and workers", "[injector]") {
   rule.from = {"trainer*", "eva[12]"};
   rule.to = {"ps"};
   const Plan plan = planOf({rule});
-  const auto injects = [&](Phase phase, uint32_t type, const char* from, const char* to) {
+  const auto applies = [&](Phase phase, uint32_t type, const char* from, const char* to) {
     return !injected(plan, 1, point(phase, type, from, to)).empty();
   };
-  CHECK(injects(Phase::inFlight, kCall, "trainer7", "ps"));
-  CHECK(injects(Phase::inFlight, 0x104, "eva2", "ps"));
-  CHECK_FALSE(injects(Phase::inFlight, kCall, "eva3", "ps"));
-  CHECK_FALSE(injects(Phase::inFlight, 0x10b, "trainer7", "ps"));
-  CHECK_FALSE(injects(Phase::request, kCall, "trainer7", "ps"));
-  CHECK_FALSE(injects(Phase::inFlight, kCall, "ps", "trainer7"));
+  CHECK(applies(Phase::inFlight, kCall, "trainer7", "ps"));
+  CHECK(applies(Phase::inFlight, 0x104, "eva2", "ps"));
+  CHECK_FALSE(applies(Phase::inFlight, kCall, "eva3", "ps"));
+  CHECK_FALSE(applies(Phase::inFlight, 0x10b, "trainer7", "ps"));
+  CHECK_FALSE(applies(Phase::request, kCall, "trainer7", "ps"));
+  CHECK_FALSE(applies(Phase::inFlight, kCall, "ps", "trainer7"));
 }
 
 TEST_CASE("a rule about connections has no message type to match", "[injector]") {
@@ -106,7 +106,7 @@ TEST_CASE("a rule about connections has no message type to match", "[injector]")
   CHECK(injected(planOf({rule}), 2, point(Phase::connect, 0)) == Numbers{1, 2});
 }
 
-TEST_CASE("only the named occurrences are injected", "[injector]") {
+TEST_CASE("a fault is injected into the named occurrences only", "[injector]") {
   Rule rule = ruleOf(Action::drop, Phase::request);
   rule.nth = {5, 2, 5};
   CHECK(injected(planOf({rule}), 10) == Numbers{2, 5});
@@ -125,13 +125,13 @@ TEST_CASE("occurrences are counted for each stream apart", "[injector]") {
   }
 }
 
-TEST_CASE("at most so many of a stream are injected", "[injector]") {
+TEST_CASE("a rule applies to at most so many of a stream", "[injector]") {
   Rule rule = ruleOf(Action::drop, Phase::request);
   rule.atMost = 3;
   CHECK(injected(planOf({rule}), 10) == Numbers{1, 2, 3});
 }
 
-TEST_CASE("the first so many are injected whatever the probability", "[injector]") {
+TEST_CASE("a rule applies to the first so many whatever the probability", "[injector]") {
   Rule rule = sometimes(0);
   rule.atLeast = 2;
   CHECK(injected(planOf({rule}), 10) == Numbers{1, 2});
@@ -139,7 +139,8 @@ TEST_CASE("the first so many are injected whatever the probability", "[injector]
   CHECK(injected(planOf({rule}), 10) == Numbers{3, 6});
 }
 
-TEST_CASE("what an earlier rule injects does not count for a later one's guarantee", "[injector]") {
+TEST_CASE(
+    "what an earlier rule applies to does not count for a later one's guarantee", "[injector]") {
   Rule first = ruleOf(Action::drop, Phase::request);
   first.nth = {1};
   Rule second = ruleOf(Action::fail, Phase::request);
@@ -189,14 +190,14 @@ TEST_CASE("the limits of a rule for each message are meant for each message", "[
 }
 
 TEST_CASE("a probability is kept about as often as it says", "[injector]") {
-  const size_t injects = injected(planOf({sometimes(0.3)}), 10000).size();
-  CHECK(injects > 2800);
-  CHECK(injects < 3200);
+  const size_t count = injected(planOf({sometimes(0.3)}), 10000).size();
+  CHECK(count > 2800);
+  CHECK(count < 3200);
   CHECK(injected(planOf({sometimes(1)}), 100).size() == 100);
   CHECK(injected(planOf({sometimes(0)}), 100).empty());
 }
 
-TEST_CASE("the same seed injects the same messages, another seed others", "[injector]") {
+TEST_CASE("the same seed chooses the same messages, another seed others", "[injector]") {
   const Numbers once = injected(planOf({sometimes(0.3)}, 5), 200);
   CHECK(once == injected(planOf({sometimes(0.3)}, 5), 200));
   CHECK(once != injected(planOf({sometimes(0.3)}, 6), 200));
@@ -206,7 +207,7 @@ TEST_CASE("the same seed injects the same messages, another seed others", "[inje
 }
 
 TEST_CASE("what is injected does not depend on how threads interleave", "[injector]") {
-  using Struck = std::set<std::tuple<uint32_t, std::string, uint64_t, double, uint64_t>>;
+  using Injected = std::set<std::tuple<uint32_t, std::string, uint64_t, double, uint64_t>>;
   const auto run = [](unsigned threads) {
     Rule slow = ruleOf(Action::delay, Phase::request);
     slow.probability = 0.2;
@@ -228,13 +229,13 @@ TEST_CASE("what is injected does not depend on how threads interleave", "[inject
     for (std::thread& thread : running) {
       thread.join();
     }
-    Struck all;
+    Injected all;
     for (const Entry& entry : worker.log->entries()) {
       all.emplace(entry.message, entry.rule, entry.occurrence, entry.seconds, entry.byte);
     }
     return all;
   };
-  const Struck alone = run(1);
+  const Injected alone = run(1);
   CHECK(alone.size() > 100);
   CHECK(alone == run(4));
   CHECK(alone == run(3));
@@ -389,9 +390,9 @@ TEST_CASE("a worker is cut off from itself only by name", "[partitions]") {
 TEST_CASE("a fault in mid-tensor is found once, by the tensor's address", "[mid_tensor]") {
   const auto faults = std::make_shared<MidTensor>();
   char tensor[2] = {};
-  int injects = 0;
+  int injections = 0;
   const auto armed = faults->arm(&tensor[0], [&](const MidTensor::GoOn& goOn) {
-    ++injects;
+    ++injections;
     goOn();
   });
   CHECK_FALSE(faults->take(&tensor[1]));
@@ -399,7 +400,7 @@ TEST_CASE("a fault in mid-tensor is found once, by the tensor's address", "[mid_
   REQUIRE(inject);
   bool wentOn = false;
   inject([&] { wentOn = true; });
-  CHECK(injects == 1);
+  CHECK(injections == 1);
   CHECK(wentOn);
   CHECK_FALSE(faults->take(&tensor[0]));
 }

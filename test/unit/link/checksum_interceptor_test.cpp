@@ -81,7 +81,7 @@ std::unique_ptr<LinkContext> withChecksums(LinkContext& inner, World& world, con
 
 // A link from a to b, both with checksums unless told otherwise. What a sends can be damaged.
 struct Pair {
-  explicit Pair(Style style = Style::pumped, bool aHasLayer = true)
+  explicit Pair(Style style = Style::pumped, bool aHasInterceptor = true)
       : world(style),
         contextOfA(withChecksums(world.network.context(kA), world, damage)),
         contextOfB(withChecksums(world.network.context(kB), world, none)) {
@@ -90,9 +90,9 @@ struct Pair {
         MutexLock lock(mutex);
         accepted = std::move(link);
       }
-      world.ledger.notifier().ring();
+      world.ledger.notifier().notify();
     });
-    LinkContext& dialing = aHasLayer ? *contextOfA : world.network.context(kA);
+    LinkContext& dialing = aHasInterceptor ? *contextOfA : world.network.context(kA);
     a = dialing.dial({.address = kB});
     REQUIRE(world.network.deliverUntil([this] { return b() != nullptr; }));
   }
@@ -164,7 +164,7 @@ OutgoingFrame largeCall() {
 }
 
 // As the wire would: the sender's own memory stays as it is.
-Damage flipIn(std::vector<Segment> OutgoingFrame::*pieces, size_t piece, size_t byte) {
+Damage flipIn(std::vector<Segment> OutgoingFrame::* pieces, size_t piece, size_t byte) {
   return [=](OutgoingFrame& frame) {
     Segment& segment = (frame.*pieces).at(piece);
     const auto* begin = static_cast<const char*>(segment.data);
@@ -352,8 +352,8 @@ TEST_CASE("damage that leaves no header is named", "[checksum_interceptor]") {
 }
 
 TEST_CASE("frames of the handshake carry no checksum", "[checksum_interceptor]") {
-  const bool aHasLayer = GENERATE(true, false);
-  Pair pair(Style::pumped, aHasLayer);
+  const bool aHasInterceptor = GENERATE(true, false);
+  Pair pair(Style::pumped, aHasInterceptor);
   Hello hello;
   hello.self = recordOf(0);
   const std::vector<OutgoingFrame> frames = {
@@ -364,7 +364,7 @@ TEST_CASE("frames of the handshake carry no checksum", "[checksum_interceptor]")
     CHECK_FALSE(outcome.error);
     CHECK(outcome.frame.head == frame.head);
   }
-  if (!aHasLayer) {
+  if (!aHasInterceptor) {
     CHECK(pair.pass(call(17)).error.code() == ErrorCode::badFrame);
   }
 }
@@ -381,7 +381,7 @@ TEST_CASE("after a damaged frame the link still carries others", "[checksum_inte
   CHECK(Refusal::decode(pair.receive(*pair.a).frame).reason == "why");
 }
 
-TEST_CASE("errors and the end of a link pass through the layer", "[checksum_interceptor]") {
+TEST_CASE("errors and the end of a link pass through the interceptor", "[checksum_interceptor]") {
   Pair pair;
   pair.a->close();
   CHECK(pair.receive(*pair.b()).error.message() == "the other side closed the link");

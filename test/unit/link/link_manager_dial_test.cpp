@@ -103,9 +103,9 @@ TEST_CASE("connecting from many threads sends no frame either", "[link_manager]"
 TEST_CASE("a send to a rank that nobody has fails", "[link_manager]") {
   World world;
   MemoryWorker a(world, 0);
-  MemoryWorker stranger(world, 5);
+  MemoryWorker unknown(world, 5);
   a.start();
-  const CallbackNote& note = a.send(stranger, "hello?");
+  const CallbackNote& note = a.send(unknown, "hello?");
   CHECK(note.error().code() == ErrorCode::unreachable);
   CHECK(note.error().message() == "no worker of rank 5 is in the group");
 }

@@ -152,12 +152,12 @@ TEST_CASE("a worker with which no transport is shared is refused", "[link_manage
   CHECK(b.links().status().front().state == "idle");
 }
 
-TEST_CASE("a dynamic group asks whether a stranger may join", "[link_manager]") {
+TEST_CASE("a dynamic group asks whether an unknown peer may join", "[link_manager]") {
   World world;
   std::vector<std::string> asked;
   std::optional<Refusal> answer;
   WorkerSettings settings;
-  settings.stranger = [&](const Hello& hello) {
+  settings.unknownPeer = [&](const Hello& hello) {
     asked.push_back(hello.self.name);
     return answer;
   };
@@ -186,7 +186,7 @@ TEST_CASE("a dynamic group asks whether a stranger may join", "[link_manager]") 
 TEST_CASE("a dynamic group takes a worker's new incarnation for the old one", "[link_manager]") {
   World world;
   WorkerSettings settings;
-  settings.stranger = [](const Hello&) { return std::nullopt; };
+  settings.unknownPeer = [](const Hello&) { return std::nullopt; };
   MemoryWorker b(world, 1, settings);
   MemoryWorker earlier(world, 0);
   introduce(earlier, b);

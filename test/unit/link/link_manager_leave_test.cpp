@@ -32,7 +32,7 @@ class Leave {
           worker.links().leave(kPatience);
           tookAllPatience_ = Clock::now() - start >= kPatience;
           done_ = true;
-          world.ledger.notifier().ring();
+          world.ledger.notifier().notify();
         }) {}
   ~Leave() {
     thread_.join();

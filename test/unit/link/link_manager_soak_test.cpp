@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "backend/link/link_manager.h"
-#include "test/unit/support/simulated_faulty_link.h"
 #include "test/unit/support/memory_worker.h"
 #include "test/unit/support/seeds.h"
+#include "test/unit/support/simulated_faulty_link.h"
 
 using namespace torchwire;
 using Style = MemoryNetwork::Style;
@@ -18,14 +18,14 @@ namespace {
 
 constexpr WorkerId kWorkers = 3;
 
-FaultPlan planOf(unsigned seed, WorkerId id) {
-  FaultPlan plan;
+SimulatedFaultPlan planOf(unsigned seed, WorkerId id) {
+  SimulatedFaultPlan plan;
   plan.seed = seed * 10 + static_cast<unsigned>(id);
   plan.refuseDial = 0.2;
   plan.breakAtSend = 0.02;
   plan.loseAtSend = 0.02;
   plan.delaySend = 0.05;
-  plan.longestDelay = std::chrono::microseconds(500);
+  plan.maxDelay = std::chrono::microseconds(500);
   return plan;
 }
 
@@ -34,8 +34,9 @@ class FaultyGroup {
  public:
   FaultyGroup(Style style, unsigned seed) : world(style) {
     for (WorkerId id = 0; id < kWorkers; ++id) {
-      contexts_.push_back(std::make_unique<FaultyContext>(
-          world.network.context(recordOf(id).address), world.timer, planOf(seed, id)));
+      contexts_.push_back(
+          std::make_unique<SimulatedFaultyContext>(
+              world.network.context(recordOf(id).address), world.timer, planOf(seed, id)));
       WorkerSettings settings;
       settings.context = contexts_.back().get();
       workers.push_back(std::make_unique<MemoryWorker>(world, id, settings));
@@ -84,7 +85,7 @@ class FaultyGroup {
   World world;
 
  private:
-  std::vector<std::unique_ptr<FaultyContext>> contexts_;
+  std::vector<std::unique_ptr<SimulatedFaultyContext>> contexts_;
 
  public:
   std::vector<std::unique_ptr<MemoryWorker>> workers;

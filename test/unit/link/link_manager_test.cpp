@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 #include <optional>
 
-#include "test/unit/support/simulated_faulty_link.h"
 #include "test/unit/support/memory_worker.h"
+#include "test/unit/support/simulated_faulty_link.h"
 
 using namespace torchwire;
 using std::chrono::milliseconds;
@@ -429,7 +429,7 @@ TEST_CASE("a refusal ends a connected link with its reason, unanswered", "[link_
 
 TEST_CASE("sends that fail on a breaking link all say so", "[link_manager]") {
   World world;
-  FaultyContext faulty(
+  SimulatedFaultyContext faulty(
       world.network.context("memory://w0"), world.timer, {.breakAfter = 3}); // one is the hello
   WorkerSettings settings;
   settings.context = &faulty;

@@ -37,35 +37,37 @@ std::string firstComplaint(const std::function<void()>& check) {
 
 } // namespace
 
-TEST_CASE("a watch over peers that are there has no objection", "[shutdown_monitor]") {
+TEST_CASE("a shutdown monitor over peers that are there has no objection", "[shutdown_monitor]") {
   World world;
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
   introduce(a, b);
   connect(world, a, b);
-  const ShutdownMonitor watch(a.links(), 0, kNone);
-  CHECK_NOTHROW(watch.check());
+  const ShutdownMonitor monitor(a.links(), 0, kNone);
+  CHECK_NOTHROW(monitor.check());
   world.network.deliverAll();
-  CHECK_NOTHROW(watch.check());
+  CHECK_NOTHROW(monitor.check());
   CHECK(world.network.dials() == 1);
 }
 
-TEST_CASE("a watch dials the next worker even if there never was a link", "[shutdown_monitor]") {
+TEST_CASE(
+    "a shutdown monitor dials the next worker even if there never was a link",
+    "[shutdown_monitor]") {
   World world;
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
   MemoryWorker c(world, 2);
   startTogether(std::vector{&a, &b, &c});
   SECTION("of the ranks above its own") {
-    const ShutdownMonitor watch(b.links(), 1, kNone);
-    CHECK_NOTHROW(watch.check());
+    const ShutdownMonitor monitor(b.links(), 1, kNone);
+    CHECK_NOTHROW(monitor.check());
     world.network.deliverAll();
     CHECK(b.stateOf(c) == "connected");
     CHECK(b.stateOf(a) == "idle");
   }
   SECTION("and the first after the last") {
-    const ShutdownMonitor watch(c.links(), 2, kNone);
-    CHECK_NOTHROW(watch.check());
+    const ShutdownMonitor monitor(c.links(), 2, kNone);
+    CHECK_NOTHROW(monitor.check());
     world.network.deliverAll();
     CHECK(c.stateOf(a) == "connected");
     CHECK(c.stateOf(b) == "idle");
@@ -76,43 +78,45 @@ TEST_CASE("a watch dials the next worker even if there never was a link", "[shut
 TEST_CASE("a worker alone has nobody to watch", "[shutdown_monitor]") {
   World world;
   MemoryWorker a(world, 0);
-  const ShutdownMonitor watch(a.links(), 0, kNone);
-  CHECK_NOTHROW(watch.check());
+  const ShutdownMonitor monitor(a.links(), 0, kNone);
+  CHECK_NOTHROW(monitor.check());
   CHECK(world.network.dials() == 0);
 }
 
-TEST_CASE("a watch ends when its time is over", "[shutdown_monitor]") {
+TEST_CASE("a shutdown monitor ends when its time is over", "[shutdown_monitor]") {
   World world;
   MemoryWorker a(world, 0);
-  const ShutdownMonitor watch(a.links(), 0, milliseconds(1));
+  const ShutdownMonitor monitor(a.links(), 0, milliseconds(1));
   const std::string complaint =
       "the RPC group did not shut down within 1 ms: some worker has not called rpc.shutdown() or "
       "still has active calls";
-  CHECK(firstComplaint([&] { watch.check(); }) == complaint);
-  CHECK(firstComplaint([&] { watch.checkTime(); }) == complaint);
+  CHECK(firstComplaint([&] { monitor.check(); }) == complaint);
+  CHECK(firstComplaint([&] { monitor.checkTime(); }) == complaint);
 }
 
-TEST_CASE("a watch without a limit has time", "[shutdown_monitor]") {
+TEST_CASE("a shutdown monitor without a limit has time", "[shutdown_monitor]") {
   World world;
   MemoryWorker a(world, 0);
-  const ShutdownMonitor watch(a.links(), 0, kNone);
-  CHECK_NOTHROW(watch.checkTime());
+  const ShutdownMonitor monitor(a.links(), 0, kNone);
+  CHECK_NOTHROW(monitor.checkTime());
 }
 
-TEST_CASE("a watch dials a peer whose link broke, and is content if it answers", "[shutdown_monitor]") {
+TEST_CASE(
+    "a shutdown monitor dials a peer whose link broke, and is content if it answers",
+    "[shutdown_monitor]") {
   World world;
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
   introduce(a, b);
   connect(world, a, b);
   loseLinks(world, a, 1);
-  const ShutdownMonitor watch(a.links(), 0, kNone);
-  CHECK_NOTHROW(watch.check());
+  const ShutdownMonitor monitor(a.links(), 0, kNone);
+  CHECK_NOTHROW(monitor.check());
   REQUIRE(world.network.deliverUntil([&] { return a.stateOf(b) == "connected"; }));
-  CHECK_NOTHROW(watch.check());
+  CHECK_NOTHROW(monitor.check());
 }
 
-TEST_CASE("a watch names the peer that is gone", "[shutdown_monitor]") {
+TEST_CASE("a shutdown monitor names the peer that is gone", "[shutdown_monitor]") {
   World world;
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
@@ -120,16 +124,19 @@ TEST_CASE("a watch names the peer that is gone", "[shutdown_monitor]") {
   connect(world, a, b);
   loseLinks(world, a, 1);
   b.context().join();
-  const ShutdownMonitor watch(a.links(), 0, kNone);
-  watch.check();
+  const ShutdownMonitor monitor(a.links(), 0, kNone);
+  monitor.check();
   REQUIRE(world.network.deliverUntil([&] { return a.losses().size() == 2; }));
   CHECK_THROWS_WITH(
-      watch.check(),
-      Catch::StartsWith("the RPC group cannot shut down gracefully: cannot reach worker 'w1' "
-                        "(rank 1) at memory://w1"));
+      monitor.check(),
+      Catch::StartsWith(
+          "the RPC group cannot shut down gracefully: cannot reach worker 'w1' "
+          "(rank 1) at memory://w1"));
 }
 
-TEST_CASE("a watch names a peer that left without waiting for the others", "[shutdown_monitor]") {
+TEST_CASE(
+    "a shutdown monitor names a peer that left without waiting for the others",
+    "[shutdown_monitor]") {
   World world;
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
@@ -137,13 +144,13 @@ TEST_CASE("a watch names a peer that left without waiting for the others", "[shu
   connect(world, a, b);
   b.links().leave(kNone);
   world.network.deliverAll();
-  const ShutdownMonitor watch(a.links(), 0, kNone);
+  const ShutdownMonitor monitor(a.links(), 0, kNone);
   CHECK_THROWS_WITH(
-      watch.check(),
+      monitor.check(),
       "the RPC group cannot shut down gracefully: worker 'w1' (rank 1) has shut down without "
       "waiting "
       "for the others, as rpc.shutdown(graceful=False) does");
-  CHECK_NOTHROW(watch.checkTime());
+  CHECK_NOTHROW(monitor.checkTime());
 }
 
 TEST_CASE("a peer that answers does not hide one that is gone", "[shutdown_monitor]") {
@@ -161,8 +168,8 @@ TEST_CASE("a peer that answers does not hide one that is gone", "[shutdown_monit
   connect(world, a, there);
   loseLinks(world, a, 2);
   gone.context().join();
-  const ShutdownMonitor watch(a.links(), 0, kNone);
-  watch.check();
+  const ShutdownMonitor monitor(a.links(), 0, kNone);
+  monitor.check();
   // The dial of the one has failed before that of the other comes through.
   while (a.losses().size() < 3) {
     REQUIRE(world.network.deliverOne());
@@ -170,5 +177,5 @@ TEST_CASE("a peer that answers does not hide one that is gone", "[shutdown_monit
   REQUIRE(a.stateOf(there) == "dialing");
   world.network.deliverAll();
   REQUIRE(a.stateOf(there) == "connected");
-  CHECK_THROWS_AS(watch.check(), std::runtime_error);
+  CHECK_THROWS_AS(monitor.check(), std::runtime_error);
 }

@@ -95,7 +95,7 @@ TEST_CASE(
 TEST_CASE("a delete while the function runs lets the value go once it is there", "[fork_ledger]") {
   Owner owner;
   CHECK(owner.begin());
-  SECTION("before the owner is in the books") {
+  SECTION("before the owner is entered") {
     owner.ledger.remove(kRRef, kCreators);
     CHECK(owner.ledger.entered(kCreators));
   }

@@ -37,7 +37,7 @@ Descriptor listenSomewhere(Medium medium, int backlog) {
 Visitor::Visitor(const SocketAddress& address)
     : Visitor(Descriptor(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0))) {
   if (connect(socket_.get(), address.get(), address.size()) != 0) {
-    throw std::runtime_error("nobody is at the acceptor");
+    throw std::runtime_error("nobody listens");
   }
 }
 
@@ -64,7 +64,7 @@ HandshakeBytes Visitor::receive(size_t count) {
   return bytes;
 }
 
-bool Visitor::isLetGo() {
+bool Visitor::isDisconnected() {
   unsigned char lost[256];
   ssize_t got = 0;
   while ((got = receiveSome(lost, sizeof lost)) > 0) {
@@ -86,7 +86,7 @@ void Visitor::reset() {
   leave();
 }
 
-// ---- AcceptorUnderTest --------------------------------------------------------------------------------
+// ---- AcceptorUnderTest ----------------------------------------------------------------------------
 
 AcceptorUnderTest::AcceptorUnderTest(Medium theMedium, AcceptorLimits limits, Descriptor listening)
     : medium(theMedium),
@@ -94,12 +94,12 @@ AcceptorUnderTest::AcceptorUnderTest(Medium theMedium, AcceptorLimits limits, De
       address(SocketAddress::ofSocket(listening.get())) {
   Acceptor::Events events;
   events.hasLane = [](uint8_t lane) { return lane == kAcceptorLane; };
-  events.admitted = [this](Acceptor::Admitted handshake) {
+  events.admitted = [this](Acceptor::Admitted peer) {
     {
       MutexLock lock(mutex_);
-      admitted_.push_back(std::move(handshake));
+      admitted_.push_back(std::move(peer));
     }
-    notifier.ring();
+    notifier.notify();
   };
   onLoop(*loop, [&] {
     acceptor_ = std::make_unique<Acceptor>(
@@ -110,8 +110,8 @@ AcceptorUnderTest::AcceptorUnderTest(Medium theMedium, AcceptorLimits limits, De
 AcceptorUnderTest::~AcceptorUnderTest() {
   close();
   MutexLock lock(mutex_);
-  for (const Acceptor::Admitted& handshake : admitted_) {
-    ::close(handshake.socket);
+  for (const Acceptor::Admitted& peer : admitted_) {
+    ::close(peer.socket);
   }
 }
 
@@ -148,8 +148,9 @@ Answer AcceptorUnderTest::enter(Visitor& visitor, int memory) {
   }
   visitor.send(step.send, memory);
   const HandshakeBytes authResult = visitor.receive(kAuthResultSize);
-  return initiator.judge(authResult) && answerIn(authResult) == Answer::welcome ? Answer::wrongProof
-                                                                          : answerIn(authResult);
+  return initiator.judge(authResult) && answerIn(authResult) == Answer::welcome
+      ? Answer::wrongProof
+      : answerIn(authResult);
 }
 
 bool AcceptorUnderTest::admitsHonestPeer() {

@@ -1,4 +1,4 @@
-// A acceptor with its loop, and pending handshakes to knock at it: honest ones and strangers.
+// An acceptor with its loop, and visitors to it: honest peers and unknown ones.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ Descriptor listenSomewhere(Medium medium, int backlog = 1024);
 /// As that, but does not listen yet: whoever dials is refused.
 Descriptor bindSomewhere(Medium medium);
 
-/// Somebody who knocks: a blocking socket, and patience enough for any test. Not thread-safe.
+/// Somebody who connects: a blocking socket, and patience enough for any test. Not thread-safe.
 class Visitor {
  public:
   explicit Visitor(const SocketAddress& address);
@@ -34,7 +34,7 @@ class Visitor {
   /// So many bytes, or fewer if the other side closes.
   HandshakeBytes receive(size_t count);
   /// Waits until the other side has closed; false if it does not. What it said before is lost.
-  bool isLetGo();
+  bool isDisconnected();
   void leave() {
     socket_ = Descriptor();
   }
@@ -50,7 +50,7 @@ class Visitor {
   Descriptor socket_;
 };
 
-/// Loop-bound things behind thread-safe methods. Every handshake that is admitted is kept.
+/// Loop-bound things behind thread-safe methods. Every peer that is admitted is kept.
 class AcceptorUnderTest {
  public:
   explicit AcceptorUnderTest(Medium theMedium, AcceptorLimits limits = AcceptorLimits())
@@ -60,16 +60,16 @@ class AcceptorUnderTest {
   AcceptorUnderTest(const AcceptorUnderTest&) = delete;
   AcceptorUnderTest& operator=(const AcceptorUnderTest&) = delete;
 
-  /// Nobody is let in any more, and pending handshakes in the handshake are let go.
+  /// Nobody is let in any more, and pending handshakes end.
   void close();
 
   size_t admitted() const EXCLUDES(mutex_);
   /// Waits until somebody has been admitted, and takes the first.
   Acceptor::Admitted take();
 
-  /// Greets, proves and checks the authResult, as a dialer does: what the acceptor answers last.
+  /// Greets, proves and checks the auth result, as a dialer does: what the acceptor answers last.
   Answer enter(Visitor& visitor, int memory = -1);
-  /// That an honest handshake is admitted, now.
+  /// That an honest peer is admitted, now.
   bool admitsHonestPeer();
 
   const Medium medium;
@@ -87,7 +87,7 @@ class AcceptorUnderTest {
   std::unique_ptr<Acceptor> acceptor_; // the loop's
 };
 
-/// The answer in a challenge, and in a authResult.
+/// The answer in a challenge, and in an auth result.
 Answer answerIn(const HandshakeBytes& message);
 
 } // namespace torchwire

@@ -12,7 +12,7 @@ void CallbackNote::add(const Error& error) {
       error_ = error;
     }
   }
-  notifier_.ring();
+  notifier_.notify();
 }
 
 int CallbackNote::calls() const {

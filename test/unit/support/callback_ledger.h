@@ -15,7 +15,8 @@ namespace torchwire {
 /// What became of one callback. Thread-safe.
 class CallbackNote {
  public:
-  CallbackNote(std::string what, Notifier& notifier) : what_(std::move(what)), notifier_(notifier) {}
+  CallbackNote(std::string what, Notifier& notifier)
+      : what_(std::move(what)), notifier_(notifier) {}
 
   void add(const Error& error) EXCLUDES(mutex_);
   int calls() const EXCLUDES(mutex_);

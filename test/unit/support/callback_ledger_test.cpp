@@ -13,7 +13,9 @@ TEST_CASE("a callback that is called once is no reason to complain", "[callback_
 
 TEST_CASE("a callback that is dropped is named", "[callback_ledger]") {
   CallbackLedger ledger;
-  { const auto dropped = ledger.expect("a send"); }
+  {
+    const auto dropped = ledger.expect("a send");
+  }
   CHECK_FALSE(ledger.allCalled());
   REQUIRE(ledger.complaints().size() == 1);
   CHECK(ledger.complaints().front() == "the callback of 'a send' was called 0 times, not once");

@@ -57,7 +57,7 @@ std::vector<std::string> FakeProcess::deeds() const {
 // ---- the ear ------------------------------------------------------------------------------------
 
 struct Ear::State {
-  State(Notifier& b, OnRequest r) : notifier(b), onRequest(std::move(r)) {}
+  State(Notifier& n, OnRequest r) : notifier(n), onRequest(std::move(r)) {}
 
   Notifier& notifier;
   const OnRequest onRequest;
@@ -95,7 +95,7 @@ void Ear::listen(const std::shared_ptr<State>& state, const std::shared_ptr<Link
         state->heard.push_back(heard);
       }
     }
-    state->notifier.ring();
+    state->notifier.notify();
     if (error || !again) {
       return;
     }
@@ -204,7 +204,7 @@ std::shared_ptr<Link> FaultStage::connect() {
       MutexLock lock(mutex);
       accepted = std::move(link);
     }
-    world.ledger.notifier().ring();
+    world.ledger.notifier().notify();
   });
   auto link = contextA_->dial(recordNamed("b"));
   Hello hello;

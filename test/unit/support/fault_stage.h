@@ -21,7 +21,7 @@ constexpr uint32_t kException = 0x237;
 /// A request or response with its body in the head.
 OutgoingFrame callFrame(FrameKind kind, uint32_t type, uint64_t callId, const std::string& text);
 
-/// A rule that injects whatever comes; to be changed.
+/// A rule that applies to whatever comes; to be changed.
 Rule ruleOf(Action action, Phase phase);
 Plan planOf(std::vector<Rule> rules, uint64_t seed = 1);
 
@@ -128,7 +128,7 @@ class FaultStage {
   }
   /// Lets happen what can; true if the condition holds all the while.
   bool settled(const std::function<bool()>& holds);
-  /// Waits for an entry in a log, which rings no notifier.
+  /// Waits for an entry in a log, which notifies nobody.
   bool untilLogged(const std::vector<std::string>& expected);
   void setPlan(const Plan& plan);
 

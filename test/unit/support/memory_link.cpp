@@ -434,7 +434,7 @@ void MemoryNetwork::Core::changed() {
     MutexLock lock(mutex_); // or the thread could miss the wake-up between its look and its wait
     wake_.notify_all();
   }
-  notifier_.ring();
+  notifier_.notify();
   if (style_ == Style::synchronous) {
     while (deliver(nullptr)) {
     }

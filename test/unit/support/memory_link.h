@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "backend/base/annotations.h"
-#include "backend/link/link.h"
 #include "backend/base/task.h"
+#include "backend/link/link.h"
 #include "test/unit/support/notifier.h"
 
 namespace torchwire {

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "test/unit/support/callback_ledger.h"
-#include "test/unit/support/simulated_faulty_link.h"
 #include "test/unit/support/memory_worker.h"
+#include "test/unit/support/simulated_faulty_link.h"
 
 using namespace torchwire;
 using Style = MemoryNetwork::Style;
@@ -25,7 +25,7 @@ struct Pair {
         MutexLock lock(mutex);
         accepted = std::move(link);
       }
-      world.ledger.notifier().ring();
+      world.ledger.notifier().notify();
     });
     dialer = a.dial({.address = kB});
     REQUIRE(world.network.deliverUntil([this] { return accepter() != nullptr; }));
@@ -159,7 +159,7 @@ TEST_CASE("frames under way are lost when the network is cut", "[memory_link]") 
 
 TEST_CASE("a faulty link breaks after as many frames as its plan says", "[memory_link]") {
   World world;
-  FaultyContext faulty(world.network.context(kA), world.timer, {.breakAfter = 2});
+  SimulatedFaultyContext faulty(world.network.context(kA), world.timer, {.breakAfter = 2});
   Pair pair(world, faulty, world.network.context(kB));
   CHECK(pair.send(*pair.dialer, "1").succeeded());
   CHECK(pair.send(*pair.dialer, "2").succeeded());
@@ -171,7 +171,7 @@ TEST_CASE("a faulty link breaks after as many frames as its plan says", "[memory
 
 TEST_CASE("a delayed frame holds up those behind it", "[memory_link]") {
   World world;
-  FaultyContext faulty(world.network.context(kA), world.timer, {.delaySend = 0.5});
+  SimulatedFaultyContext faulty(world.network.context(kA), world.timer, {.delaySend = 0.5});
   Pair pair(world, faulty, world.network.context(kB));
   std::vector<CallbackNote*> notes;
   for (int i = 0; i < 20; ++i) {
@@ -187,8 +187,8 @@ TEST_CASE("a delayed frame holds up those behind it", "[memory_link]") {
 
 TEST_CASE("a faulty link that is closed fails what it holds back", "[memory_link]") {
   World world;
-  FaultPlan plan{.delaySend = 1, .longestDelay = std::chrono::hours(1)};
-  FaultyContext faulty(world.network.context(kA), world.timer, plan);
+  SimulatedFaultPlan plan{.delaySend = 1, .maxDelay = std::chrono::hours(1)};
+  SimulatedFaultyContext faulty(world.network.context(kA), world.timer, plan);
   Pair pair(world, faulty, world.network.context(kB));
   CallbackNote& held = pair.send(*pair.dialer, "held back");
   SECTION("by itself") {
@@ -201,14 +201,14 @@ TEST_CASE("a faulty link that is closed fails what it holds back", "[memory_link
 }
 
 TEST_CASE("the same seed makes the same faults", "[memory_link]") {
-  const FaultPlan plan{.seed = 5, .breakAtSend = 0.2, .loseAtSend = 0.2, .delaySend = 0.2};
-  Faults one(plan);
-  Faults two(plan);
+  const SimulatedFaultPlan plan{.seed = 5, .breakAtSend = 0.2, .loseAtSend = 0.2, .delaySend = 0.2};
+  SimulatedFaults one(plan);
+  SimulatedFaults two(plan);
   for (int n = 1; n < 100; ++n) {
     CHECK(one.ofSend(n) == two.ofSend(n));
   }
   one.heal();
   for (int n = 1; n < 100; ++n) {
-    CHECK(one.ofSend(n) == Faults::Fate::pass);
+    CHECK(one.ofSend(n) == SimulatedFaults::Fate::pass);
   }
 }

@@ -1,4 +1,4 @@
-// Streams in memory: what a MessageStream talks over in its tests.
+// Streams in memory: what a message stream talks over in its tests.
 #pragma once
 
 #include <deque>

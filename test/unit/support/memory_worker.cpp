@@ -51,7 +51,7 @@ Hello helloOf(const WorkerRecord& from, const MemoryWorker& to) {
 // ---- a worker -----------------------------------------------------------------------------------
 
 struct MemoryWorker::Report {
-  explicit Report(Notifier& b) : notifier(b) {}
+  explicit Report(Notifier& n) : notifier(n) {}
 
   Notifier& notifier;
   mutable Mutex mutex{LockRank::test};
@@ -63,14 +63,14 @@ struct MemoryWorker::Report {
       MutexLock lock(mutex);
       arrivals.push_back({from, text});
     }
-    notifier.ring();
+    notifier.notify();
   }
   void addLoss(WorkerId peer, const Error& error) EXCLUDES(mutex) {
     {
       MutexLock lock(mutex);
       losses.push_back({peer, error});
     }
-    notifier.ring();
+    notifier.notify();
   }
 };
 
@@ -107,7 +107,7 @@ LinkManager::Events MemoryWorker::events(WorkerSettings& settings) const {
       then(error);
     }
   };
-  events.stranger = settings.stranger;
+  events.unknownPeer = settings.unknownPeer;
   return events;
 }
 
@@ -175,7 +175,7 @@ void introduce(MemoryWorker& a, MemoryWorker& b) {
 // ---- a raw peer ---------------------------------------------------------------------------------
 
 struct RawPeer::State {
-  explicit State(Notifier& b) : notifier(b) {}
+  explicit State(Notifier& n) : notifier(n) {}
 
   Notifier& notifier;
   mutable Mutex mutex{LockRank::test};
@@ -203,7 +203,7 @@ void RawPeer::listen(const std::shared_ptr<State>& state, const std::shared_ptr<
         state->frames.push_back(std::move(frame));
       }
     }
-    state->notifier.ring();
+    state->notifier.notify();
     const auto again = weak.lock();
     if (!error && again) {
       listen(state, again);

@@ -39,7 +39,7 @@ struct WorkerSettings {
   uint64_t incarnation = 0; // 0: 1000 and the id
   std::string address; // empty: "memory://" and the name
   LinkContext* context = nullptr; // none: the network's
-  std::function<std::optional<Refusal>(const Hello&)> stranger;
+  std::function<std::optional<Refusal>(const Hello&)> unknownPeer;
   // What to do when an event comes, after it was noted.
   std::function<void(const std::string& text)> onFrame;
   std::function<void(const Error&)> onLost;

@@ -8,7 +8,7 @@ MessageStreamUnderTest::MessageStreamUnderTest(
     std::shared_ptr<Loop> theLoop, std::shared_ptr<MemoryWire> theWire, int end)
     : loop(std::move(theLoop)),
       wire(std::move(theWire)),
-      ended(end_.note("the end of the conversation")),
+      ended(end_.note("the end of the message stream")),
       atEnd_(end),
       stream_(std::make_shared<MessageStream>(loop, [this] { ended.add(Error()); })) {}
 

@@ -1,4 +1,4 @@
-// MessageStreams over a wire in memory.
+// A message stream over a wire in memory.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace torchwire {
 
-/// One conversation, at end 0 of a wire; at end 1 there is a second, or the test itself. What is asked of
+/// One message stream, at end 0 of a wire; at end 1 there is a second, or the test itself. What is asked of
 /// it is expected to be called back once, on the loop, not inside the call. Closed at its end.
 class MessageStreamUnderTest {
  public:

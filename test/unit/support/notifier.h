@@ -9,53 +9,53 @@
 
 namespace torchwire {
 
-/// Rung whenever something happened that a test may be waiting for. Thread-safe.
+/// Notified whenever something happened that a test may be waiting for. Thread-safe.
 class Notifier {
  public:
   /// So long that only a hang exceeds it, even under a sanitizer on a busy machine.
   static constexpr std::chrono::milliseconds kPatience{10000};
 
-  void ring() EXCLUDES(mutex_) {
+  void notify() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    ++rings_;
-    rung_.notify_all();
+    ++count_;
+    changed_.notify_all();
   }
 
   /// Waits until the condition holds; false if it does not within the patience. The condition is
-  /// asked unlocked, on the calling thread, at first and after every ring.
+  /// asked unlocked, on the calling thread, at first and after every notification.
   template <typename Condition>
   bool waitUntil(Condition holds, std::chrono::milliseconds patience = kPatience) {
     const auto end = std::chrono::steady_clock::now() + patience;
     for (;;) {
-      const uint64_t seen = rings();
+      const uint64_t seen = count();
       if (holds()) {
         return true;
       }
-      if (!waitForRing(seen, end)) {
+      if (!waitForNext(seen, end)) {
         return holds();
       }
     }
   }
 
  private:
-  uint64_t rings() const EXCLUDES(mutex_) {
+  uint64_t count() const EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return rings_;
+    return count_;
   }
 
-  bool waitForRing(uint64_t seen, std::chrono::steady_clock::time_point end) EXCLUDES(mutex_) {
+  bool waitForNext(uint64_t seen, std::chrono::steady_clock::time_point end) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    while (rings_ == seen) {
-      if (rung_.wait_until(lock, end) == std::cv_status::timeout) {
-        return rings_ != seen;
+    while (count_ == seen) {
+      if (changed_.wait_until(lock, end) == std::cv_status::timeout) {
+        return count_ != seen;
       }
     }
     return true;
   }
 
   mutable Mutex mutex_{LockRank::test};
-  std::condition_variable_any rung_;
-  uint64_t rings_ GUARDED_BY(mutex_) = 0;
+  std::condition_variable_any changed_;
+  uint64_t count_ GUARDED_BY(mutex_) = 0;
 };
 
 } // namespace torchwire

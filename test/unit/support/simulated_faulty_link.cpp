@@ -8,18 +8,18 @@ namespace torchwire {
 
 // ---- decisions ----------------------------------------------------------------------------------
 
-bool Faults::happens(double probability) {
+bool SimulatedFaults::happens(double probability) {
   // Drawn even when healed or impossible, so that one plan's decisions do not shift another's.
   const double drawn = std::uniform_real_distribution<double>(0, 1)(random_);
   return !healed_ && drawn < probability;
 }
 
-bool Faults::refusesDial() {
+bool SimulatedFaults::refusesDial() {
   MutexLock lock(mutex_);
   return happens(plan_.refuseDial);
 }
 
-Faults::Fate Faults::ofSend(int n) {
+SimulatedFaults::Fate SimulatedFaults::ofSend(int n) {
   MutexLock lock(mutex_);
   const bool fails = happens(plan_.breakAtSend);
   const bool loses = happens(plan_.loseAtSend);
@@ -30,13 +30,13 @@ Faults::Fate Faults::ofSend(int n) {
   return loses ? Fate::lose : delays ? Fate::delay : Fate::pass;
 }
 
-std::chrono::microseconds Faults::delay() {
+std::chrono::microseconds SimulatedFaults::delay() {
   MutexLock lock(mutex_);
   return std::chrono::microseconds(
-      std::uniform_int_distribution<int64_t>(0, plan_.longestDelay.count())(random_));
+      std::uniform_int_distribution<int64_t>(0, plan_.maxDelay.count())(random_));
 }
 
-void Faults::heal() {
+void SimulatedFaults::heal() {
   MutexLock lock(mutex_);
   healed_ = true;
 }
@@ -44,11 +44,13 @@ void Faults::heal() {
 // ---- links --------------------------------------------------------------------------------------
 
 /// Decides the fate of every send. Thread-safe.
-class FaultyLink final : public Link, public std::enable_shared_from_this<FaultyLink> {
+class SimulatedFaultyLink final : public Link,
+                                  public std::enable_shared_from_this<SimulatedFaultyLink> {
  public:
-  FaultyLink(std::shared_ptr<Link> inner, std::shared_ptr<Faults> faults, Timer& timer)
+  SimulatedFaultyLink(
+      std::shared_ptr<Link> inner, std::shared_ptr<SimulatedFaults> faults, Timer& timer)
       : inner_(std::move(inner)), faults_(std::move(faults)), timer_(timer) {}
-  ~FaultyLink() override {
+  ~SimulatedFaultyLink() override {
     close();
   }
 
@@ -67,7 +69,7 @@ class FaultyLink final : public Link, public std::enable_shared_from_this<Faulty
   void releaseHeld() EXCLUDES(mutex_);
 
   const std::shared_ptr<Link> inner_;
-  const std::shared_ptr<Faults> faults_;
+  const std::shared_ptr<SimulatedFaults> faults_;
   Timer& timer_;
   Mutex mutex_{LockRank::testOuter};
   int sends_ GUARDED_BY(mutex_) = 0;
@@ -76,32 +78,32 @@ class FaultyLink final : public Link, public std::enable_shared_from_this<Faulty
   std::deque<Held> held_ GUARDED_BY(mutex_);
 };
 
-void FaultyLink::send(OutgoingFrame frame, Sent sent) {
-  Faults::Fate fate;
+void SimulatedFaultyLink::send(OutgoingFrame frame, Sent sent) {
+  SimulatedFaults::Fate fate;
   bool startTimer = false;
   {
     MutexLock lock(mutex_);
-    fate = closed_ ? Faults::Fate::pass : faults_->ofSend(++sends_);
-    const bool breaks = fate == Faults::Fate::fail || fate == Faults::Fate::lose;
-    if (!closed_ && !breaks && (holding_ || fate == Faults::Fate::delay)) {
+    fate = closed_ ? SimulatedFaults::Fate::pass : faults_->ofSend(++sends_);
+    const bool breaks = fate == SimulatedFaults::Fate::fail || fate == SimulatedFaults::Fate::lose;
+    if (!closed_ && !breaks && (holding_ || fate == SimulatedFaults::Fate::delay)) {
       startTimer = !std::exchange(holding_, true);
       held_.push_back({std::move(frame), std::move(sent)});
-      fate = Faults::Fate::delay;
+      fate = SimulatedFaults::Fate::delay;
     }
   }
   switch (fate) {
-    case Faults::Fate::pass:
+    case SimulatedFaults::Fate::pass:
       inner_->send(std::move(frame), std::move(sent));
       break;
-    case Faults::Fate::fail:
+    case SimulatedFaults::Fate::fail:
       close();
       sent(Error(ErrorCode::linkBroken, "the fault plan broke the link"));
       break;
-    case Faults::Fate::lose:
+    case SimulatedFaults::Fate::lose:
       close();
       sent(Error());
       break;
-    case Faults::Fate::delay:
+    case SimulatedFaults::Fate::delay:
       if (startTimer) {
         timer_.after(faults_->delay(), [weak = weak_from_this()] {
           if (const auto self = weak.lock()) {
@@ -113,7 +115,7 @@ void FaultyLink::send(OutgoingFrame frame, Sent sent) {
   }
 }
 
-void FaultyLink::releaseHeld() {
+void SimulatedFaultyLink::releaseHeld() {
   for (;;) {
     Held next;
     {
@@ -129,7 +131,7 @@ void FaultyLink::releaseHeld() {
   }
 }
 
-void FaultyLink::close() {
+void SimulatedFaultyLink::close() {
   std::deque<Held> held;
   {
     MutexLock lock(mutex_);
@@ -144,11 +146,12 @@ void FaultyLink::close() {
 
 // ---- the context --------------------------------------------------------------------------------
 
-struct FaultyContext::Shared {
-  Shared(Timer& t, const FaultPlan& plan) : timer(t), faults(std::make_shared<Faults>(plan)) {}
+struct SimulatedFaultyContext::Shared {
+  Shared(Timer& t, const SimulatedFaultPlan& plan)
+      : timer(t), faults(std::make_shared<SimulatedFaults>(plan)) {}
 
   std::shared_ptr<Link> wrap(std::shared_ptr<Link> inner) EXCLUDES(mutex) {
-    auto link = std::make_shared<FaultyLink>(std::move(inner), faults, timer);
+    auto link = std::make_shared<SimulatedFaultyLink>(std::move(inner), faults, timer);
     MutexLock lock(mutex);
     std::erase_if(links, [](const auto& weak) { return weak.expired(); });
     links.push_back(link);
@@ -156,22 +159,23 @@ struct FaultyContext::Shared {
   }
 
   Timer& timer;
-  const std::shared_ptr<Faults> faults;
+  const std::shared_ptr<SimulatedFaults> faults;
   Mutex mutex{LockRank::test};
-  std::vector<std::weak_ptr<FaultyLink>> links GUARDED_BY(mutex);
+  std::vector<std::weak_ptr<SimulatedFaultyLink>> links GUARDED_BY(mutex);
 };
 
-FaultyContext::FaultyContext(LinkContext& inner, Timer& timer, const FaultPlan& plan)
+SimulatedFaultyContext::SimulatedFaultyContext(
+    LinkContext& inner, Timer& timer, const SimulatedFaultPlan& plan)
     : inner_(inner), shared_(std::make_shared<Shared>(timer, plan)) {}
 
-std::string FaultyContext::listen(Accepted accepted) {
+std::string SimulatedFaultyContext::listen(Accepted accepted) {
   return inner_.listen(
       [shared = shared_, accepted = std::move(accepted)](std::shared_ptr<Link> link) {
         accepted(shared->wrap(std::move(link)));
       });
 }
 
-std::shared_ptr<Link> FaultyContext::dial(const WorkerRecord& peer) {
+std::shared_ptr<Link> SimulatedFaultyContext::dial(const WorkerRecord& peer) {
   auto link = shared_->wrap(inner_.dial(peer));
   if (shared_->faults->refusesDial()) {
     link->close();
@@ -179,16 +183,16 @@ std::shared_ptr<Link> FaultyContext::dial(const WorkerRecord& peer) {
   return link;
 }
 
-std::vector<char> FaultyContext::offer() const {
+std::vector<char> SimulatedFaultyContext::offer() const {
   return inner_.offer();
 }
 
-LinkDescription FaultyContext::describe(const std::vector<char>& peersOffer) const {
+LinkDescription SimulatedFaultyContext::describe(const std::vector<char>& peersOffer) const {
   return inner_.describe(peersOffer);
 }
 
-void FaultyContext::join() {
-  std::vector<std::weak_ptr<FaultyLink>> links;
+void SimulatedFaultyContext::join() {
+  std::vector<std::weak_ptr<SimulatedFaultyLink>> links;
   {
     MutexLock lock(shared_->mutex);
     links.swap(shared_->links);
@@ -201,7 +205,7 @@ void FaultyContext::join() {
   inner_.join();
 }
 
-void FaultyContext::heal() {
+void SimulatedFaultyContext::heal() {
   shared_->faults->heal();
 }
 

@@ -8,28 +8,28 @@
 #include <vector>
 
 #include "backend/base/annotations.h"
-#include "backend/link/link.h"
 #include "backend/base/timer.h"
+#include "backend/link/link.h"
 
 namespace torchwire {
 
 /// What goes wrong how often. The same seed gives the same decisions in the same order; tests print it.
-struct FaultPlan {
+struct SimulatedFaultPlan {
   uint64_t seed = 0;
   double refuseDial = 0; // probabilities
   double breakAtSend = 0; // the link breaks and the send fails
   double loseAtSend = 0; // the send succeeds, but the link breaks and the frame never arrives
   double delaySend = 0;
-  std::chrono::microseconds longestDelay{2000};
+  std::chrono::microseconds maxDelay{2000};
   int breakAfter = 0; // sends on one side of a link before it breaks; 0: any number
 };
 
 /// The decisions of a plan. Thread-safe.
-class Faults {
+class SimulatedFaults {
  public:
   enum class Fate { pass, fail, lose, delay };
 
-  explicit Faults(const FaultPlan& plan) : plan_(plan), random_(plan.seed) {}
+  explicit SimulatedFaults(const SimulatedFaultPlan& plan) : plan_(plan), random_(plan.seed) {}
 
   bool refusesDial() EXCLUDES(mutex_);
   /// Of the n-th send (from 1) on one side of a link.
@@ -42,18 +42,18 @@ class Faults {
   bool happens(double probability) REQUIRES(mutex_);
 
   Mutex mutex_{LockRank::test};
-  const FaultPlan plan_;
+  const SimulatedFaultPlan plan_;
   std::mt19937_64 random_ GUARDED_BY(mutex_);
   bool healed_ GUARDED_BY(mutex_) = false;
 };
 
-class FaultyLink;
+class SimulatedFaultyLink;
 
 /// Wraps a context, and all its links with it. Thread-safe.
-class FaultyContext final : public LinkContext {
+class SimulatedFaultyContext final : public LinkContext {
  public:
   /// The timer runs delayed sends; it may stop before the context does.
-  FaultyContext(LinkContext& inner, Timer& timer, const FaultPlan& plan);
+  SimulatedFaultyContext(LinkContext& inner, Timer& timer, const SimulatedFaultPlan& plan);
 
   std::string listen(Accepted accepted) override;
   std::shared_ptr<Link> dial(const WorkerRecord& peer) override;

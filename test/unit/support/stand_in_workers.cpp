@@ -106,10 +106,10 @@ void StandInWorkers::sendGradient(WorkerId from, const RemoteSend& to, int64_t g
   if (!pass) {
     return; // it has been ended meanwhile
   }
-  pass->sent();
+  pass->noteSent();
   if (isDead(to.worker)) {
     post([pass, to] {
-      pass->answered(
+      pass->onResponse(
           Error(ErrorCode::unreachable, "worker " + std::to_string(to.worker) + " is dead"), {});
     });
     return;
@@ -124,7 +124,7 @@ void StandInWorkers::sendGradient(WorkerId from, const RemoteSend& to, int64_t g
           if (answered->exchange(true)) {
             return; // as a call table does
           }
-          post([pass, error, report] { pass->answered(error, report); });
+          post([pass, error, report] { pass->onResponse(error, report); });
         });
   };
   post(deliver);

@@ -14,8 +14,8 @@
 #include "autograd/pass/pass_network.h"
 #include "autograd/pass/pass_table.h"
 #include "backend/base/annotations.h"
-#include "backend/base/timer.h"
 #include "backend/base/thread_pool.h"
+#include "backend/base/timer.h"
 #include "test/unit/support/stand_in_graph.h"
 #include "test/unit/support/stand_in_program.h"
 

@@ -4,10 +4,10 @@
 
 #include <utility>
 
-#include "backend/wire/group_key.h"
-#include "backend/transport/loop.h"
 #include "backend/tensorpipe/shm_transport.h"
 #include "backend/tensorpipe/tcp_transport.h"
+#include "backend/transport/loop.h"
+#include "backend/wire/group_key.h"
 
 namespace torchwire {
 namespace {

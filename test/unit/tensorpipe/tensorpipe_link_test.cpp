@@ -10,12 +10,12 @@
 #include <string>
 #include <thread>
 
-#include "backend/call/call_table.h"
+#include "backend/base/thread_pool.h"
 #include "backend/base/thread_role.h"
-#include "backend/wire/group_key.h"
+#include "backend/call/call_table.h"
 #include "backend/tensorpipe/shm_transport.h"
 #include "backend/tensorpipe/tcp_transport.h"
-#include "backend/base/thread_pool.h"
+#include "backend/wire/group_key.h"
 #include "test/unit/support/callback_ledger.h"
 #include "test/unit/support/on_loop.h"
 
@@ -30,7 +30,8 @@ std::shared_ptr<tp::transport::Context> makeTransport(
   const GroupKey key(7, "0123456789abcdef0123456789abcdef");
   return name == "wire_shm"
       ? makeShmTransport(loop, key)
-      : makeTcpTransport(openTcpEndpoint(loop, key, {.bindAddress = "127.0.0.1", .advertiseAddress = {}}), 0);
+      : makeTcpTransport(
+            openTcpEndpoint(loop, key, {.bindAddress = "127.0.0.1", .advertiseAddress = {}}), 0);
 }
 
 // One of two workers.
@@ -66,7 +67,9 @@ struct Pipes {
 // A listener lives as long as the pipes that it accepts are being set up.
 Pipes connect(Side& here, tp::Listener& listener, const std::string& transport) {
   const auto accepted = std::make_shared<std::promise<std::shared_ptr<tp::Pipe>>>();
-  listener.accept([accepted](const tp::Error&, std::shared_ptr<tp::Pipe> pipe) { accepted->set_value(std::move(pipe)); });
+  listener.accept([accepted](const tp::Error&, std::shared_ptr<tp::Pipe> pipe) {
+    accepted->set_value(std::move(pipe));
+  });
   auto dialed = here.context.connect(listener.url(transport));
   return {std::move(dialed), accepted->get_future().get()};
 }
@@ -96,7 +99,7 @@ class Sender {
   std::thread::id id() const {
     return thread_.get_id();
   }
-  void letGo() {
+  void release() {
     mayGo_.set_value();
     thread_.join();
   }
@@ -121,7 +124,8 @@ struct WarmLink {
     Pipes pipes = connect(here, listener, transport);
     link = here.link(std::move(pipes.here));
     peer = there.link(std::move(pipes.there));
-    link->receive([this](const Error& error, IncomingFrame) { ledger.note("the first frame").add(error); });
+    link->receive(
+        [this](const Error& error, IncomingFrame) { ledger.note("the first frame").add(error); });
     peer->send(frameOf("first"), ledger.expect("sending the first frame"));
     REQUIRE(ledger.waitForAll());
   }
@@ -134,7 +138,9 @@ struct WarmLink {
 
 // What froze workers: a thread sends the delete of an RRef and holds RRefContext's mutex; a frame comes whose call ends
 // with a tensor that Python knows; who holds the GIL wants that mutex.
-TEST_CASE("a frame that comes in the midst of another thread's send waits for none of its locks", "[tensorpipe_link]") {
+TEST_CASE(
+    "a frame that comes in the midst of another thread's send waits for none of its locks",
+    "[tensorpipe_link]") {
   const std::string transport = GENERATE("wire_shm", "wire_tcp");
   CAPTURE(transport);
   std::mutex context, gil;
@@ -150,7 +156,9 @@ TEST_CASE("a frame that comes in the midst of another thread's send waits for no
   const uint64_t call = calls.open(
       1, std::chrono::milliseconds(0),
       [&, future = std::make_unique<PythonTensor>(gil)](const Outcome& outcome) mutable {
-        completions.run([&completed, future = std::move(future), error = outcome.error] { completed.add(error); });
+        completions.run([&completed, future = std::move(future), error = outcome.error] {
+          completed.add(error);
+        });
       });
   std::thread::id on;
   bool sending = true;
@@ -175,7 +183,7 @@ TEST_CASE("a frame that comes in the midst of another thread's send waits for no
   REQUIRE(warm.ledger.notifier().waitUntil([&] { return sent.called(); }));
   here.passByTheLoop(); // it has read the descriptor, which waits for the sender now
   const std::thread::id senderId = sender.id();
-  sender.letGo();
+  sender.release();
   python.join();
 
   REQUIRE(warm.ledger.waitForAll());
@@ -195,7 +203,8 @@ TEST_CASE("what a frame keeps alive does not go in the midst of a send", "[tenso
   const auto link = here.link(pipes.here);
 
   OutgoingFrame frame = frameOf("kept");
-  frame.owner = std::shared_ptr<void>(nullptr, [&](void*) { wentOn.set_value(std::this_thread::get_id()); });
+  frame.owner =
+      std::shared_ptr<void>(nullptr, [&](void*) { wentOn.set_value(std::this_thread::get_id()); });
   pipes.here->close(); // so that TensorPipe calls back at once
   link->send(std::move(frame), ledger.expect("a send on a closed pipe"));
   REQUIRE(ledger.waitForAll());

@@ -173,5 +173,6 @@ TEST_CASE("contexts are dropped with all that they carry", "[transport_context]"
   listener.reset();
   REQUIRE(transport.settle());
   CHECK(reading->failed());
-  CHECK(accepted.called()); // with the connection, where that was faster than the end of the context
+  CHECK(
+      accepted.called()); // with the connection, where that was faster than the end of the context
 }

@@ -1,11 +1,11 @@
-// What torchwire's transports share: a port and its lanes, a loop.
+// What torchwire's transports share: an endpoint and its lanes, a loop.
 #include <catch2/catch.hpp>
 #include <optional>
 #include <stdexcept>
 
-#include "backend/transport/loop.h"
 #include "backend/tensorpipe/shm_transport.h"
 #include "backend/tensorpipe/tcp_transport.h"
+#include "backend/transport/loop.h"
 #include "test/unit/support/transport_under_test.h"
 
 using namespace torchwire;
@@ -17,14 +17,16 @@ const GroupKey& key() {
   return key;
 }
 
-std::shared_ptr<Endpoint> openPort(const std::string& bind, const std::string& advertise = "") {
+std::shared_ptr<Endpoint> openEndpoint(const std::string& bind, const std::string& advertise = "") {
   return openTcpEndpoint(
-      Loop::start("port"), key(), {.bindAddress = bind, .advertiseAddress = advertise});
+      Loop::start("endpoint"), key(), {.bindAddress = bind, .advertiseAddress = advertise});
 }
 
-// Both sides on one port.
-TransportKind onLane(const std::shared_ptr<Endpoint>& port, uint8_t lane) {
-  const auto make = [port, lane](const std::string&) { return makeTcpTransport(port, lane); };
+// Both sides on one endpoint.
+TransportKind onLane(const std::shared_ptr<Endpoint>& endpoint, uint8_t lane) {
+  const auto make = [endpoint, lane](const std::string&) {
+    return makeTcpTransport(endpoint, lane);
+  };
   return {
       .name = "wire_tcp's lane " + std::to_string(lane), .makeContext = make, .listenAddress = ""};
 }
@@ -71,10 +73,10 @@ TEST_CASE("both sides can live on one loop", "[transport_lane]") {
   CHECK(lost->failed());
 }
 
-TEST_CASE("the lanes of a port are told apart", "[transport_lane]") {
-  const auto port = openPort("127.0.0.1");
-  TransportUnderTest one(onLane(port, 0));
-  TransportUnderTest other(onLane(port, 255));
+TEST_CASE("the lanes of an endpoint are told apart", "[transport_lane]") {
+  const auto endpoint = openEndpoint("127.0.0.1");
+  TransportUnderTest one(onLane(endpoint, 0));
+  TransportUnderTest other(onLane(endpoint, 255));
   CHECK(one.listener().addr() != other.listener().addr());
   auto ofOne = one.connect();
   auto ofOther = other.connect();
@@ -83,11 +85,11 @@ TEST_CASE("the lanes of a port are told apart", "[transport_lane]") {
 }
 
 TEST_CASE("a lane that ends leaves the others alone", "[transport_lane]") {
-  const auto port = openPort("127.0.0.1");
-  TransportUnderTest staying(onLane(port, 0));
+  const auto endpoint = openEndpoint("127.0.0.1");
+  TransportUnderTest staying(onLane(endpoint, 0));
   auto ends = staying.connect();
   {
-    TransportUnderTest leaving(onLane(port, 1));
+    TransportUnderTest leaving(onLane(endpoint, 1));
     auto others = leaving.connect();
     expectTraffic(leaving, others);
   }
@@ -96,39 +98,39 @@ TEST_CASE("a lane that ends leaves the others alone", "[transport_lane]") {
   expectTraffic(staying, more);
 }
 
-TEST_CASE("a port can be bound to what it is told", "[transport_lane]") {
+TEST_CASE("an endpoint can be bound to what it is told", "[transport_lane]") {
   const std::string bind =
       GENERATE(as<std::string>(), "127.0.0.1", "127.0.0.1:0", "127.0.0.2", "::1");
   CAPTURE(bind);
-  std::shared_ptr<Endpoint> port;
+  std::shared_ptr<Endpoint> endpoint;
   try {
-    port = openPort(bind);
+    endpoint = openEndpoint(bind);
   } catch (const std::runtime_error& e) {
     REQUIRE(bind == "::1"); // which not every machine has
     WARN(e.what());
     return;
   }
-  TransportUnderTest transport(onLane(port, 0));
+  TransportUnderTest transport(onLane(endpoint, 0));
   auto ends = transport.connect();
   expectTraffic(transport, ends);
 }
 
 TEST_CASE("others are told the address to be advertised", "[transport_lane]") {
-  const auto port = openPort("0.0.0.0", "127.0.0.2");
-  TransportUnderTest transport(onLane(port, 0));
+  const auto endpoint = openEndpoint("0.0.0.0", "127.0.0.2");
+  TransportUnderTest transport(onLane(endpoint, 0));
   CHECK(transport.listener().addr().rfind("127.0.0.2:", 0) == 0);
   auto ends = transport.connect();
   expectTraffic(transport, ends);
 }
 
 TEST_CASE("a port that cannot be had is refused in words", "[transport_lane]") {
-  const auto taken = openPort("127.0.0.1");
+  const auto taken = openEndpoint("127.0.0.1");
   TransportUnderTest transport(onLane(taken, 0));
   const std::string lane = transport.listener().addr();
   const std::string address = lane.substr(0, lane.rfind('/'));
   for (const std::string& bind : {address, std::string("nonsense"), std::string("192.0.2.1")}) {
     CAPTURE(bind);
-    CHECK_THROWS_AS(openPort(bind), std::runtime_error);
+    CHECK_THROWS_AS(openEndpoint(bind), std::runtime_error);
   }
   auto ends = transport.connect();
   expectTraffic(transport, ends);

@@ -1,4 +1,4 @@
-// What torchwire's own transports promise beyond TensorPipe's: strangers and silence do no harm.
+// What torchwire's own transports promise beyond TensorPipe's: unknown peers and silence do no harm.
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -64,28 +64,28 @@ TEST_CASE("a lane that nobody listens on turns dialers away", "[transport_unknow
 TEST_CASE("who does not know the secret is turned away", "[transport_unknown_peer]") {
   const TransportKind kind = GENERATE(from_range(ownTransportKinds()));
   TransportUnderTest transport(kind);
-  const auto stranger = kind.makeContext("another secret of enough bytes");
+  const auto unknown = kind.makeContext("another secret of enough bytes");
   const std::string address = transport.listener().addr();
   for (int i = 0; i < 3; ++i) {
-    TransportEnd dialer(transport.ledger, "stranger", stranger->connect(address));
+    TransportEnd dialer(transport.ledger, "unknown peer", unknown->connect(address));
     expectTurnedAway(transport, dialer);
   }
   TransportEnd member = transport.dial();
   expectAccepted(transport, member);
-  stranger->join();
+  unknown->join();
 }
 
 TEST_CASE("a listener that does not know the secret is not spoken to", "[transport_unknown_peer]") {
   const TransportKind kind = GENERATE(from_range(ownTransportKinds()));
   TransportUnderTest transport(kind);
-  const auto stranger = kind.makeContext("another secret of enough bytes");
-  const auto listener = stranger->listen(kind.listenAddress);
+  const auto unknown = kind.makeContext("another secret of enough bytes");
+  const auto listener = unknown->listen(kind.listenAddress);
   CallbackNote& accepted = transport.ledger.note("accept");
   transport.accept(accepted, *listener);
   TransportEnd dialer = transport.dial(listener->addr());
   expectTurnedAway(transport, dialer);
   CHECK_FALSE(accepted.called());
-  stranger->join();
+  unknown->join();
   CHECK(accepted.error());
 }
 
@@ -121,7 +121,8 @@ TEST_CASE("a first message that is no greeting is turned away", "[transport_unkn
 }
 
 TEST_CASE(
-    "a message of another length than its buffer breaks the connection", "[transport_unknown_peer]") {
+    "a message of another length than its buffer breaks the connection",
+    "[transport_unknown_peer]") {
   TransportUnderTest transport(GENERATE(from_range(ownTransportKinds())));
   const size_t sent = GENERATE(0, 9, 11, 100'000);
   const bool first = GENERATE(true, false);

@@ -36,23 +36,24 @@ int descriptorOf(const std::optional<MemoryFile>& memory) {
 
 } // namespace
 
-TEST_CASE("whoever knows the secret is let in, with the lane and the memory asked for", "[acceptor]") {
+TEST_CASE(
+    "whoever knows the secret is let in, with the lane and the memory asked for", "[acceptor]") {
   AcceptorUnderTest acceptor(GENERATE(Medium::shm, Medium::tcp));
   Visitor visitor(acceptor.address);
   const auto memory = memoryFor(acceptor);
   CHECK(acceptor.enter(visitor, descriptorOf(memory)) == Answer::welcome);
-  Acceptor::Admitted handshake = acceptor.take();
-  const Descriptor socket(handshake.socket);
-  CHECK(handshake.lane == kAcceptorLane);
-  CHECK(handshake.memory.has_value() == memory.has_value());
-  if (memory && handshake.memory) {
+  Acceptor::Admitted peer = acceptor.take();
+  const Descriptor socket(peer.socket);
+  CHECK(peer.lane == kAcceptorLane);
+  CHECK(peer.memory.has_value() == memory.has_value());
+  if (memory && peer.memory) {
     memory->data()[17] = 'x';
-    CHECK(handshake.memory->data()[17] == 'x');
-    CHECK(handshake.memory->descriptor() == -1);
+    CHECK(peer.memory->data()[17] == 'x');
+    CHECK(peer.memory->descriptor() == -1);
   }
 }
 
-TEST_CASE("the socket of a handshake that was let in is its own, and does not block", "[acceptor]") {
+TEST_CASE("the socket of a peer that was let in is its own, and does not block", "[acceptor]") {
   AcceptorUnderTest acceptor(GENERATE(Medium::shm, Medium::tcp));
   Visitor visitor(acceptor.address);
   const auto memory = memoryFor(acceptor);
@@ -68,7 +69,7 @@ TEST_CASE("the socket of a handshake that was let in is its own, and does not bl
 }
 
 TEST_CASE(
-    "what a handshake sends right behind its proof is left for whoever takes the socket", "[acceptor]") {
+    "what a peer sends right behind its proof is left for whoever takes the socket", "[acceptor]") {
   AcceptorUnderTest acceptor(Medium::tcp);
   Visitor visitor(acceptor.address);
   HandshakeInitiator initiator(acceptor.key, Medium::tcp, kAcceptorLane);
@@ -100,13 +101,13 @@ TEST_CASE("a handshake may come byte by byte", "[acceptor]") {
   const Descriptor socket(acceptor.take().socket);
 }
 
-TEST_CASE("many pending handshakes at a time are all let in, whatever the order of their words", "[acceptor]") {
-  constexpr size_t kPending = 150; // more than are accepted in one go
+TEST_CASE("many peers at a time are all let in, whatever the order of their words", "[acceptor]") {
+  constexpr size_t kPeers = 150; // more than are accepted in one go
   AcceptorUnderTest acceptor(GENERATE(Medium::shm, Medium::tcp));
   const auto memory = memoryFor(acceptor);
   std::list<Visitor> visitors;
   std::list<HandshakeInitiator> initiators;
-  for (size_t i = 0; i < kPending; ++i) {
+  for (size_t i = 0; i < kPeers; ++i) {
     visitors.emplace_back(acceptor.address);
     initiators.emplace_back(acceptor.key, acceptor.medium, kAcceptorLane);
     visitors.back().send(initiators.back().greet());
@@ -121,13 +122,15 @@ TEST_CASE("many pending handshakes at a time are all let in, whatever the order 
   for (auto visitor = visitors.rbegin(); visitor != visitors.rend(); ++visitor, ++initiator) {
     welcome += initiator->judge(visitor->receive(kAuthResultSize)) ? 0 : 1;
   }
-  CHECK(welcome == kPending);
-  CHECK(acceptor.notifier.waitUntil([&] { return acceptor.admitted() == kPending; }));
+  CHECK(welcome == kPeers);
+  CHECK(acceptor.notifier.waitUntil([&] { return acceptor.admitted() == kPeers; }));
 }
 
-TEST_CASE("a acceptor that closes lets its pending handshakes go", "[acceptor]") {
+TEST_CASE("an acceptor that closes ends its pending handshakes", "[acceptor]") {
   const Medium medium = GENERATE(Medium::shm, Medium::tcp);
-  { const AcceptorUnderTest warmUp(medium); }
+  {
+    const AcceptorUnderTest warmUp(medium);
+  }
   const auto before = openFiles();
   {
     AcceptorUnderTest acceptor(medium);
@@ -137,14 +140,14 @@ TEST_CASE("a acceptor that closes lets its pending handshakes go", "[acceptor]")
     greeting.send(initiator.greet());
     CHECK(greeting.receive(kChallengeSize).size() == kChallengeSize);
     acceptor.close();
-    CHECK(greeting.isLetGo());
-    CHECK(silent.isLetGo());
+    CHECK(greeting.isDisconnected());
+    CHECK(silent.isDisconnected());
     CHECK_THROWS_AS(Visitor(acceptor.address), std::runtime_error);
   }
   CHECK(openFiles() == before);
 }
 
-TEST_CASE("a acceptor may be closed by the handshake that it lets in", "[acceptor]") {
+TEST_CASE("an acceptor may be closed by the peer that it lets in", "[acceptor]") {
   const auto loop = Loop::start("acceptor");
   Descriptor listening = listenSomewhere(Medium::tcp);
   const SocketAddress address = SocketAddress::ofSocket(listening.get());
@@ -153,23 +156,24 @@ TEST_CASE("a acceptor may be closed by the handshake that it lets in", "[accepto
   Descriptor admitted;
   Acceptor::Events events;
   events.hasLane = [](uint8_t) { return true; };
-  events.admitted = [&](Acceptor::Admitted handshake) {
-    admitted = Descriptor(handshake.socket);
+  events.admitted = [&](Acceptor::Admitted peer) {
+    admitted = Descriptor(peer.socket);
     loop->post([&] { acceptor.reset(); });
   };
   onLoop(*loop, [&] {
-    acceptor = std::make_unique<Acceptor>(*loop, listening.take(), key, Medium::tcp, 0, std::move(events));
+    acceptor =
+        std::make_unique<Acceptor>(*loop, listening.take(), key, Medium::tcp, 0, std::move(events));
   });
   Visitor visitor(address), other(address);
   HandshakeInitiator initiator(key, Medium::tcp, kAcceptorLane);
   visitor.send(initiator.greet());
   visitor.send(initiator.answerChallenge(visitor.receive(kChallengeSize)).send);
   CHECK_FALSE(initiator.judge(visitor.receive(kAuthResultSize)).has_value());
-  CHECK(other.isLetGo());
+  CHECK(other.isDisconnected());
   onLoop(*loop, [&] { admitted = Descriptor(); });
 }
 
-TEST_CASE("pending handshakes wait outside while there are no files left", "[acceptor]") {
+TEST_CASE("peers wait in the backlog while there are no files left", "[acceptor]") {
 #ifdef __SANITIZE_ADDRESS__
   WARN("the sanitizers need files themselves, and report what is right without them");
 #else
@@ -187,7 +191,7 @@ TEST_CASE("pending handshakes wait outside while there are no files left", "[acc
   }
   const int failed = connect(dialing.get(), acceptor.address.get(), acceptor.address.size());
   for (int i = 0; i < 10; ++i) {
-    onLoop(*acceptor.loop, [] {}); // the acceptor has looked outside meanwhile
+    onLoop(*acceptor.loop, [] {}); // the acceptor has tried to accept meanwhile
   }
   setrlimit(RLIMIT_NOFILE, &before);
   files.clear();

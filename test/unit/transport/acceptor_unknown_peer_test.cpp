@@ -1,4 +1,4 @@
-// What a acceptor makes of pending handshakes that do not belong there.
+// What an acceptor makes of peers that do not belong there.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -39,13 +39,14 @@ HandshakeBytes bytesOf(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
-/// A acceptor that is to be as it was when all strangers have gone: no file more, and honest pending handshakes come in.
+/// An acceptor that is to be as it was when all unknown peers have gone: no file more, and honest peers come
+/// in.
 class BesiegedAcceptor : public AcceptorUnderTest {
  public:
   explicit BesiegedAcceptor(Medium medium, AcceptorLimits limits = AcceptorLimits())
       : AcceptorUnderTest(medium, limits), before_(openFiles()) {}
 
-  /// Waits until no file more is open than at the beginning: letting go takes the loop a moment.
+  /// Waits until no file more is open than at the beginning: closing takes the loop a moment.
   bool isAsBefore() {
     const auto begin = Clock::now();
     while (openFiles() != before_ && Clock::now() - begin < Notifier::kPatience) {
@@ -78,7 +79,7 @@ int foreignMemory(size_t size, int seals) {
 
 // ---- who says nothing, or nonsense ----------------------------------------------------------------
 
-TEST_CASE("a handshake that says too little in time is let go", "[acceptor_unknown_peer]") {
+TEST_CASE("a peer that says too little in time is rejected", "[acceptor_unknown_peer]") {
   BesiegedAcceptor acceptor(GENERATE(Medium::shm, Medium::tcp), impatient());
   const std::string said = GENERATE("", "T", "TWIR", "GET / HTTP/1.1\r\n\r\n");
   CAPTURE(said);
@@ -88,26 +89,26 @@ TEST_CASE("a handshake that says too little in time is let go", "[acceptor_unkno
     if (!said.empty()) {
       visitor.send(bytesOf(said));
     }
-    CHECK(visitor.isLetGo());
+    CHECK(visitor.isDisconnected());
     CHECK(Clock::now() - begin >= kShort - kTick);
   }
   CHECK(acceptor.isAsBefore());
 }
 
-TEST_CASE("a handshake that greets and then says nothing is let go", "[acceptor_unknown_peer]") {
+TEST_CASE("a peer that greets and then says nothing is rejected", "[acceptor_unknown_peer]") {
   BesiegedAcceptor acceptor(GENERATE(Medium::shm, Medium::tcp), impatient());
   {
     Visitor visitor(acceptor.address);
     HandshakeBytes proof = proofFor(visitor, acceptor);
     proof.pop_back();
     visitor.send(proof);
-    CHECK(visitor.isLetGo());
+    CHECK(visitor.isDisconnected());
   }
   CHECK(acceptor.isAsBefore());
 }
 
 TEST_CASE(
-    "a acceptor's patience is for the whole handshake, however often a handshake says a bit",
+    "an acceptor's patience is for the whole handshake, however often a peer says a bit",
     "[acceptor_unknown_peer]") {
   BesiegedAcceptor acceptor(GENERATE(Medium::shm, Medium::tcp), impatient());
   {
@@ -129,7 +130,7 @@ TEST_CASE(
   CHECK(acceptor.isAsBefore());
 }
 
-TEST_CASE("a handshake that comes and goes leaves nothing behind", "[acceptor_unknown_peer]") {
+TEST_CASE("a peer that comes and goes leaves nothing behind", "[acceptor_unknown_peer]") {
   BesiegedAcceptor acceptor(GENERATE(Medium::shm, Medium::tcp));
   for (int i = 0; i < 100; ++i) {
     Visitor visitor(acceptor.address);
@@ -159,7 +160,7 @@ TEST_CASE("random bytes are not understood, and not waited for", "[acceptor_unkn
     const HandshakeBytes challenge = visitor.receive(kChallengeSize);
     // The end may overtake the answer where more was sent than the acceptor has read.
     CHECK((challenge.empty() || answerIn(challenge) == Answer::notUnderstood));
-    CHECK(visitor.isLetGo());
+    CHECK(visitor.isDisconnected());
   }
   CHECK(acceptor.isAsBefore());
 }
@@ -167,7 +168,8 @@ TEST_CASE("random bytes are not understood, and not waited for", "[acceptor_unkn
 // ---- who is not of the group ----------------------------------------------------------------------
 
 TEST_CASE(
-    "a handshake of another group, medium, version or lane is told so and let go", "[acceptor_unknown_peer]") {
+    "a peer of another group, medium, version or lane is told so and rejected",
+    "[acceptor_unknown_peer]") {
   BesiegedAcceptor acceptor(GENERATE(Medium::shm, Medium::tcp));
   const Medium other = acceptor.medium == Medium::shm ? Medium::tcp : Medium::shm;
   const GroupKey otherGroup(kAcceptorGroup + 1, kAcceptorSecret);
@@ -188,12 +190,14 @@ TEST_CASE(
     const HandshakeBytes challenge = visitor.receive(kChallengeSize);
     REQUIRE(challenge.size() == kChallengeSize);
     CHECK(answerIn(challenge) == answer);
-    CHECK(visitor.isLetGo());
+    CHECK(visitor.isDisconnected());
   }
   CHECK(acceptor.isAsBefore());
 }
 
-TEST_CASE("a handshake with another secret is told so and let go, its memory too", "[acceptor_unknown_peer]") {
+TEST_CASE(
+    "a peer with another secret is told so and rejected, its memory too",
+    "[acceptor_unknown_peer]") {
   BesiegedAcceptor acceptor(GENERATE(Medium::shm, Medium::tcp));
   {
     const GroupKey otherKey(kAcceptorGroup, "another secret...");
@@ -207,12 +211,12 @@ TEST_CASE("a handshake with another secret is told so and let go, its memory too
     const HandshakeBytes authResult = visitor.receive(kAuthResultSize);
     CHECK(answerIn(authResult) == Answer::wrongProof);
     CHECK(std::count(authResult.begin() + 1, authResult.end(), 0) == kProofSize);
-    CHECK(visitor.isLetGo());
+    CHECK(visitor.isDisconnected());
   }
   CHECK(acceptor.isAsBefore());
 }
 
-TEST_CASE("a recorded handshake opens no acceptor", "[acceptor_unknown_peer]") {
+TEST_CASE("a recorded handshake lets nobody in", "[acceptor_unknown_peer]") {
   BesiegedAcceptor acceptor(Medium::tcp);
   {
     Visitor honest(acceptor.address);
@@ -227,15 +231,14 @@ TEST_CASE("a recorded handshake opens no acceptor", "[acceptor_unknown_peer]") {
     CHECK(answerIn(replay.receive(kChallengeSize)) == Answer::welcome);
     replay.send(proof);
     CHECK(answerIn(replay.receive(kAuthResultSize)) == Answer::wrongProof);
-    CHECK(replay.isLetGo());
+    CHECK(replay.isDisconnected());
   }
   CHECK(acceptor.isAsBefore());
 }
 
 // ---- memory that is none --------------------------------------------------------------------------
 
-TEST_CASE(
-    "a proof with memory that cannot be used is refused", "[acceptor_unknown_peer]") {
+TEST_CASE("a proof with memory that cannot be used is refused", "[acceptor_unknown_peer]") {
   BesiegedAcceptor acceptor(Medium::shm);
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
   using Make = std::function<int()>;
@@ -251,19 +254,20 @@ TEST_CASE(
     Visitor visitor(acceptor.address);
     const Descriptor memory(make());
     CHECK(acceptor.enter(visitor, memory.get()) == Answer::badMemory);
-    CHECK(visitor.isLetGo());
+    CHECK(visitor.isDisconnected());
   }
   CHECK(acceptor.isAsBefore());
 }
 
-TEST_CASE("a proof without memory is let go without a word, for a new try", "[acceptor_unknown_peer]") {
+TEST_CASE(
+    "a proof without memory is rejected without a word, for a new try", "[acceptor_unknown_peer]") {
   BesiegedAcceptor acceptor(Medium::shm);
   {
     Visitor visitor(acceptor.address);
     HandshakeInitiator initiator(acceptor.key, Medium::shm, kAcceptorLane);
     visitor.send(initiator.greet());
     visitor.send(initiator.answerChallenge(visitor.receive(kChallengeSize)).send);
-    CHECK(visitor.isLetGo());
+    CHECK(visitor.isDisconnected());
   }
   CHECK(acceptor.isAsBefore());
 }
@@ -276,7 +280,7 @@ TEST_CASE("memory that comes with the greeting does not count", "[acceptor_unkno
     HandshakeInitiator initiator(acceptor.key, Medium::shm, kAcceptorLane);
     visitor.send(initiator.greet(), memory.descriptor());
     visitor.send(initiator.answerChallenge(visitor.receive(kChallengeSize)).send);
-    CHECK(visitor.isLetGo());
+    CHECK(visitor.isDisconnected());
   }
   CHECK(acceptor.isAsBefore());
 }
@@ -299,47 +303,49 @@ TEST_CASE("of memory that comes in many pieces only the first counts", "[accepto
 
 // ---- too many -------------------------------------------------------------------------------------
 
-TEST_CASE("of too many pending handshakes the one that has stayed longest goes", "[acceptor_unknown_peer]") {
+TEST_CASE("of too many pending handshakes the oldest is rejected", "[acceptor_unknown_peer]") {
   BesiegedAcceptor acceptor(
       GENERATE(Medium::shm, Medium::tcp),
       {.patience = milliseconds(10000), .maxPending = 4, .minAge = milliseconds(0)});
   {
-    std::deque<Visitor> strangers;
+    std::deque<Visitor> unknown;
     for (int i = 0; i < 4; ++i) {
-      strangers.emplace_back(acceptor.address);
+      unknown.emplace_back(acceptor.address);
     }
     for (int i = 0; i < 20; ++i) {
       CAPTURE(i);
-      strangers.emplace_back(acceptor.address);
-      CHECK(strangers.front().isLetGo());
-      strangers.pop_front();
+      unknown.emplace_back(acceptor.address);
+      CHECK(unknown.front().isDisconnected());
+      unknown.pop_front();
     }
     CHECK(acceptor.admitsHonestPeer());
   }
   CHECK(acceptor.isAsBefore());
 }
 
-TEST_CASE("a handshake may stay a while even if there are too many", "[acceptor_unknown_peer]") {
+TEST_CASE(
+    "a pending handshake may stay a while even if there are too many", "[acceptor_unknown_peer]") {
   constexpr milliseconds kStay{60};
   BesiegedAcceptor acceptor(
       GENERATE(Medium::shm, Medium::tcp),
       {.patience = milliseconds(10000), .maxPending = 2, .minAge = kStay});
   {
     const auto begin = Clock::now();
-    std::deque<Visitor> strangers;
+    std::deque<Visitor> unknown;
     for (int i = 0; i < 6; ++i) {
-      strangers.emplace_back(acceptor.address);
+      unknown.emplace_back(acceptor.address);
     }
-    CHECK(strangers[0].isLetGo());
+    CHECK(unknown[0].isDisconnected());
     CHECK(Clock::now() - begin >= kStay - kTick);
-    CHECK(strangers[2].isLetGo()); // came in when the first had gone
+    CHECK(unknown[2].isDisconnected()); // came in when the first had gone
     CHECK(Clock::now() - begin >= 2 * kStay - 2 * kTick);
     CHECK(acceptor.admitsHonestPeer());
   }
   CHECK(acceptor.isAsBefore());
 }
 
-TEST_CASE("honest pending handshakes come in while strangers besiege a acceptor", "[acceptor_unknown_peer]") {
+TEST_CASE(
+    "honest peers come in while unknown ones besiege an acceptor", "[acceptor_unknown_peer]") {
   BesiegedAcceptor acceptor(
       GENERATE(Medium::shm, Medium::tcp),
       {.patience = milliseconds(10000), .maxPending = 16, .minAge = milliseconds(5)});
@@ -349,16 +355,16 @@ TEST_CASE("honest pending handshakes come in while strangers besiege a acceptor"
     for (unsigned i = 0; i < 2; ++i) {
       siege.emplace_back([&, i] {
         std::mt19937 random(i);
-        std::deque<Visitor> strangers;
+        std::deque<Visitor> unknown;
         while (!over) {
-          strangers.emplace_back(acceptor.address);
+          unknown.emplace_back(acceptor.address);
           const HandshakeBytes bytes(random() % 100, 'T');
           if (!bytes.empty()) {
-            strangers.back().send(bytes);
+            unknown.back().send(bytes);
           }
-          if (strangers.size() > 32) {
-            strangers.front().isLetGo();
-            strangers.pop_front();
+          if (unknown.size() > 32) {
+            unknown.front().isDisconnected();
+            unknown.pop_front();
           }
         }
       });
@@ -383,7 +389,8 @@ TEST_CASE("honest pending handshakes come in while strangers besiege a acceptor"
 // ---- the log --------------------------------------------------------------------------------------
 
 TEST_CASE(
-    "a stranger is told of in the log, with where it comes from and what is wrong", "[acceptor_log]") {
+    "an unknown peer is told of in the log, with where it comes from and what is wrong",
+    "[acceptor_log]") {
   if (!logEnabled(LogLevel::warning)) {
     WARN("TORCHWIRE_LOG_LEVEL hides what this is about");
     return;
@@ -397,7 +404,7 @@ TEST_CASE(
     if (tcp) {
       from = SocketAddress::ofSocket(visitor.socket()).describe();
     }
-    visitor.isLetGo();
+    visitor.isDisconnected();
     onLoop(*acceptor.loop, [] {});
   });
   const std::string where = tcp ? "wire_tcp (" + acceptor.address.describe() + ")"

@@ -17,17 +17,17 @@ constexpr size_t kMediumAt = 6, kAnswerAt = 6, kLaneAt = 7;
 
 // ---- messages that were tampered with -------------------------------------------------------------
 
-TEST_CASE("no message may have a single bit changed", "[admission]") {
+TEST_CASE("no message may have a single bit changed", "[authentication]") {
   struct Target {
     const char* name;
     size_t size;
-    HandshakeChange HandshakeChanges::*change;
+    HandshakeChange HandshakeChanges::* change;
   };
   const Target target = GENERATE(
       Target{"greeting", kGreetingSize, &HandshakeChanges::greeting},
       Target{"challenge", kChallengeSize, &HandshakeChanges::challenge},
       Target{"proof", kProofSize, &HandshakeChanges::proof},
-      Target{"authResult", kAuthResultSize, &HandshakeChanges::authResult});
+      Target{"auth result", kAuthResultSize, &HandshakeChanges::authResult});
   CAPTURE(target.name);
   for (size_t bit = 0; bit < 8 * target.size; ++bit) {
     CAPTURE(bit);
@@ -40,8 +40,8 @@ TEST_CASE("no message may have a single bit changed", "[admission]") {
     if (handshake.initiatorAgrees()) {
       FAIL("the dialer noticed nothing");
     }
-    // Its own authResult, on the way back, is the only message that the responder cannot check.
-    if (std::string(target.name) != "authResult" && handshake.responderAdmits()) {
+    // Its own auth result, on the way back, is the only message that the responder cannot check.
+    if (std::string(target.name) != "auth result" && handshake.responderAdmits()) {
       FAIL("the responder noticed nothing");
     }
     if (handshake.initiatorsRefusal.empty()) {
@@ -50,7 +50,7 @@ TEST_CASE("no message may have a single bit changed", "[admission]") {
   }
 }
 
-TEST_CASE("no message may be any byte shorter or longer", "[admission]") {
+TEST_CASE("no message may be any byte shorter or longer", "[authentication]") {
   const GroupKey key(kTestGroup, kTestSecret);
   const auto anyLane = [](uint8_t) { return true; };
   const auto resized = [](HandshakeBytes message, size_t size) {
@@ -87,7 +87,7 @@ TEST_CASE("no message may be any byte shorter or longer", "[admission]") {
   }
 }
 
-TEST_CASE("an answer that nobody has defined is not understood", "[admission]") {
+TEST_CASE("an answer that nobody has defined is not understood", "[authentication]") {
   for (unsigned answer = static_cast<unsigned>(Answer::badMemory) + 1; answer < 256; ++answer) {
     ObservedHandshake handshake;
     handshake.run({.challenge = [answer](HandshakeBytes& message) {
@@ -101,7 +101,7 @@ TEST_CASE("an answer that nobody has defined is not understood", "[admission]") 
   }
 }
 
-TEST_CASE("random bytes are refused at every step", "[admission]") {
+TEST_CASE("random bytes are refused at every step", "[authentication]") {
   const unsigned seed = GENERATE(range(0u, 20u));
   CAPTURE(seed);
   std::mt19937 random(seed);
@@ -126,7 +126,7 @@ TEST_CASE("random bytes are refused at every step", "[admission]") {
 
 // ---- messages from elsewhere ----------------------------------------------------------------------
 
-TEST_CASE("a recorded handshake cannot be replayed to another responder", "[admission]") {
+TEST_CASE("a recorded handshake cannot be replayed to another responder", "[authentication]") {
   ObservedHandshake recorded;
   recorded.run();
   REQUIRE(recorded.responderAdmits());
@@ -136,7 +136,7 @@ TEST_CASE("a recorded handshake cannot be replayed to another responder", "[admi
   CHECK_FALSE(responder.check(recorded.proof));
 }
 
-TEST_CASE("a recorded handshake cannot be replayed to another dialer", "[admission]") {
+TEST_CASE("a recorded handshake cannot be replayed to another dialer", "[authentication]") {
   ObservedHandshake recorded;
   recorded.run();
   HandshakeInitiator initiator(recorded.initiatorsKey, Medium::tcp, kTestLane);
@@ -145,7 +145,7 @@ TEST_CASE("a recorded handshake cannot be replayed to another dialer", "[admissi
   CHECK(initiator.judge(recorded.authResult) == describe(Answer::wrongProof));
 }
 
-TEST_CASE("a responder's proof is no dialer's proof", "[admission]") {
+TEST_CASE("a responder's proof is no dialer's proof", "[authentication]") {
   // Somebody without the key dials a worker, and has a dialer of the group answer in its place; or the
   // other way round.
   const GroupKey key(kTestGroup, kTestSecret);
@@ -163,7 +163,7 @@ TEST_CASE("a responder's proof is no dialer's proof", "[admission]") {
   CHECK(initiator.judge(reflected) == describe(Answer::wrongProof));
 }
 
-TEST_CASE("a dialer's own messages sent back to it are refused", "[admission]") {
+TEST_CASE("a dialer's own messages sent back to it are refused", "[authentication]") {
   const GroupKey key(kTestGroup, kTestSecret);
   HandshakeInitiator initiator(key, Medium::tcp, kTestLane);
   const HandshakeBytes greeting = initiator.greet();
@@ -177,7 +177,7 @@ TEST_CASE("a dialer's own messages sent back to it are refused", "[admission]") 
   CHECK(initiator.judge(authResult) == describe(Answer::wrongProof));
 }
 
-TEST_CASE("a proof for one lane or medium does not open another", "[admission]") {
+TEST_CASE("a proof for one lane or medium does not open another", "[authentication]") {
   const GroupKey key(kTestGroup, kTestSecret);
   const auto anyLane = [](uint8_t) { return true; };
   const bool changesLane = GENERATE(true, false);

@@ -16,7 +16,7 @@ constexpr size_t kMagicAt = 0, kVersionAt = 4, kGroupAt = 8, kGreetingNonceAt = 
 
 } // namespace
 
-TEST_CASE("two sides of one group agree", "[admission]") {
+TEST_CASE("two sides of one group agree", "[authentication]") {
   ObservedHandshake handshake;
   handshake.initiatorsMedium = handshake.respondersMedium = GENERATE(Medium::shm, Medium::tcp);
   handshake.lane = handshake.openLane = GENERATE(uint8_t{0}, uint8_t{1}, uint8_t{255});
@@ -26,7 +26,7 @@ TEST_CASE("two sides of one group agree", "[admission]") {
   CHECK(handshake.admittedLane == handshake.lane);
 }
 
-TEST_CASE("the messages of a handshake have fixed sizes", "[admission]") {
+TEST_CASE("the messages of a handshake have fixed sizes", "[authentication]") {
   ObservedHandshake handshake;
   handshake.run();
   CHECK(handshake.greeting.size() == kGreetingSize);
@@ -34,10 +34,12 @@ TEST_CASE("the messages of a handshake have fixed sizes", "[admission]") {
   CHECK(handshake.proof.size() == kProofSize);
   CHECK(handshake.authResult.size() == kAuthResultSize);
   const GroupKey key(kTestGroup, kTestSecret);
-  CHECK(HandshakeResponder(key, Medium::tcp).authResult(Answer::wrongProof).size() == kAuthResultSize);
+  CHECK(
+      HandshakeResponder(key, Medium::tcp).authResult(Answer::wrongProof).size() ==
+      kAuthResultSize);
 }
 
-TEST_CASE("no two handshakes have a message in common", "[admission]") {
+TEST_CASE("no two handshakes have a message in common", "[authentication]") {
   ObservedHandshake first, second;
   first.run();
   second.run();
@@ -47,7 +49,7 @@ TEST_CASE("no two handshakes have a message in common", "[admission]") {
   CHECK(first.authResult != second.authResult);
 }
 
-TEST_CASE("a refusal carries no proof", "[admission]") {
+TEST_CASE("a refusal carries no proof", "[authentication]") {
   const Answer answer = GENERATE(Answer::wrongProof, Answer::badMemory);
   const GroupKey key(kTestGroup, kTestSecret);
   HandshakeInitiator initiator(key, Medium::shm, kTestLane);
@@ -55,15 +57,17 @@ TEST_CASE("a refusal carries no proof", "[admission]") {
   const auto challenge = responder.challenge(initiator.greet(), [](uint8_t) { return true; });
   REQUIRE(responder.check(initiator.answerChallenge(challenge.send).send));
   const HandshakeBytes authResult = responder.authResult(answer);
-  CHECK(std::all_of(
-      authResult.begin() + 1, authResult.end(), [](unsigned char byte) { return byte == 0; }));
+  CHECK(std::all_of(authResult.begin() + 1, authResult.end(), [](unsigned char byte) {
+    return byte == 0;
+  }));
   CHECK(initiator.judge(authResult) == describe(answer));
 }
 
 // ---- who does not belong here ---------------------------------------------------------------------
 
 TEST_CASE(
-    "a dialer with another secret is refused, and told nothing that it could use", "[admission]") {
+    "a dialer with another secret is refused, and told nothing that it could use",
+    "[authentication]") {
   ObservedHandshake handshake;
   handshake.initiatorsKey = GroupKey(kTestGroup, "another secret...");
   handshake.run();
@@ -75,7 +79,7 @@ TEST_CASE(
 
 TEST_CASE(
     "a dialer does not believe a responder that knows no secret and lets everybody in",
-    "[admission]") {
+    "[authentication]") {
   const GroupKey key(kTestGroup, kTestSecret), otherKey(kTestGroup, "another secret...");
   HandshakeInitiator initiator(key, Medium::tcp, kTestLane);
   HandshakeResponder impostor(otherKey, Medium::tcp);
@@ -84,7 +88,7 @@ TEST_CASE(
   CHECK(initiator.judge(impostor.authResult(Answer::welcome)) == describe(Answer::wrongProof));
 }
 
-TEST_CASE("a dialer of another group, medium or lane is told what is wrong", "[admission]") {
+TEST_CASE("a dialer of another group, medium or lane is told what is wrong", "[authentication]") {
   ObservedHandshake handshake;
   Answer expected = Answer::welcome;
   SECTION("group") {
@@ -110,7 +114,8 @@ TEST_CASE("a dialer of another group, medium or lane is told what is wrong", "[a
   CHECK(handshake.proof.empty());
 }
 
-TEST_CASE("another version of the protocol is named, whichever side speaks it", "[admission]") {
+TEST_CASE(
+    "another version of the protocol is named, whichever side speaks it", "[authentication]") {
   ObservedHandshake handshake;
   const auto otherVersion = [](HandshakeBytes& message) { message[kVersionAt] = 2; };
   handshake.run({.greeting = otherVersion});
@@ -120,25 +125,27 @@ TEST_CASE("another version of the protocol is named, whichever side speaks it", 
   CHECK(handshake.initiatorsRefusal == describe(Answer::otherVersion));
 }
 
-TEST_CASE("a version is two bytes", "[admission]") {
+TEST_CASE("a version is two bytes", "[authentication]") {
   ObservedHandshake handshake;
   handshake.run({.greeting = [](HandshakeBytes& message) { message[kVersionAt + 1] = 1; }});
   CHECK(handshake.respondersAnswer == Answer::otherVersion);
 }
 
-TEST_CASE("what is not the protocol is not understood", "[admission]") {
+TEST_CASE("what is not the protocol is not understood", "[authentication]") {
   const GroupKey key(kTestGroup, kTestSecret);
   const auto anyLane = [](uint8_t) { return true; };
   HandshakeBytes http(kGreetingSize, ' ');
   http[kMagicAt] = 'G';
-  CHECK(HandshakeResponder(key, Medium::tcp).challenge(http, anyLane).answer == Answer::notUnderstood);
+  CHECK(
+      HandshakeResponder(key, Medium::tcp).challenge(http, anyLane).answer ==
+      Answer::notUnderstood);
   HandshakeInitiator initiator(key, Medium::tcp, kTestLane);
   initiator.greet();
   const HandshakeBytes answer(kChallengeSize, 'x');
   CHECK(initiator.answerChallenge(answer).refusal == describe(Answer::notUnderstood));
 }
 
-TEST_CASE("the nonces and the group have their places in a greeting", "[admission]") {
+TEST_CASE("the nonces and the group have their places in a greeting", "[authentication]") {
   ObservedHandshake handshake;
   handshake.run();
   CHECK(handshake.greeting[kGroupAt] == kTestGroup);
@@ -149,7 +156,7 @@ TEST_CASE("the nonces and the group have their places in a greeting", "[admissio
   CHECK(std::string(handshake.greeting.begin(), handshake.greeting.begin() + 4) == "TWIR");
 }
 
-TEST_CASE("every answer has a sentence of its own", "[admission]") {
+TEST_CASE("every answer has a sentence of its own", "[authentication]") {
   std::vector<std::string> sentences;
   for (unsigned char answer = 0; answer <= static_cast<unsigned char>(Answer::badMemory);
        ++answer) {

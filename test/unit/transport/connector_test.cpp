@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "test/unit/support/callback_ledger.h"
 #include "test/unit/support/acceptor_under_test.h"
+#include "test/unit/support/callback_ledger.h"
 #include "test/unit/support/open_files.h"
 
 using namespace torchwire;
@@ -25,7 +25,7 @@ constexpr milliseconds kTick{1}; // libuv counts in whole milliseconds
 constexpr DialLimits kPatient{milliseconds(10000), milliseconds(10000)};
 constexpr DialLimits kImpatient{milliseconds(80), milliseconds(30)};
 
-/// A dialer on a loop of its own, and what became of it.
+/// A connector on a loop of its own, and what became of it.
 class Dial {
  public:
   Dial(
@@ -34,11 +34,13 @@ class Dial {
       : key_(key), note_(ledger_.note("the dial to " + address.describe())) {
     const size_t memorySize = medium == Medium::shm ? kAcceptorMemory : 0;
     onLoop(*loop_, [&] {
-      dialler_ = std::make_unique<Connector>(
+      connector_ = std::make_unique<Connector>(
           *loop_, key_, Connector::Target{address, medium, lane, memorySize},
-          [this](const Error& error, Connector::Reached reached) { done(error, std::move(reached)); },
+          [this](const Error& error, Connector::Reached reached) {
+            done(error, std::move(reached));
+          },
           limits);
-      dialler_->start();
+      connector_->start();
     });
   }
   ~Dial() {
@@ -50,7 +52,7 @@ class Dial {
   /// Before its end. Its callback is not expected any more.
   void destroy() {
     const bool early =
-        onLoop(*loop_, [this] { return std::exchange(dialler_, nullptr) != nullptr; });
+        onLoop(*loop_, [this] { return std::exchange(connector_, nullptr) != nullptr; });
     if (early && !note_.called()) {
       ledger_.forgive();
     }
@@ -60,7 +62,7 @@ class Dial {
   }
   Error error() {
     if (!ledger_.waitForAll()) {
-      return Error(ErrorCode::timeout, "the dialer does not come to an end");
+      return Error(ErrorCode::timeout, "the connector does not come to an end");
     }
     return note_.error();
   }
@@ -71,7 +73,7 @@ class Dial {
 
  private:
   void done(const Error& error, Connector::Reached reached) {
-    dialler_.reset();
+    connector_.reset();
     socket = Descriptor(reached.socket);
     if (reached.memory) {
       memory = std::make_unique<MemoryFile>(std::move(*reached.memory));
@@ -82,20 +84,21 @@ class Dial {
   const GroupKey key_;
   CallbackLedger ledger_;
   CallbackNote& note_;
-  const std::shared_ptr<Loop> loop_ = Loop::start("dialer");
-  std::unique_ptr<Connector> dialler_;
+  const std::shared_ptr<Loop> loop_ = Loop::start("connector");
+  std::unique_ptr<Connector> connector_;
 };
 
 const GroupKey kKey(kAcceptorGroup, kAcceptorSecret);
 
-/// A socket that listens, and the test in the place of a acceptor.
+/// A socket that listens, and the test in the place of an acceptor.
 struct FakeAcceptor {
-  explicit FakeAcceptor(Medium theMedium) : medium(theMedium), listening(listenSomewhere(theMedium)) {}
+  explicit FakeAcceptor(Medium theMedium)
+      : medium(theMedium), listening(listenSomewhere(theMedium)) {}
 
   SocketAddress address() const {
     return SocketAddress::ofSocket(listening.get());
   }
-  /// The next who knocks.
+  /// The next that connects.
   Visitor accept() const {
     pollfd waiting{listening.get(), POLLIN, 0};
     poll(&waiting, 1, 10000);
@@ -111,13 +114,15 @@ struct FakeAcceptor {
 
 } // namespace
 
-TEST_CASE("a dialer reaches a acceptor, and both have the two ends of one connection", "[dialer]") {
+TEST_CASE(
+    "a connector reaches an acceptor, and both have the two ends of one connection",
+    "[connector]") {
   AcceptorUnderTest acceptor(GENERATE(Medium::shm, Medium::tcp));
   Dial dial(acceptor.medium, acceptor.address, kKey);
   REQUIRE_FALSE(dial.error());
-  Acceptor::Admitted handshake = acceptor.take();
-  const Descriptor accepted(handshake.socket);
-  CHECK(handshake.lane == kAcceptorLane);
+  Acceptor::Admitted peer = acceptor.take();
+  const Descriptor accepted(peer.socket);
+  CHECK(peer.lane == kAcceptorLane);
   CHECK(send(dial.socket.get(), "there", 5, MSG_NOSIGNAL) == 5);
   char text[6] = "";
   CHECK(recv(accepted.get(), text, 5, 0) == 5);
@@ -128,12 +133,12 @@ TEST_CASE("a dialer reaches a acceptor, and both have the two ends of one connec
   REQUIRE((dial.memory != nullptr) == (acceptor.medium == Medium::shm));
   if (dial.memory) {
     dial.memory->data()[99] = 'x';
-    CHECK(handshake.memory->data()[99] == 'x');
+    CHECK(peer.memory->data()[99] == 'x');
     CHECK(dial.memory->descriptor() == -1); // nobody needs it any more
   }
 }
 
-TEST_CASE("many dialers reach a acceptor at once", "[dialer]") {
+TEST_CASE("many connectors reach an acceptor at once", "[connector]") {
   AcceptorUnderTest acceptor(GENERATE(Medium::shm, Medium::tcp));
   std::vector<std::unique_ptr<Dial>> dials;
   for (int i = 0; i < 60; ++i) {
@@ -146,9 +151,11 @@ TEST_CASE("many dialers reach a acceptor at once", "[dialer]") {
   CHECK(reached == 60);
 }
 
-TEST_CASE("a connection that was made and undone leaves no file behind", "[dialer]") {
+TEST_CASE("a connection that was made and undone leaves no file behind", "[connector]") {
   const Medium medium = GENERATE(Medium::shm, Medium::tcp);
-  { const AcceptorUnderTest warmUp(medium); }
+  {
+    const AcceptorUnderTest warmUp(medium);
+  }
   const auto before = openFiles();
   {
     AcceptorUnderTest acceptor(medium);
@@ -162,7 +169,7 @@ TEST_CASE("a connection that was made and undone leaves no file behind", "[diale
 
 // ---- nobody there, or not yet ---------------------------------------------------------------------
 
-TEST_CASE("where nobody listens a dialer says so soon, with the address", "[dialer]") {
+TEST_CASE("where nobody listens a connector says so soon, with the address", "[connector]") {
   const Medium medium = GENERATE(Medium::shm, Medium::tcp);
   const Descriptor bound = bindSomewhere(medium);
   const SocketAddress address = SocketAddress::ofSocket(bound.get());
@@ -178,7 +185,7 @@ TEST_CASE("where nobody listens a dialer says so soon, with the address", "[dial
   CHECK_THAT(error.message(), Catch::EndsWith(": Connection refused"));
 }
 
-TEST_CASE("a dialer's patience ends, also where it tries again all the time", "[dialer]") {
+TEST_CASE("a connector's patience ends, also where it tries again all the time", "[connector]") {
   const Medium medium = GENERATE(Medium::shm, Medium::tcp);
   const Descriptor bound = bindSomewhere(medium);
   const auto begin = Clock::now();
@@ -190,7 +197,7 @@ TEST_CASE("a dialer's patience ends, also where it tries again all the time", "[
   CHECK_THAT(error.message(), Catch::EndsWith(": Connection refused"));
 }
 
-TEST_CASE("a dialer reaches a acceptor that is opened after it began to dial", "[dialer]") {
+TEST_CASE("a connector reaches an acceptor that is opened after it began to dial", "[connector]") {
   const Medium medium = GENERATE(Medium::shm, Medium::tcp);
   Descriptor bound = bindSomewhere(medium);
   Dial dial(medium, SocketAddress::ofSocket(bound.get()), kKey);
@@ -200,7 +207,7 @@ TEST_CASE("a dialer reaches a acceptor that is opened after it began to dial", "
   CHECK_FALSE(dial.error());
 }
 
-TEST_CASE("a dialer waits while too many others do", "[dialer]") {
+TEST_CASE("a connector waits while too many others do", "[connector]") {
   Descriptor listening = listenSomewhere(Medium::shm, 0); // room for one
   const SocketAddress address = SocketAddress::ofSocket(listening.get());
   Visitor first(address);
@@ -210,7 +217,7 @@ TEST_CASE("a dialer waits while too many others do", "[dialer]") {
   CHECK_FALSE(dial.error());
 }
 
-TEST_CASE("a connection that is closed during the handshake is tried again", "[dialer]") {
+TEST_CASE("a connection that is closed during the handshake is tried again", "[connector]") {
   FakeAcceptor fake(GENERATE(Medium::shm, Medium::tcp));
   const SocketAddress address = fake.address();
   Dial dial(fake.medium, address, kKey);
@@ -230,7 +237,7 @@ TEST_CASE("a connection that is closed during the handshake is tried again", "[d
   CHECK_FALSE(dial.error());
 }
 
-TEST_CASE("a peer that always closes during the handshake is told of in the end", "[dialer]") {
+TEST_CASE("a peer that always closes during the handshake is told of in the end", "[connector]") {
   AcceptorUnderTest acceptor(
       GENERATE(Medium::shm, Medium::tcp),
       {.patience = milliseconds(0), .maxPending = 256, .minAge = milliseconds(0)});
@@ -238,11 +245,12 @@ TEST_CASE("a peer that always closes during the handshake is told of in the end"
   const Error error = dial.error();
   if (error) { // a quick handshake may succeed
     CHECK(error.code() == ErrorCode::unreachable);
-    CHECK_THAT(error.message(), Catch::StartsWith("cannot connect to " + acceptor.address.describe()));
+    CHECK_THAT(
+        error.message(), Catch::StartsWith("cannot connect to " + acceptor.address.describe()));
   }
 }
 
-TEST_CASE("a peer that says nothing is waited for no longer than the patience", "[dialer]") {
+TEST_CASE("a peer that says nothing is waited for no longer than the patience", "[connector]") {
   const FakeAcceptor fake(GENERATE(Medium::shm, Medium::tcp));
   const bool accepts = GENERATE(true, false);
   const auto begin = Clock::now();
@@ -257,7 +265,7 @@ TEST_CASE("a peer that says nothing is waited for no longer than the patience", 
   CHECK_THAT(error.message(), Catch::EndsWith(": no answer"));
 }
 
-TEST_CASE("an address that cannot be dialed is an error", "[dialer]") {
+TEST_CASE("an address that cannot be dialed is an error", "[connector]") {
   // TCP does not broadcast.
   Dial dial(Medium::tcp, SocketAddress::tcp("255.255.255.255:1"), kKey, kImpatient);
   CHECK(dial.error().code() == ErrorCode::unreachable);
@@ -265,7 +273,7 @@ TEST_CASE("an address that cannot be dialed is an error", "[dialer]") {
 
 // ---- refused --------------------------------------------------------------------------------------
 
-TEST_CASE("a dialer that is refused says why, and does not try again", "[dialer]") {
+TEST_CASE("a connector that is refused says why, and does not try again", "[connector]") {
   AcceptorUnderTest acceptor(GENERATE(Medium::shm, Medium::tcp));
   const auto objection = [&](const GroupKey& key, uint8_t lane) {
     Dial dial(acceptor.medium, acceptor.address, key, kPatient, lane);
@@ -284,7 +292,7 @@ TEST_CASE("a dialer that is refused says why, and does not try again", "[dialer]
   CHECK(acceptor.admitted() == 0);
 }
 
-TEST_CASE("a dialer talks to nobody who does not prove to be of the group", "[dialer]") {
+TEST_CASE("a connector talks to nobody who does not prove to be of the group", "[connector]") {
   const FakeAcceptor fake(GENERATE(Medium::shm, Medium::tcp));
   const GroupKey otherKey(kAcceptorGroup, "another secret...");
   HandshakeResponder impostor(otherKey, fake.medium);
@@ -298,10 +306,10 @@ TEST_CASE("a dialer talks to nobody who does not prove to be of the group", "[di
   CHECK(error.code() == ErrorCode::refused);
   CHECK_THAT(error.message(), Catch::EndsWith(describe(Answer::wrongProof)));
   CHECK(dial.socket.get() == -1);
-  CHECK(dialing.isLetGo());
+  CHECK(dialing.isDisconnected());
 }
 
-TEST_CASE("a dialer that finds something else says that it is not torchwire", "[dialer]") {
+TEST_CASE("a connector that finds something else says that it is not torchwire", "[connector]") {
   const FakeAcceptor fake(GENERATE(Medium::shm, Medium::tcp));
   Dial dial(fake.medium, fake.address(), kKey);
   Visitor dialing = fake.accept();
@@ -314,9 +322,11 @@ TEST_CASE("a dialer that finds something else says that it is not torchwire", "[
 
 // ---- given up -------------------------------------------------------------------------------------
 
-TEST_CASE("a dialer may be destroyed at any stage", "[dialer]") {
+TEST_CASE("a connector may be destroyed at any stage", "[connector]") {
   const Medium medium = GENERATE(Medium::shm, Medium::tcp);
-  { const AcceptorUnderTest warmUp(medium); }
+  {
+    const AcceptorUnderTest warmUp(medium);
+  }
   const auto before = openFiles();
   SECTION("between two attempts") {
     const Descriptor bound = bindSomewhere(medium);
@@ -342,9 +352,9 @@ TEST_CASE("a dialer may be destroyed at any stage", "[dialer]") {
     Visitor dialing = fake.accept();
     CHECK(dialing.receive(kGreetingSize).size() == kGreetingSize);
     dial.destroy();
-    CHECK(dialing.isLetGo());
+    CHECK(dialing.isDisconnected());
   }
-  SECTION("while it waits for a authResult") {
+  SECTION("while it waits for the auth result") {
     const FakeAcceptor fake(medium);
     Dial dial(medium, fake.address(), kKey);
     Visitor dialing = fake.accept();
@@ -353,24 +363,24 @@ TEST_CASE("a dialer may be destroyed at any stage", "[dialer]") {
     dialing.send(responder.challenge(greeting, [](uint8_t) { return true; }).send);
     CHECK(responder.check(dialing.receive(kProofSize)));
     dial.destroy();
-    CHECK(dialing.isLetGo());
+    CHECK(dialing.isDisconnected());
   }
   CHECK(openFiles() == before);
 }
 
-TEST_CASE("a dialer that is kept after its end does nothing more", "[dialer]") {
+TEST_CASE("a connector that is kept after its end does nothing more", "[connector]") {
   const bool refused = GENERATE(true, false);
   const FakeAcceptor fake(Medium::tcp);
   CallbackLedger ledger;
   CallbackNote& note = ledger.note("the dial");
-  const auto loop = Loop::start("dialer");
-  std::unique_ptr<Connector> dialer;
+  const auto loop = Loop::start("connector");
+  std::unique_ptr<Connector> connector;
   onLoop(*loop, [&] {
-    dialer = std::make_unique<Connector>(
+    connector = std::make_unique<Connector>(
         *loop, kKey, Connector::Target{fake.address(), Medium::tcp, kAcceptorLane, 0},
         [&](const Error& error, Connector::Reached) { note.add(error); },
         refused ? kPatient : kImpatient);
-    dialer->start();
+    connector->start();
   });
   Visitor dialing = fake.accept();
   dialing.receive(kGreetingSize);
@@ -384,5 +394,5 @@ TEST_CASE("a dialer that is kept after its end does nothing more", "[dialer]") {
   // Long enough for another attempt: there is nothing else to wait for, as nothing is to happen.
   pollfd nobody{fake.listening.get(), POLLIN, 0};
   CHECK(poll(&nobody, 1, 100) == 0);
-  onLoop(*loop, [&] { dialer.reset(); });
+  onLoop(*loop, [&] { connector.reset(); });
 }

@@ -54,13 +54,17 @@ class CpuClock {
 constexpr milliseconds kWhile{500};
 constexpr milliseconds kNothing{5}; // falling asleep takes a moment, and more under a sanitizer
 
-/// Reads a ring as ShmStream does: while the loop is awake by polling, else when the notifier rings.
+/// Reads a ring as ShmStream does: while the loop is awake by polling, else when the event wakes it.
 class RingPoller final : public Loop::Poller {
  public:
-  RingPoller(Loop& loop, RingMemory memory, int notifier, Notifier& progress)
-      : loop_(loop), reader_(memory), notifier_(notifier), progress_(progress), watch_(loop, notifier, [this] {
-          eventfd_t rings = 0;
-          eventfd_read(notifier_, &rings);
+  RingPoller(Loop& loop, RingMemory memory, int event, Notifier& progress)
+      : loop_(loop),
+        reader_(memory),
+        event_(event),
+        progress_(progress),
+        watch_(loop, event, [this] {
+          eventfd_t wakeups = 0;
+          eventfd_read(event_, &wakeups);
         }) {
     watch_.want(FdWatch::readable);
     loop_.add(*this);
@@ -76,13 +80,13 @@ class RingPoller final : public Loop::Poller {
     const size_t got = reader_.read(bytes, sizeof bytes).value_or(0);
     read += got;
     if (got != 0) {
-      progress_.ring();
+      progress_.notify();
     }
     return got != 0;
   }
   bool armWakeup() override {
     ++arms;
-    return reader_.sleep();
+    return reader_.requestWakeup();
   }
 
   std::atomic<uint64_t> read{0};
@@ -91,7 +95,7 @@ class RingPoller final : public Loop::Poller {
  private:
   Loop& loop_;
   RingReader reader_;
-  const int notifier_;
+  const int event_;
   Notifier& progress_;
   FdWatch watch_;
 };
@@ -161,7 +165,7 @@ TEST_CASE("a loop falls asleep again after much traffic", "[loop_rest]") {
   CHECK(clock.usedIn(kWhile) < kNothing);
 }
 
-TEST_CASE("a notifier wakes a loop that sleeps, whenever it falls asleep", "[loop_rest]") {
+TEST_CASE("a wakeup wakes a loop that sleeps, whenever it falls asleep", "[loop_rest]") {
   const unsigned seed = GENERATE(range(1u, 6u));
   CAPTURE(seed);
   std::mt19937 random(seed);
@@ -205,7 +209,7 @@ TEST_CASE("a task wakes a loop that sleeps, whenever it falls asleep", "[loop_re
 // ---- pollers --------------------------------------------------------------------------------------
 
 TEST_CASE(
-    "a poller that has found something as the notifier was armed is polled again", "[loop_rest]") {
+    "a poller that has found something as the wakeup was armed is polled again", "[loop_rest]") {
   CallbackLedger ledger;
   const auto loop = Loop::start("test");
   OnLoop<ScriptedPoller> poller(loop);
@@ -226,11 +230,11 @@ TEST_CASE(
   CHECK(ledger.waitForAll());
 }
 
-TEST_CASE("a notifier in vain does not keep the other notifiers from being armed", "[loop_rest]") {
+TEST_CASE("a wakeup in vain does not keep the other wakeups from being armed", "[loop_rest]") {
   CallbackLedger ledger;
   const auto loop = Loop::start("test");
   OnLoop<ScriptedPoller> first(loop), second(loop);
-  CallbackNote& armed = ledger.note("the second notifier");
+  CallbackNote& armed = ledger.note("the second wakeup");
   second([&](ScriptedPoller& bound) {
     bound.onArm = [&, done = false]() mutable {
       if (!std::exchange(done, true)) {

@@ -34,7 +34,7 @@ class ThreadEnd {
     thread_local std::shared_ptr<void> endsWithThread;
     endsWithThread = std::shared_ptr<void>(nullptr, [this](void*) {
       ended_ = true;
-      notifier_.ring();
+      notifier_.notify();
     });
   }
   bool wait() {
@@ -253,7 +253,9 @@ TEST_CASE("a loop may be given up by a timer", "[loop]") {
 }
 
 TEST_CASE("loops leave no files behind", "[loop]") {
-  { const auto warmUp = Loop::start("test"); }
+  {
+    const auto warmUp = Loop::start("test");
+  }
   const auto before = openFiles();
   for (int i = 0; i < 20; ++i) {
     const auto loop = Loop::start("test");

@@ -204,7 +204,7 @@ TEST_CASE("a watch calls while there is something to read", "[loop_watch]") {
   std::atomic<int> calls{0};
   OnLoop<FdWatch> watch(loop, sockets.ours.get(), [&] {
     ++calls;
-    notifier.ring();
+    notifier.notify();
   });
   watch([](FdWatch& bound) { bound.want(FdWatch::readable); });
   onLoop(*loop, [] {});
@@ -228,7 +228,7 @@ TEST_CASE("a watch that wants nothing does not call", "[loop_watch]") {
   Notifier notifier;
   OnLoop<FdWatch> watch(loop, sockets.ours.get(), [&] {
     ++calls;
-    notifier.ring();
+    notifier.notify();
   });
   say(sockets.theirs, "x");
   onLoop(*loop, [] {});

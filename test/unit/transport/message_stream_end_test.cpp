@@ -1,4 +1,4 @@
-// How a conversation ends: closed, broken, or by a peer that goes or does not keep to the protocol.
+// How a message stream ends: closed, broken, or by a peer that goes or does not keep to the protocol.
 #include "backend/transport/message_stream.h"
 
 #include <catch2/catch.hpp>
@@ -18,7 +18,7 @@ namespace {
 
 const std::string kLeft = "the other end has left";
 
-// A conversation with the test.
+// A message stream with the test.
 struct Lone {
   explicit Lone(size_t capacity = 1000, unsigned seed = 1)
       : wire(MemoryWire::make(capacity, seed)) {}
@@ -82,7 +82,7 @@ TEST_CASE("a connection that comes to stand after closing is dropped", "[message
   CHECK(lone.wire->hasLeft(0));
 }
 
-TEST_CASE("a conversation may be closed in its own callback", "[message_stream_end]") {
+TEST_CASE("a message stream may be closed in its own callback", "[message_stream_end]") {
   Lone lone;
   CallbackLedger ledger;
   lone.talk.start();
@@ -229,7 +229,8 @@ TEST_CASE("a message that breaks off is no message", "[message_stream_end]") {
 }
 
 TEST_CASE(
-    "a message of another length than was asked for ends the conversation", "[message_stream_end]") {
+    "a message of another length than was asked for ends the message stream",
+    "[message_stream_end]") {
   const size_t length = GENERATE(0, 4, 6, 1000);
   Lone lone(2000);
   lone.talk.start();
@@ -291,7 +292,8 @@ TEST_CASE(
   CHECK(second->message == "second");
 }
 
-TEST_CASE("a first message that is too long, or does not come, is an error", "[message_stream_end]") {
+TEST_CASE(
+    "a first message that is too long, or does not come, is an error", "[message_stream_end]") {
   Lone lone;
   const CallbackNote& there = lone.talk.expectFirstMessage();
   lone.talk.start();
@@ -343,10 +345,10 @@ TEST_CASE(
       read->note.error().message() == "the peer's first message has 5 bytes where 6 were expected");
 }
 
-// ---- all conversations of a context ---------------------------------------------------------------
+// ---- all message streams of a context -------------------------------------------------------------
 
 TEST_CASE(
-    "all conversations can be closed at once, and their end waited for", "[message_stream_end]") {
+    "all message streams can be closed at once, and their end waited for", "[message_stream_end]") {
   const auto loop = Loop::start("test");
   CallbackLedger ledger;
   const auto all = std::make_shared<MessageStreams>();
@@ -361,7 +363,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a conversation that is opened too late is closed from the beginning", "[message_stream_end]") {
+    "a message stream that is opened too late is closed from the beginning",
+    "[message_stream_end]") {
   const auto loop = Loop::start("test");
   CallbackLedger ledger;
   const auto all = std::make_shared<MessageStreams>();
@@ -374,14 +377,14 @@ TEST_CASE(
   all->awaitEnd();
 }
 
-TEST_CASE("a conversation that was closed is kept by nobody", "[message_stream_end]") {
+TEST_CASE("a message stream that was closed is kept by nobody", "[message_stream_end]") {
   const auto loop = Loop::start("test");
   const auto all = std::make_shared<MessageStreams>();
   std::weak_ptr<MessageStream> watch;
   {
-    const auto conversation = all->open(loop);
-    watch = conversation;
-    conversation->close();
+    const auto stream = all->open(loop);
+    watch = stream;
+    stream->close();
   }
   all->awaitEnd();
   onLoop(*loop, [] {});

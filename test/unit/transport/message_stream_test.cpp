@@ -17,7 +17,7 @@ using namespace torchwire;
 
 namespace {
 
-// Two conversations with each other.
+// Two message streams with each other.
 struct Talk {
   explicit Talk(size_t capacity = 64, unsigned seed = 1) : wire(MemoryWire::make(capacity, seed)) {
     left.start();
@@ -38,7 +38,7 @@ std::string textOf(size_t length, unsigned seed) {
 
 } // namespace
 
-TEST_CASE("a message arrives as it was written", "[conversation]") {
+TEST_CASE("a message arrives as it was written", "[message_stream]") {
   Talk talk;
   const auto read = talk.right.readMessage();
   talk.left.write("a message");
@@ -48,7 +48,7 @@ TEST_CASE("a message arrives as it was written", "[conversation]") {
   CHECK(read->message == "a message");
 }
 
-TEST_CASE("messages may have any length, also none", "[conversation]") {
+TEST_CASE("messages may have any length, also none", "[message_stream]") {
   Talk talk(7);
   std::vector<MessageStreamUnderTest::ReadPtr> reads;
   for (const size_t length : {0, 1, 7, 8, 9, 0, 0, 5000, 1}) {
@@ -64,7 +64,7 @@ TEST_CASE("messages may have any length, also none", "[conversation]") {
   CHECK(reads[7]->message.size() == 5000);
 }
 
-TEST_CASE("what is asked before the connection stands is done once it does", "[conversation]") {
+TEST_CASE("what is asked before the connection stands is done once it does", "[message_stream]") {
   const auto loop = Loop::start("test");
   const auto wire = MemoryWire::make(64);
   MessageStreamUnderTest left(loop, wire, 0), right(loop, wire, 1);
@@ -79,7 +79,7 @@ TEST_CASE("what is asked before the connection stands is done once it does", "[c
   CHECK(read->message == "early");
 }
 
-TEST_CASE("a message travels as its length and its bytes", "[conversation]") {
+TEST_CASE("a message travels as its length and its bytes", "[message_stream]") {
   const auto loop = Loop::start("test");
   const auto wire = MemoryWire::make(1000);
   MessageStreamUnderTest talk(loop, wire);
@@ -91,7 +91,7 @@ TEST_CASE("a message travels as its length and its bytes", "[conversation]") {
   CHECK(wire->take(1) == onTheWire("one") + onTheWire("") + onTheWire("three"));
 }
 
-TEST_CASE("a write is over when its last byte has gone, and not before", "[conversation]") {
+TEST_CASE("a write is over when its last byte has gone, and not before", "[message_stream]") {
   const auto loop = Loop::start("test");
   const auto wire = MemoryWire::make(12);
   MessageStreamUnderTest talk(loop, wire);
@@ -108,7 +108,7 @@ TEST_CASE("a write is over when its last byte has gone, and not before", "[conve
   CHECK(wire->take(1) == onTheWire("more"));
 }
 
-TEST_CASE("whatever two sides say to each other arrives, whole and in order", "[conversation]") {
+TEST_CASE("whatever two sides say to each other arrives, whole and in order", "[message_stream]") {
   for (const unsigned seed : seeds(60)) {
     CAPTURE(seed);
     std::mt19937 random(seed);
@@ -169,7 +169,7 @@ TEST_CASE("whatever two sides say to each other arrives, whole and in order", "[
   }
 }
 
-TEST_CASE("callbacks come in the order in which they were asked for", "[conversation]") {
+TEST_CASE("callbacks come in the order in which they were asked for", "[message_stream]") {
   Talk talk(50);
   std::vector<std::string> writes;
   for (size_t length = 1; length < 100; ++length) {
@@ -181,7 +181,7 @@ TEST_CASE("callbacks come in the order in which they were asked for", "[conversa
   CHECK(talk.left.order() == writes);
 }
 
-TEST_CASE("a callback may ask for more", "[conversation]") {
+TEST_CASE("a callback may ask for more", "[message_stream]") {
   const auto loop = Loop::start("test");
   const auto wire = MemoryWire::make(64);
   CallbackLedger ledger;
@@ -199,7 +199,7 @@ TEST_CASE("a callback may ask for more", "[conversation]") {
   CHECK(ledger.waitForAll());
 }
 
-TEST_CASE("what a callback holds goes before the next is called", "[conversation]") {
+TEST_CASE("what a callback holds goes before the next is called", "[message_stream]") {
   const auto loop = Loop::start("test");
   const auto wire = MemoryWire::make(1000);
   CallbackLedger ledger;
@@ -220,7 +220,7 @@ TEST_CASE("what a callback holds goes before the next is called", "[conversation
   CHECK(gone);
 }
 
-TEST_CASE("large messages leave the loop to others in between", "[conversation]") {
+TEST_CASE("large messages leave the loop to others in between", "[message_stream]") {
   constexpr size_t kLength = size_t{32} << 20;
   // Gives as much as is asked for, without end.
   struct Endless final : Stream {

@@ -14,7 +14,7 @@ namespace {
 constexpr int kLines = 10; // within any ten seconds
 
 const std::string kLine =
-    "torchwire warning: the acceptor refused a connection from a stranger: it is odd\n";
+    "torchwire warning: the acceptor refused a connection from an unknown peer: it is odd\n";
 
 std::string untold(int refusals) {
   return "torchwire warning: the acceptor refused " + std::to_string(refusals) +
@@ -35,7 +35,7 @@ class Refusals {
   std::string note(int times) {
     return writtenBy([&] {
       for (int i = 0; i < times; ++i) {
-        log_.note("a stranger", "it is odd", now);
+        log_.note("an unknown peer", "it is odd", now);
       }
     });
   }

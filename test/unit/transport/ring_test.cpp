@@ -101,29 +101,29 @@ TEST_CASE("to write or read nothing does nothing", "[ring]") {
   CHECK_FALSE(ends.reader.isReady());
 }
 
-// ---- wakeups ----------------------------------------------------------------------------------------
+// ---- wakeups --------------------------------------------------------------------------------------
 
 TEST_CASE("a reader may sleep only while there is nothing to read", "[ring]") {
   Ends ends;
-  CHECK(ends.reader.sleep());
+  CHECK(ends.reader.requestWakeup());
   REQUIRE(writeAll(ends.writer, "x"));
-  CHECK_FALSE(ends.reader.sleep());
+  CHECK_FALSE(ends.reader.requestWakeup());
 }
 
 TEST_CASE("a writer may sleep only while there is no room", "[ring]") {
   Ends ends;
-  CHECK_FALSE(ends.writer.sleep());
+  CHECK_FALSE(ends.writer.requestWakeup());
   REQUIRE(writeAll(ends.writer, std::string(kCapacity, 'x')));
-  CHECK(ends.writer.sleep());
+  CHECK(ends.writer.requestWakeup());
   readAll(ends.reader, 1);
-  CHECK_FALSE(ends.writer.sleep());
+  CHECK_FALSE(ends.writer.requestWakeup());
 }
 
 TEST_CASE("a reader that sleeps gets the wakeup once", "[ring]") {
   Ends ends;
   CHECK_FALSE(ends.writer.takeReaderWakeup());
-  REQUIRE(ends.reader.sleep());
-  REQUIRE(ends.reader.sleep());
+  REQUIRE(ends.reader.requestWakeup());
+  REQUIRE(ends.reader.requestWakeup());
   REQUIRE(writeAll(ends.writer, "x"));
   CHECK(ends.writer.takeReaderWakeup());
   CHECK_FALSE(ends.writer.takeReaderWakeup());
@@ -133,20 +133,20 @@ TEST_CASE("a writer that sleeps gets the wakeup once", "[ring]") {
   Ends ends;
   REQUIRE(writeAll(ends.writer, std::string(kCapacity, 'x')));
   CHECK_FALSE(ends.reader.takeWriterWakeup());
-  REQUIRE(ends.writer.sleep());
+  REQUIRE(ends.writer.requestWakeup());
   readAll(ends.reader, 1);
   CHECK(ends.reader.takeWriterWakeup());
   CHECK_FALSE(ends.reader.takeWriterWakeup());
 }
 
-TEST_CASE("a wakeup that was asked for in vain is rung all the same", "[ring]") {
+TEST_CASE("a wakeup that was requested in vain is sent all the same", "[ring]") {
   Ends ends;
   REQUIRE(writeAll(ends.writer, "x"));
-  CHECK_FALSE(ends.reader.sleep());
+  CHECK_FALSE(ends.reader.requestWakeup());
   CHECK(ends.writer.takeReaderWakeup());
 }
 
-TEST_CASE("any number in the other side's flag asks for one wakeup", "[ring]") {
+TEST_CASE("any number in the other side's flag requests one wakeup", "[ring]") {
   Ends ends;
   ends.ring.header.readerSleeps = 0xffffffff;
   CHECK(ends.writer.takeReaderWakeup());
@@ -167,7 +167,7 @@ TEST_CASE("a reader refuses a writer's index that makes no sense", "[ring]") {
   std::string into(4 * kCapacity, '=');
   CHECK_FALSE(ends.reader.read(into.data(), into.size()).has_value());
   CHECK(into == std::string(4 * kCapacity, '='));
-  CHECK_FALSE(ends.reader.sleep());
+  CHECK_FALSE(ends.reader.requestWakeup());
 }
 
 TEST_CASE("a writer refuses a reader's index that makes no sense", "[ring]") {
@@ -182,7 +182,7 @@ TEST_CASE("a writer refuses a reader's index that makes no sense", "[ring]") {
   ends.ring.header.consumed = lie;
   CHECK(ends.writer.isReady());
   CHECK_FALSE(ends.writer.write("text", 4).has_value());
-  CHECK_FALSE(ends.writer.sleep());
+  CHECK_FALSE(ends.writer.requestWakeup());
   CHECK(ends.ring.isMarginUntouched());
 }
 

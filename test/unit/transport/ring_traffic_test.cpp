@@ -26,16 +26,16 @@ using namespace torchwire;
 namespace {
 
 // What wakes one side. Also between processes.
-class SleepersBell {
+class SleepersEvent {
  public:
-  void ring() const {
+  void set() const {
     eventfd_write(event_.get(), 1);
   }
-  /// False if nobody rings for so long that nobody will.
+  /// False if nobody sets it for so long that nobody will.
   bool wait() const {
     pollfd waiting{event_.get(), POLLIN, 0};
-    eventfd_t rings = 0;
-    return poll(&waiting, 1, 10000) == 1 && eventfd_read(event_.get(), &rings) == 0;
+    eventfd_t count = 0;
+    return poll(&waiting, 1, 10000) == 1 && eventfd_read(event_.get(), &count) == 0;
   }
 
  private:
@@ -51,8 +51,8 @@ struct Plan {
       capacity = size_t{256} << 10; // where long copies are told part by part
     }
     total = capacity + random() % (20 * capacity);
-    longestWrite = 1 + random() % (2 * capacity);
-    longestRead = 1 + random() % (2 * capacity);
+    maxWrite = 1 + random() % (2 * capacity);
+    maxRead = 1 + random() % (2 * capacity);
   }
 
   /// The byte of the stream at a position.
@@ -64,11 +64,11 @@ struct Plan {
   unsigned seed;
   size_t capacity;
   uint64_t total;
-  size_t longestWrite, longestRead;
+  size_t maxWrite, maxRead;
 };
 
 struct Wakeups {
-  SleepersBell writers, readers;
+  SleepersEvent writers, readers;
 };
 
 // Both return what went wrong, or null.
@@ -76,10 +76,9 @@ struct Wakeups {
 const char* writeStream(const Plan& plan, RingMemory memory, const Wakeups& wakeups) {
   std::mt19937 random(plan.seed + 1);
   RingWriter writer(memory);
-  std::vector<char> piece(plan.longestWrite);
+  std::vector<char> piece(plan.maxWrite);
   for (uint64_t position = 0; position < plan.total;) {
-    const size_t length =
-        std::min<uint64_t>(1 + random() % plan.longestWrite, plan.total - position);
+    const size_t length = std::min<uint64_t>(1 + random() % plan.maxWrite, plan.total - position);
     for (size_t i = 0; i < length; ++i) {
       piece[i] = plan.at(position + i);
     }
@@ -89,9 +88,9 @@ const char* writeStream(const Plan& plan, RingMemory memory, const Wakeups& wake
     }
     position += *written;
     if (writer.takeReaderWakeup()) {
-      wakeups.readers.ring();
+      wakeups.readers.set();
     }
-    if (*written < length && writer.sleep() && !wakeups.writers.wait()) {
+    if (*written < length && writer.requestWakeup() && !wakeups.writers.wait()) {
       return "nobody woke the writer";
     }
   }
@@ -101,9 +100,9 @@ const char* writeStream(const Plan& plan, RingMemory memory, const Wakeups& wake
 const char* readStream(const Plan& plan, RingMemory memory, const Wakeups& wakeups) {
   std::mt19937 random(plan.seed + 2);
   RingReader reader(memory);
-  std::vector<char> piece(plan.longestRead);
+  std::vector<char> piece(plan.maxRead);
   for (uint64_t position = 0; position < plan.total;) {
-    const auto got = reader.read(piece.data(), 1 + random() % plan.longestRead);
+    const auto got = reader.read(piece.data(), 1 + random() % plan.maxRead);
     if (!got) {
       return "the reader does not believe the writer's index";
     }
@@ -114,9 +113,9 @@ const char* readStream(const Plan& plan, RingMemory memory, const Wakeups& wakeu
     }
     position += *got;
     if (*got != 0 && reader.takeWriterWakeup()) {
-      wakeups.writers.ring();
+      wakeups.writers.set();
     }
-    if (*got == 0 && reader.sleep() && !wakeups.readers.wait()) {
+    if (*got == 0 && reader.requestWakeup() && !wakeups.readers.wait()) {
       return "nobody woke the reader";
     }
   }
@@ -167,7 +166,7 @@ TEST_CASE(
   for (const unsigned seed : seeds(200)) {
     CAPTURE(seed);
     const Plan plan(seed);
-    CAPTURE(plan.capacity, plan.total, plan.longestWrite, plan.longestRead);
+    CAPTURE(plan.capacity, plan.total, plan.maxWrite, plan.maxRead);
     LocalRing ring(plan.capacity);
     const Wakeups wakeups;
     const char* complaint = nullptr;
@@ -186,7 +185,7 @@ TEST_CASE(
   for (const unsigned seed : seeds(60)) {
     CAPTURE(seed);
     const Plan plan(seed);
-    CAPTURE(plan.capacity, plan.total, plan.longestWrite, plan.longestRead);
+    CAPTURE(plan.capacity, plan.total, plan.maxWrite, plan.maxRead);
     const size_t size = sizeof(RingHeader) + plan.capacity;
     const MemoryFile file = MemoryFile::create(size);
     const Wakeups wakeups;
@@ -207,7 +206,7 @@ TEST_CASE("two rings between two processes carry streams both ways at once", "[r
     const Plan back(seed + 1000);
     const MemoryFile first = MemoryFile::create(sizeof(RingHeader) + there.capacity);
     const MemoryFile second = MemoryFile::create(sizeof(RingHeader) + back.capacity);
-    const Wakeups bellsThere, bellsBack;
+    const Wakeups wakeupsThere, wakeupsBack;
     // Per process one thread for each direction.
     const auto run = [](auto write, auto read) {
       const char* complaint = nullptr;
@@ -218,13 +217,13 @@ TEST_CASE("two rings between two processes carry streams both ways at once", "[r
     };
     ChildProcess other([&] {
       const char* complaint =
-          run([&] { return writeStream(back, ringIn(second, back.capacity), bellsBack); },
-              [&] { return readStream(there, ringIn(first, there.capacity), bellsThere); });
+          run([&] { return writeStream(back, ringIn(second, back.capacity), wakeupsBack); },
+              [&] { return readStream(there, ringIn(first, there.capacity), wakeupsThere); });
       return complaint == nullptr ? 0 : 1;
     });
     const char* complaint =
-        run([&] { return writeStream(there, ringIn(first, there.capacity), bellsThere); },
-            [&] { return readStream(back, ringIn(second, back.capacity), bellsBack); });
+        run([&] { return writeStream(there, ringIn(first, there.capacity), wakeupsThere); },
+            [&] { return readStream(back, ringIn(second, back.capacity), wakeupsBack); });
     REQUIRE(orNothing(complaint).empty());
     REQUIRE(other.exitCode() == 0);
   }

@@ -146,7 +146,9 @@ TEST_CASE("a name in the abstract namespace may hold any bytes, zeros too", "[so
 
 TEST_CASE("an abstract name ends with its socket, and no file is left", "[socket_address]") {
   const SocketAddress address = SocketAddress::abstractUnix(kName);
-  { const Descriptor listening = listenAt(address); }
+  {
+    const Descriptor listening = listenAt(address);
+  }
   CHECK(access(kName.c_str(), F_OK) == -1);
   const Descriptor listening = listenAt(address); // it is free again
   CHECK(listening.get() >= 0);

@@ -9,11 +9,11 @@ using std::chrono::seconds;
 
 namespace {
 
-constexpr microseconds kMax{100};
+constexpr microseconds kMaxSpin{100};
 
 // A gate and a clock of its own.
 struct Gate {
-  SpinGate gate{kMax};
+  SpinGate gate{kMaxSpin};
   SpinGate::Clock::time_point now{std::chrono::hours(1)};
 
   void events(int count, SpinGate::Duration apart) {
@@ -67,7 +67,7 @@ TEST_CASE("nobody spins longer than the longest spin", "[spin_gate]") {
   Gate gate;
   gate.events(100, microseconds(80));
   CHECK(gate.spinsAfter(microseconds(99)));
-  CHECK_FALSE(gate.spinsAfter(kMax));
+  CHECK_FALSE(gate.spinsAfter(kMaxSpin));
 }
 
 TEST_CASE("events further apart than the longest spin are slept through", "[spin_gate]") {

@@ -11,8 +11,8 @@
 #include "backend/transport/ring.h"
 #include "backend/transport/shm_stream.h"
 #include "backend/transport/tcp_stream.h"
-#include "test/unit/support/callback_ledger.h"
 #include "test/unit/support/acceptor_under_test.h"
+#include "test/unit/support/callback_ledger.h"
 #include "test/unit/support/on_loop.h"
 #include "test/unit/support/open_files.h"
 
@@ -33,7 +33,7 @@ class Reader {
       stream_ = make();
       stream_->start([this] { read(); });
       stream_->setInterest(true, false);
-      read(); // as a conversation does
+      read(); // as a message stream does
     });
   }
   ~Reader() {
@@ -108,8 +108,9 @@ TEST_CASE("a TCP stream is read to its end, however the peer went", "[stream_end
   if (beforeTheStart) {
     part();
   }
-  Reader reader(
-      loop, [&] { return std::make_unique<TcpStream>(*loop, connection.accepted.take(), kNoKeepAlive); });
+  Reader reader(loop, [&] {
+    return std::make_unique<TcpStream>(*loop, connection.accepted.take(), kNoKeepAlive);
+  });
   if (!beforeTheStart) {
     part();
   }
@@ -127,8 +128,8 @@ TEST_CASE("a stream of shared memory is read to its end, however the peer went",
     return std::make_unique<ShmStream>(
         *loop, connection.dialed.take(), MemoryFile::adopt(dup(memory.descriptor()), size), true);
   });
-  const bool withBells = GENERATE(false, true);
-  if (withBells) { // on their way in both directions as the peer goes
+  const bool withWakeups = GENERATE(false, true);
+  if (withWakeups) { // on their way in both directions as the peer goes
     say(connection.accepted, "!!!");
   }
   const std::string words = "the last words";

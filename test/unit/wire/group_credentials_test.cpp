@@ -69,7 +69,8 @@ TEST_CASE("every group draws an id, a secret and so a key of its own", "[group_c
 TEST_CASE("a worker without the group's secret may not join", "[group_credentials]") {
   CHECK(
       objection(drawn(kSecret), "") ==
-      "worker 'new' (rank 1) was started without a group secret, but worker 'first' (rank 0), which "
+      "worker 'new' (rank 1) was started without a group secret, but worker 'first' (rank 0), "
+      "which "
       "began the group, has one" +
           kRemedy);
 }
@@ -113,7 +114,8 @@ TEST_CASE("credentials of another protocol are refused with both versions", "[gr
   std::vector<char> bytes = drawn("").encode();
   bytes[sizeof(uint32_t)] = 99;
   bytes.resize(2 * sizeof(uint32_t)); // the rest may have another form
-  CHECK_THROWS_WITH(GroupCredentials::decode(bytes), Catch::Contains("speak torchwire protocol 99"));
+  CHECK_THROWS_WITH(
+      GroupCredentials::decode(bytes), Catch::Contains("speak torchwire protocol 99"));
 }
 
 TEST_CASE("credentials with a drawn secret that is too short are refused", "[group_credentials]") {

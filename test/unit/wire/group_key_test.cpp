@@ -11,7 +11,7 @@ using namespace torchwire;
 namespace {
 
 const std::string kSecret = "0123456789abcdef";
-constexpr char kRole[] = "dialing side";
+constexpr char kRole[] = "dialling side";
 
 std::vector<unsigned char> bytesOf(const std::string& text) {
   return {text.begin(), text.end()};
@@ -39,17 +39,17 @@ std::string allBytes(int times) {
 } // namespace
 
 // Computed with Python: the key is hmac(secret, b"torchwire transport 1\0" + group), the proof
-// hmac(key, role + b"\0" + conversation), both with SHA-256, the group as 8 bytes, little-endian.
+// hmac(key, role + b"\0" + transcript), both with SHA-256, the group as 8 bytes, little-endian.
 TEST_CASE("a proof is what Python computes, too", "[group_key]") {
   const GroupKey key(0x0123456789abcdef, kSecret);
   CHECK(
-      hex(key.prove("dialing side", {})) ==
+      hex(key.prove("dialling side", {})) ==
       "3557123b1ea557ff3b84be7821e6431c50b66e759f083d263c43770a2cb5d9a2");
   CHECK(
       hex(key.prove("accepting side", bytesOf("what was said"))) ==
       "fed378c2c1b142e87b2cc0482f1ab809ea6903a06007f2cb99d687bd607506a4");
   CHECK(
-      hex(GroupKey(7, allBytes(1)).prove("dialing side", bytesOf(allBytes(4)))) ==
+      hex(GroupKey(7, allBytes(1)).prove("dialling side", bytesOf(allBytes(4)))) ==
       "ad8fbbc503bc2dd3f4cd618efc66713fd111922fc366bf0e079253d760eef08f");
 }
 
@@ -60,7 +60,7 @@ TEST_CASE("a secret that could be guessed is refused", "[group_key]") {
   CHECK_NOTHROW(GroupKey(1, "0123456789abcdef"));
 }
 
-TEST_CASE("a proof holds for the same secret, group, role and conversation", "[group_key]") {
+TEST_CASE("a proof holds for the same secret, group, role and transcript", "[group_key]") {
   const GroupKey key(1, kSecret);
   const auto said = bytesOf("what was said");
   const Proof proof = key.prove(kRole, said);
@@ -95,7 +95,7 @@ TEST_CASE("a proof with one bit changed does not hold", "[group_key]") {
   }
 }
 
-TEST_CASE("where the role ends and the conversation begins is part of the proof", "[group_key]") {
+TEST_CASE("where the role ends and the transcript begins is part of the proof", "[group_key]") {
   const GroupKey key(1, kSecret);
   CHECK(key.prove("role", bytesOf("said")) != key.prove("roles", bytesOf("aid")));
 }

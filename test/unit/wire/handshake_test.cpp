@@ -93,14 +93,16 @@ TEST_CASE("a worker with other link options is refused with the difference", "[h
     hello.self.linkOptions = link_options::kFaultInjection | link_options::kChecksums;
     CHECK(
         objection(hello) ==
-        "the dialing worker injects faults (FAULTY_TORCHWIRE) but it does not: choose the same backend on "
+        "the dialing worker injects faults (FAULTY_TORCHWIRE) but it does not: choose the same "
+        "backend on "
         "all workers");
   }
   SECTION("checksums") {
     hello.self.linkOptions = link_options::kChecksums;
     CHECK(
         objection(hello) ==
-        "the dialing worker adds checksums to its frames but it does not: give all workers the same "
+        "the dialing worker adds checksums to its frames but it does not: give all workers the "
+        "same "
         "`checksums`");
   }
 }

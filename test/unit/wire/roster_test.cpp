@@ -28,8 +28,8 @@ Roster rosterOf(uint32_t worldSize) {
   return roster;
 }
 
-std::string objection(const Roster& roster, const WorkerRecord& newcomer, uint32_t worldSize) {
-  return roster.objectionTo(newcomer, worldSize).value_or("");
+std::string objection(const Roster& roster, const WorkerRecord& joining, uint32_t worldSize) {
+  return roster.objectionTo(joining, worldSize).value_or("");
 }
 
 } // namespace
@@ -132,18 +132,18 @@ TEST_CASE("a name that is taken may not join", "[roster]") {
 }
 
 TEST_CASE("a worker with another version may not join", "[roster]") {
-  WorkerRecord newcomer = worker("new", 1);
+  WorkerRecord joining = worker("new", 1);
   SECTION("of torchwire's protocol") {
-    newcomer.protocolVersion = 9;
+    joining.protocolVersion = 9;
     CHECK(
-        objection(rosterOf(3), newcomer, 3) ==
+        objection(rosterOf(3), joining, 3) ==
         "worker 'ps' (rank 0) speaks torchwire protocol " + std::to_string(kProtocolVersion) +
             " but worker 'new' (rank 1) speaks 9: install the same torchwire on both");
   }
   SECTION("of torch") {
-    newcomer.torchVersion = "2.12.0";
+    joining.torchVersion = "2.12.0";
     CHECK(
-        objection(rosterOf(3), newcomer, 3) ==
+        objection(rosterOf(3), joining, 3) ==
         "worker 'ps' (rank 0) runs torch 2.11.0 but worker 'new' (rank 1) runs torch 2.12.0: "
         "install the same torch on both");
   }

@@ -1,4 +1,4 @@
-"""Operations that go wrong on purpose, to see the verdicts. They are performed only where they are named."""
+"""Operations that go wrong on purpose, to see that a round finds out. They are performed only where they are named."""
 
 import os
 import threading
@@ -8,8 +8,8 @@ import torch.distributed.rpc as rpc
 from operations import expect_tensor, operation
 
 
-def planted(function):
-    return operation(waits=0, planted=True)(function)
+def defect(function):
+    return operation(waits=0, defect=True)(function)
 
 
 def wait_for_ever():
@@ -17,44 +17,44 @@ def wait_for_ever():
 
 
 def refuse():
-    raise RuntimeError("planted")
+    raise RuntimeError("on purpose")
 
 
-@planted
-def planted_wrong_data(caller):
+@defect
+def defect_wrong_data(caller):
     sent = services.piece(0, 100)
     _, back = caller.call(caller.anyone(), services.echo, sent)
     back[50] ^= 1
     expect_tensor(back, sent, "what came back")
 
 
-@planted
-def planted_error(caller):
+@defect
+def defect_error(caller):
     caller.call(caller.anyone(), refuse)
 
 
-@planted
-def planted_odd_error(caller):
+@defect
+def defect_odd_error(caller):
     caller.call(caller.anyone(), int, "no number")
 
 
-@planted
-def planted_crash(caller):
+@defect
+def defect_crash(caller):
     os.abort()
 
 
-@planted
-def planted_hang(caller):
+@defect
+def defect_hang(caller):
     wait_for_ever()
 
 
-@planted
-def planted_lateness(caller):
+@defect
+def defect_lateness(caller):
     threading.Event().wait(1)
 
 
-@planted
-def planted_endless_call(caller):
+@defect
+def defect_endless_call(caller):
     """A graceful shutdown waits for it."""
     rpc.rpc_async(caller.anyone(), wait_for_ever, timeout=0)
 
@@ -62,6 +62,6 @@ def planted_endless_call(caller):
 _kept = []
 
 
-@planted
-def planted_leak(caller):
+@defect
+def defect_leak(caller):
     _kept.append(caller.remote(caller.anyone(), services.piece, 0, 1))

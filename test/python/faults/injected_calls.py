@@ -1,4 +1,4 @@
-"""Calls that a fault strikes, and what came of them: for the caller, for the callee, and in the logs."""
+"""Calls that a fault is injected into, and what came of them: for the caller, for the callee, and in the logs."""
 
 import collections
 import itertools
@@ -99,7 +99,7 @@ def new_tag():
 
 
 def first(action, phase, **arguments):
-    """A rule that strikes the first Python function that worker0 calls on worker1."""
+    """A rule that applies to the first Python function that worker0 calls on worker1."""
     usual = {"name": "it", "messages": "PYTHON_CALL", "from_": "worker0", "to": "worker1", "nth": 1}
     return Rule(action, phase=phase, **{**usual, **arguments})
 

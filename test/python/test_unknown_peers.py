@@ -1,4 +1,4 @@
-"""Very many connections of strangers, at each place where a worker listens, do not harm its group."""
+"""Very many connections of unknown peers, at each place where a worker listens, do not harm its group."""
 
 import contextlib
 import os
@@ -6,20 +6,19 @@ import re
 import struct
 import time
 
-import pytest
-import strangers
 import torch
 import torch.distributed.rpc as rpc
+import unknown_peers
 from group import Group, HostedStore, init
 from processes import WorkerProcess, close_all, wait_until
 from repetition import Repetition, begin, count, stop
 from sockets import open_files, tcp_ports, unix_names
 
 # Connections to each endpoint.
-COUNT = int(os.environ.get("TORCHWIRE_TEST_STRANGERS", "3000"))
+COUNT = int(os.environ.get("TORCHWIRE_TEST_UNKNOWN_PEERS", "3000"))
 
 SECRET = "this is sixteen bytes and more"
-MAX_GUESTS = 256  # in the handshake, at each endpoint: AcceptorLimits
+MAX_PENDING = 256  # in the handshake, at each endpoint: AcceptorLimits
 MAX_GROWTH = 12.0  # MiB of memory
 MAX_LINES = 11  # in the log, in ten seconds, about each endpoint: RejectionLog
 
@@ -54,7 +53,7 @@ def echo(value):
 
 
 def join_call_and_leave(init_method, names):
-    init(init_method, name="newcomer", rank=7, secret=SECRET)
+    init(init_method, name="late", rank=7, secret=SECRET)
     for name in names:
         assert rpc.rpc_sync(name, echo, (name,)) == name
         assert rpc.rpc_sync(name, torch.add, (torch.ones(500_000), 1)).sum() == 1_000_000
@@ -65,7 +64,7 @@ def join_call_and_leave(init_method, names):
 
 
 def endpoints_of(pid):
-    return [strangers.tcp(port) for port in tcp_ports(pid)] + [strangers.unix(name) for name in unix_names(pid)]
+    return [unknown_peers.tcp(port) for port in tcp_ports(pid)] + [unknown_peers.unix(name) for name in unix_names(pid)]
 
 
 def memory_of(pid):
@@ -75,20 +74,20 @@ def memory_of(pid):
 
 
 def group_id_in(store):
-    _magic, _version, group_id = struct.unpack_from("<IIQ", store.get("rpc_prefix_0/torchwire/terms"))
+    _magic, _version, group_id = struct.unpack_from("<IIQ", store.get("rpc_prefix_0/torchwire/credentials"))
     return group_id
 
 
 @contextlib.contextmanager
 def processes(count):
-    started = [WorkerProcess(f"stranger{number}") for number in range(count)]
+    started = [WorkerProcess(f"unknown{number}") for number in range(count)]
     try:
         yield started
     finally:
         close_all(started)
 
 
-def test_strangers_by_the_thousand_do_no_harm():
+def test_unknown_peers_by_the_thousand_do_no_harm():
     store = HostedStore()
     with Group(2, store.environment) as group, Group(1, store.environment) as outside:
         group.all(init, store.init_method, secret=SECRET)
@@ -97,7 +96,7 @@ def test_strangers_by_the_thousand_do_no_harm():
         assert len(endpoints) == 2
         with processes(len(endpoints)) as bullies:
             group_id = group_id_in(store)
-            recorded = [strangers.recorded_handshake(each, group_id, SECRET.encode()) for each in endpoints]
+            recorded = [unknown_peers.recorded_handshake(each, group_id, SECRET.encode()) for each in endpoints]
             group[0].run(begin, Traffic, "worker1")
             group[1].run(begin, Traffic, "worker0")
             wait_until(lambda: min(group.all(count)) >= 500)
@@ -105,7 +104,7 @@ def test_strangers_by_the_thousand_do_no_harm():
 
             began = time.monotonic()
             for seed, (bully, endpoint, words) in enumerate(zip(bullies, endpoints, recorded)):
-                bully.run(begin, strangers.Storm, endpoint, words, seed)
+                bully.run(begin, unknown_peers.Storm, endpoint, words, seed)
             outside[0].run(join_call_and_leave, store.init_method, ["worker0", "worker1"])
             # By now everything has taken the memory that it needs in any case.
             memory = memory_of(victim)
@@ -132,7 +131,7 @@ def test_strangers_by_the_thousand_do_no_harm():
         for (calls, longest), worker in zip(traffic, group):
             print(f"{worker.name}: {calls} calls, of which the longest took {1000 * longest:.0f} ms")
         assert growth < MAX_GROWTH
-        assert most_files <= files + (MAX_GUESTS + 10) * len(endpoints)
+        assert most_files <= files + (MAX_PENDING + 10) * len(endpoints)
         assert "wire_tcp (127.0.0.1:" in told and "wire_shm (@" in told
         assert lines <= MAX_LINES * len(endpoints) * (seconds // 10 + 2)
         assert max(longest for _, longest in traffic) < 5.0

@@ -1,6 +1,6 @@
 """Processes that connect where a worker listens, and do not belong to its group.
 
-What they say is made after backend/transport/admission.cpp; recorded_handshake finds out whether it still fits.
+What they say is made after backend/transport/authentication.cpp; recorded_handshake finds out whether it still fits.
 """
 
 import collections
@@ -20,13 +20,13 @@ from repetition import Repetition
 GREETING = struct.Struct("<4sHBBQ32s")  # magic, version, medium, lane, group id, nonce
 CHALLENGE_SIZE = 40
 PROOF_SIZE = 32
-VERDICT_SIZE = 33
+AUTH_RESULT_SIZE = 33
 MEDIA = {socket.AF_UNIX: 1, socket.AF_INET: 2}
 WELCOME, WRONG_PROOF, BAD_MEMORY = 0, 6, 7
 
 _IP_BIND_ADDRESS_NO_PORT = 24  # the port is chosen by connect, which knows where to
-_MOST_OPEN = 64  # connections of one storm, beside the silent ones
-_MOST_SILENT = 400  # more than a worker lets into the handshake at a time
+_MAX_OPEN = 64  # connections of one storm, beside the silent ones
+_MAX_SILENT = 400  # more than a worker lets into the handshake at a time
 
 
 def tcp(port):
@@ -51,15 +51,15 @@ def recorded_handshake(endpoint, group_id, secret):
         connection.sendall(said)
         challenge = connection.recv(CHALLENGE_SIZE, socket.MSG_WAITALL)
         key = _hmac(secret, b"torchwire transport 1\0" + struct.pack("<Q", group_id))
-        proof = _hmac(key, b"dialing side\0" + said + challenge)
+        proof = _hmac(key, b"dialling side\0" + said + challenge)
         with tempfile.TemporaryFile() as no_memory_file:
             if endpoint[0] == socket.AF_UNIX:
                 socket.send_fds(connection, [proof], [no_memory_file.fileno()])
             else:
                 connection.sendall(proof)
-            verdict = connection.recv(VERDICT_SIZE, socket.MSG_WAITALL)
+            auth_result = connection.recv(AUTH_RESULT_SIZE, socket.MSG_WAITALL)
         # wire_shm does not look at the memory before the proof has held.
-        assert verdict[0] == (BAD_MEMORY if endpoint[0] == socket.AF_UNIX else WELCOME), verdict
+        assert auth_result[0] == (BAD_MEMORY if endpoint[0] == socket.AF_UNIX else WELCOME), auth_result
         return said + proof
 
 
@@ -101,11 +101,11 @@ class Storm(Repetition):
             self._say(connection, words)
         if self._random.random() < 0.1:
             self._silent.append(connection)
-            if len(self._silent) > _MOST_SILENT:
+            if len(self._silent) > _MAX_SILENT:
                 self._end(self._silent.popleft())
         else:
             self._open.append(connection)
-            if len(self._open) > _MOST_OPEN:
+            if len(self._open) > _MAX_OPEN:
                 self._end(self._open.popleft())
 
     def _connect(self):

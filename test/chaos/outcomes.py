@@ -26,7 +26,7 @@ class Violation:
 
 
 @dataclasses.dataclass
-class Verdict:
+class Outcome:
     """Of one round."""
 
     label: str
@@ -64,18 +64,18 @@ class Total:
     """Of all rounds."""
 
     def __init__(self):
-        self._sum = Verdict("all")
+        self._sum = Outcome("all")
         self._rounds = 0
         self._violations = collections.Counter()
 
-    def add(self, verdict):
+    def add(self, outcome):
         self._rounds += 1
-        self._violations.update(violation.kind for violation in verdict.violations)
+        self._violations.update(violation.kind for violation in outcome.violations)
         total = self._sum
-        total.failed += verdict.failed
-        total.seconds += verdict.seconds
+        total.failed += outcome.failed
+        total.seconds += outcome.seconds
         for name in ("done", "errors", "faults", "shutdowns"):
-            getattr(total, name).update(getattr(verdict, name))
+            getattr(total, name).update(getattr(outcome, name))
 
     @property
     def failed(self):

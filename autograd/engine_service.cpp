@@ -1,0 +1,94 @@
+#include "autograd/engine_service.h"
+
+#include <torch/csrc/distributed/autograd/context/container.h>
+#include <torch/csrc/distributed/autograd/functions/sendrpc_backward.h>
+
+#include <exception>
+#include <functional>
+#include <stdexcept>
+
+#include "autograd/pass/pass_messages.h"
+#include "backend/serve/own_messages.h"
+#include "backend/serve/response.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+using torch::distributed::autograd::DistAutogradContainer;
+using Future = c10::intrusive_ptr<rpc::JitFuture>;
+
+Future openFuture() {
+  return c10::make_intrusive<rpc::JitFuture>(at::AnyClassType::get());
+}
+
+void fail(rpc::JitFuture& future, const Error& error) {
+  future.setError(std::make_exception_ptr(std::runtime_error(error.message())));
+}
+
+/// A reply that completes the future with what it gets, as a message of type `type`.
+template <typename Result>
+std::function<void(const Error&, const Result&)> replyTo(
+    const Future& future, rpc::MessageType type) {
+  return [future, type](const Error& error, const Result& result) {
+    if (error) {
+      fail(*future, error);
+    } else {
+      complete(*future, messageOf(encode(result), type));
+    }
+  };
+}
+
+Future serveGradients(PassTable& passes, const rpc::Message& request) {
+  const GradientsHead head = decodeGradientsHead(request.payload());
+  auto future = openFuture();
+  const auto attach = [&head, &request] {
+    DistAutogradContainer::getInstance()
+        .retrieveContext(head.pass.context)
+        ->retrieveSendFunction(head.send)
+        ->setGrads(request.tensors());
+  };
+  passes.gradients(head, attach, replyTo<Report>(future, own_messages::kGradientsDone));
+  return future;
+}
+
+Future serveDiscover(PassTable& passes, const rpc::Message& request) {
+  auto future = openFuture();
+  passes.discover(
+      decodeDiscoverRequest(request.payload()),
+      replyTo<Discovered>(future, own_messages::kDiscovered));
+  return future;
+}
+
+Future serveResume(PassTable& passes, const rpc::Message& request) {
+  auto future = openFuture();
+  passes.resume(decodePassId(request.payload()), replyTo<Report>(future, own_messages::kResumed));
+  return future;
+}
+
+Future serveEndPass(PassTable& passes, WorkerId caller, const rpc::Message& request) {
+  auto future = openFuture();
+  passes.endPass(decodeEndRequest(request.payload()), caller, [future](const PassEnded& ended) {
+    complete(*future, messageOf(encode(ended), own_messages::kPassEnded));
+  });
+  return future;
+}
+
+} // namespace
+
+void serveEngines(Dispatcher& dispatcher, PassTable& passes) {
+  using namespace own_messages;
+  dispatcher.handleOwn(kGradients, [&passes](WorkerId, rpc::Message& request) {
+    return serveGradients(passes, request);
+  });
+  dispatcher.handleOwn(kDiscover, [&passes](WorkerId, rpc::Message& request) {
+    return serveDiscover(passes, request);
+  });
+  dispatcher.handleOwn(
+      kResume, [&passes](WorkerId, rpc::Message& request) { return serveResume(passes, request); });
+  dispatcher.handleOwn(kEndPass, [&passes](WorkerId caller, rpc::Message& request) {
+    return serveEndPass(passes, caller, request);
+  });
+}
+
+} // namespace torchwire
