@@ -48,7 +48,7 @@ py::dict toDict(const PeerStatus& peer) {
   dict["name"] = peer.record.name;
   dict["id"] = peer.record.id;
   dict["address"] = peer.record.address;
-  dict["state"] = peer.state;
+  dict["state"] = nameOf(peer.state);
   dict["transport"] = peer.link.transport;
   dict["channel"] = peer.link.channel;
   dict["calls"] = peer.traffic.calls;

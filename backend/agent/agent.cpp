@@ -145,7 +145,7 @@ void Agent::openLinks(const GroupKey& key) {
   }
 
   LinkManager::Events events;
-  events.frame = [this](WorkerId from, IncomingFrame frame) {
+  events.frame = [this](WorkerId from, ReceivedFrame frame) {
     onFrame(*server_, *calls_, self_, from, std::move(frame));
   };
   events.peerLost = [this](WorkerId peer, const Error& error) { onPeerLost(peer, error); };
@@ -184,7 +184,7 @@ void Agent::receiveFromSelf(
     Error damage = error;
     if (!error) {
       try {
-        onFrame(*server, *calls, self, self, std::move(frame));
+        onFrame(*server, *calls, self, self, readHeader(std::move(frame)));
       } catch (const std::exception& e) {
         damage = Error(ErrorCode::badFrame, e.what());
       }
@@ -246,8 +246,8 @@ ThreadPool& Agent::poolOf(uint32_t messageType) {
 // ---- events of the links ------------------------------------------------------------------------
 
 void Agent::onFrame(
-    Server& server, CallTable& calls, WorkerId self, WorkerId from, IncomingFrame frame) {
-  const FrameHeader header = headerOf(frame);
+    Server& server, CallTable& calls, WorkerId self, WorkerId from, ReceivedFrame frame) {
+  const FrameHeader header = frame.header;
   if (header.kind == FrameKind::request) {
     if (!server.serve(from, std::move(frame))) {
       const std::string why = "this worker shuts down or cannot start threads";

@@ -129,7 +129,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   // Calls of this worker.
   Error transmit(WorkerId to, uint64_t callId, OutgoingFrame frame);
   void sendFailed(uint64_t callId, const Error& error);
-  Error sendError(WorkerId to, const Error& error) const;
   struct OwnCall {
     WorkerId to;
     bool mayCreate = false; // an RRef
@@ -143,7 +142,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
 
   // Events of the links.
   static void onFrame(
-      Server& server, CallTable& calls, WorkerId self, WorkerId from, IncomingFrame frame);
+      Server& server, CallTable& calls, WorkerId self, WorkerId from, ReceivedFrame frame);
   static void receiveFromSelf(
       const std::shared_ptr<Link>& link, const std::shared_ptr<Server>& server,
       const std::shared_ptr<CallTable>& calls, WorkerId self);

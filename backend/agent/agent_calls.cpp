@@ -12,6 +12,7 @@
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
 #include "backend/codec/codec.h"
+#include "backend/link/link_errors.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
 #include "cuda/devices.h"
@@ -43,7 +44,7 @@ thread_local Sending* Sending::current = nullptr;
 
 bool hasFailed(const Outcome& outcome) {
   return outcome.error ||
-      headerOf(outcome.response).messageType == static_cast<uint32_t>(rpc::MessageType::EXCEPTION);
+      outcome.response.header.messageType == static_cast<uint32_t>(rpc::MessageType::EXCEPTION);
 }
 
 // Whether the request may make an RRef: FORWARD_AUTOGRAD_REQ wraps any call.
@@ -141,18 +142,20 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
 
 /// Hands the frame to the links. What fails at once is returned, what fails later fails the call.
 Error Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
-  auto sent = [this, callId, to](const Error& error) {
+  const auto sent = [this, callId](const Error& error) {
     if (error) {
-      sendFailed(callId, sendError(to, error));
+      sendFailed(callId, error);
     }
   };
   Sending now(callId);
   const SendScope
       scope; // libtorch or Python may call with locks held: nothing of theirs may be waited for in here
   if (to == self_) {
-    loopback_->send(std::move(frame), std::move(sent));
+    loopback_->send(std::move(frame), [this, sent](const Error& error) {
+      sent(error ? sendError(directory_.describe(self_), error) : error);
+    });
   } else {
-    links_->send(to, std::move(frame), std::move(sent));
+    links_->send(to, std::move(frame), sent);
   }
   return now.failed;
 }
@@ -177,17 +180,6 @@ void Agent::failUnseen(const OwnCall& call, uint64_t callId, const Error& error)
   if (!completions_.run(std::move(rest))) {
     rest();
   }
-}
-
-// A link that breaks under a frame does not know whose it is.
-Error Agent::sendError(WorkerId to, const Error& error) const {
-  if (error.message().find("worker '") != std::string::npos) {
-    return error;
-  }
-  return Error(
-      error.code(),
-      "lost the connection to " + directory_.describe(to) + " while sending a call (" +
-          error.message() + "): its process may have ended, see its log");
 }
 
 // Completing a future runs the user's callbacks, so it happens on a thread that may block.

@@ -42,7 +42,8 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
   info["agent.address_chosen_by"] = chosen_.reason;
   for (const PeerStatus& peer : peers()) {
     const std::string key = "agent.peer." + peer.record.name;
-    info[key] = peer.state + " " + peer.link.transport + "/" + peer.link.channel;
+    info[key] =
+        std::string(nameOf(peer.state)) + " " + peer.link.transport + "/" + peer.link.channel;
     info[key + ".address"] = peer.record.address;
     info[key + ".calls"] = std::to_string(peer.traffic.calls);
     info[key + ".frames_sent"] = std::to_string(peer.traffic.framesSent);

@@ -16,6 +16,7 @@ enum class ErrorCode {
   peerLeft, // the peer left the group in an orderly way
   shutDown, // this worker is shutting down
   badFrame, // bytes from outside that break the protocol
+  injected, // by a fault plan, whose rule it names
   passFailed, // a backward pass: user code raised, or the pass cannot finish
 };
 

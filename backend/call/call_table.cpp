@@ -28,7 +28,7 @@ uint64_t CallTable::open(WorkerId to, std::chrono::milliseconds timeout, Complet
   return id;
 }
 
-bool CallTable::answer(uint64_t id, WorkerId from, IncomingFrame response) {
+bool CallTable::answer(uint64_t id, WorkerId from, ReceivedFrame response) {
   Completion completion;
   {
     MutexLock lock(mutex_);

@@ -18,7 +18,7 @@ namespace torchwire {
 /// How a call ended: with a response frame, or with an error.
 struct Outcome {
   Error error;
-  IncomingFrame response; // meaningful where error is not set
+  ReceivedFrame response; // meaningful where error is not set
 };
 
 /// Holds every pending call once and completes each exactly once: with the first response, at its
@@ -40,7 +40,7 @@ class CallTable {
       EXCLUDES(mutex_);
 
   /// Completes the call with a response. False if there is no such call to this worker (any more).
-  bool answer(uint64_t id, WorkerId from, IncomingFrame response) EXCLUDES(mutex_);
+  bool answer(uint64_t id, WorkerId from, ReceivedFrame response) EXCLUDES(mutex_);
 
   /// Completes one call, all calls to one worker, or all calls with an error.
   bool fail(uint64_t id, const Error& error) EXCLUDES(mutex_);

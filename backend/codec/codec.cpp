@@ -48,14 +48,11 @@ OutgoingFrame encodeMessage(
   return frame;
 }
 
-FrameHeader headerOf(const IncomingFrame& frame) {
+c10::intrusive_ptr<rpc::Message> decodeMessage(ReceivedFrame received) {
+  const FrameHeader& header = received.header;
+  IncomingFrame& frame = received.frame;
   ByteReader in(frame.head);
-  return FrameHeader::read(in);
-}
-
-c10::intrusive_ptr<rpc::Message> decodeMessage(IncomingFrame frame) {
-  ByteReader in(frame.head);
-  const FrameHeader header = FrameHeader::read(in);
+  in.raw(FrameHeader::kSize);
   std::vector<char> body;
   if ((header.flags & kBodyInHead) != 0) {
     const char* start = in.raw(header.bodyLength);

@@ -15,10 +15,7 @@ OutgoingFrame encodeMessage(
     FrameKind kind, c10::intrusive_ptr<torch::distributed::rpc::Message> message,
     const Disposer& disposer);
 
-/// The header of a request or response. Throws FormatError.
-FrameHeader headerOf(const IncomingFrame& frame);
-
 /// The message in the frame, with the frame's call id as its id. Throws FormatError or c10::Error.
-c10::intrusive_ptr<torch::distributed::rpc::Message> decodeMessage(IncomingFrame frame);
+c10::intrusive_ptr<torch::distributed::rpc::Message> decodeMessage(ReceivedFrame received);
 
 } // namespace torchwire

@@ -63,13 +63,21 @@ std::vector<int64_t> TensorReader::readNumbers() {
   return numbers;
 }
 
-TensorReader::Description TensorReader::readDescription() {
-  Description d;
+TensorKind TensorReader::readKind() {
   const auto kind = in_.number<uint8_t>();
   if (kind > static_cast<uint8_t>(TensorKind::quantizedPerChannel)) {
     throw FormatError("a tensor of unknown kind " + std::to_string(kind));
   }
-  d.kind = static_cast<TensorKind>(kind);
+  return static_cast<TensorKind>(kind);
+}
+
+TensorReader::Description TensorReader::readDescription() {
+  return readDescription(readKind());
+}
+
+TensorReader::Description TensorReader::readDescription(TensorKind kind) {
+  Description d;
+  d.kind = kind;
   if (d.kind == TensorKind::undefined) {
     return d;
   }
@@ -117,10 +125,11 @@ void TensorReader::readComponents(Description& d) {
       : d.kind == TensorKind::sparseCoo || d.kind == TensorKind::quantizedPerChannel ? 2
                                                                                      : 0;
   for (size_t i = 0; i < count; ++i) {
-    d.components.push_back(readDescription());
-    if (d.components.back().kind != TensorKind::strided) {
+    // Before the rest is read: components within components could go deeper than the stack.
+    if (readKind() != TensorKind::strided) {
       throw FormatError("a component that is no strided tensor");
     }
+    d.components.push_back(readDescription(TensorKind::strided));
   }
 }
 

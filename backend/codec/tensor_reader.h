@@ -43,6 +43,9 @@ class TensorReader {
 
   std::vector<int64_t> readNumbers();
   Description readDescription();
+  /// The rest of one whose kind has been read.
+  Description readDescription(TensorKind kind);
+  TensorKind readKind();
   void readKindFields(Description& d);
   void readComponents(Description& d);
   static void checkShape(const Description& d);

@@ -10,8 +10,7 @@ std::string ruleOf(const Entry& fault) {
 } // namespace
 
 std::string failureText(const Entry& fault) {
-  // The prefix is makeRPCError's of RPCErrorType::INTENTIONAL_FAILURE. That the text names a worker tells
-  // Agent::sendError to leave it as it is.
+  // The prefix is makeRPCError's of RPCErrorType::INTENTIONAL_FAILURE.
   return "RPCErr:2:a call from worker '" + fault.from + "' to worker '" + fault.to +
       "' failed on purpose, by " + ruleOf(fault);
 }
@@ -23,7 +22,7 @@ std::string brokenLinkText(const Entry& fault) {
 }
 
 Error failedBy(const Entry& fault) {
-  return Error(ErrorCode::linkBroken, failureText(fault));
+  return Error(ErrorCode::injected, failureText(fault));
 }
 
 Error brokenBy(const Entry& fault) {

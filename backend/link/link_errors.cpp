@@ -24,6 +24,16 @@ Error lostError(const WorkerRecord& peer, const Error& cause) {
       what + " (" + cause.message() + "): its process may have ended, see its log");
 }
 
+Error sendError(const std::string& peer, const Error& cause) {
+  if (cause.code() == ErrorCode::injected) {
+    return cause;
+  }
+  return Error(
+      cause.code(),
+      "lost the connection to " + peer + " while sending a call (" + cause.message() +
+          "): its process may have ended, see its log");
+}
+
 Error dialError(const WorkerRecord& peer, const Error& cause) {
   if (cause.code() == ErrorCode::refused) {
     return Error(

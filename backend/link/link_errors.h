@@ -16,6 +16,9 @@ Error shutDownError();
 Error leftError(const WorkerRecord& peer);
 /// A link to the peer was there and broke; or, where the cause is a bad frame or a refusal, one side closed it.
 Error lostError(const WorkerRecord& peer, const Error& cause);
+/// A link failed under a frame. `peer`: as WorkerRecord::describe says it. An error that was injected says all by
+/// itself, and is returned as it is.
+Error sendError(const std::string& peer, const Error& cause);
 /// No link to the peer came about.
 Error dialError(const WorkerRecord& peer, const Error& cause);
 

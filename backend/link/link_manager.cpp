@@ -156,24 +156,30 @@ bool LinkManager::noneConnected() const {
 }
 
 std::vector<PeerStatus> LinkManager::status() const {
-  static const std::map<State, std::string> kNames = {
-      {State::idle, "idle"},
-      {State::dialing, "dialing"},
-      {State::greeting, "greeting"},
-      {State::connected, "connected"},
-      {State::disconnecting, "disconnecting"},
-      {State::left, "left"}};
   std::vector<PeerStatus> all;
   MutexLock lock(mutex_);
   for (const auto& [id, peer] : peers_) {
-    PeerStatus status;
-    status.record = peer.record;
-    status.state = kNames.at(peer.state);
-    status.link = peer.description;
-    status.traffic = peer.traffic;
-    all.push_back(std::move(status));
+    all.push_back({peer.record, peer.state, peer.description, peer.traffic});
   }
   return all;
+}
+
+const char* nameOf(PeerState state) {
+  switch (state) {
+    case PeerState::idle:
+      return "idle";
+    case PeerState::dialing:
+      return "dialing";
+    case PeerState::greeting:
+      return "greeting";
+    case PeerState::connected:
+      return "connected";
+    case PeerState::disconnecting:
+      return "disconnecting";
+    case PeerState::left:
+      break;
+  }
+  return "left";
 }
 
 } // namespace torchwire

@@ -53,10 +53,14 @@ struct Traffic {
   uint64_t linksLost = 0;
 };
 
+enum class PeerState { idle, dialing, greeting, connected, disconnecting, left };
+/// As it is called in debug information.
+const char* nameOf(PeerState state);
+
 /// A peer as shown in debug information.
 struct PeerStatus {
   WorkerRecord record;
-  std::string state;
+  PeerState state = PeerState::idle;
   LinkDescription link;
   Traffic traffic;
 };
@@ -67,7 +71,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
  public:
   struct Events {
     /// A request or a response arrived.
-    std::function<void(WorkerId from, IncomingFrame)> frame;
+    std::function<void(WorkerId from, ReceivedFrame)> frame;
     /// The link to a peer is gone, or none could be made: calls to it will not be answered.
     std::function<void(WorkerId, const Error&)> peerLost;
     /// A worker that is not among the peers says hello. Returns the record to add as a peer, or why
@@ -112,7 +116,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   std::vector<PeerStatus> status() const EXCLUDES(mutex_);
 
  private:
-  enum class State { idle, dialing, greeting, connected, disconnecting, left };
+  using State = PeerState;
   struct Waiting {
     OutgoingFrame frame; // with an empty head: wanted is only the link
     Link::Sent sent;
@@ -163,7 +167,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void refuse(const std::shared_ptr<Link>& link, const Hello& hello, const Refusal& refusal);
 
   // link_manager_traffic.cpp: sending, and a connected link up to its loss.
-  static void deliver(Link& link, Waiting item);
+  void deliver(WorkerId to, Link& link, Waiting item);
+  void onSent(WorkerId to, const Error& error, const Link::Sent& sent) EXCLUDES(mutex_);
   /// Makes the link the peer's. Returns what has waited for it.
   std::deque<Waiting> establish(Peer& peer, const Handle& handle) REQUIRES(mutex_);
   void flush(const Handle& connected, std::deque<Waiting> waiting);

@@ -39,7 +39,7 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
   if (error) {
     sent(error);
   } else if (link) {
-    deliver(*link, {std::move(frame), std::move(sent)});
+    deliver(to, *link, {std::move(frame), std::move(sent)});
   } else if (dial) {
     startDial(to);
   }
@@ -67,12 +67,30 @@ void LinkManager::connect(WorkerId to, Link::Sent done) {
   send(to, OutgoingFrame(), std::move(done));
 }
 
-void LinkManager::deliver(Link& link, Waiting item) {
+void LinkManager::deliver(WorkerId to, Link& link, Waiting item) {
   if (item.frame.head.empty()) {
     item.sent(Error()); // connect(): the link was all that was asked for
-  } else {
-    link.send(std::move(item.frame), std::move(item.sent));
+    return;
   }
+  link.send(
+      std::move(item.frame),
+      [self = shared_from_this(), to, sent = std::move(item.sent)](const Error& error) {
+        self->onSent(to, error, sent);
+      });
+}
+
+// A link that breaks under a frame does not know whose it is.
+void LinkManager::onSent(WorkerId to, const Error& error, const Link::Sent& sent) {
+  if (!error) {
+    sent(error);
+    return;
+  }
+  std::string peer;
+  {
+    MutexLock lock(mutex_);
+    peer = find(to)->record.describe();
+  }
+  sent(sendError(peer, error));
 }
 
 std::deque<LinkManager::Waiting> LinkManager::establish(Peer& peer, const Handle& handle) {
@@ -89,7 +107,7 @@ std::deque<LinkManager::Waiting> LinkManager::establish(Peer& peer, const Handle
 
 void LinkManager::flush(const Handle& connected, std::deque<Waiting> waiting) {
   for (Waiting& item : waiting) {
-    deliver(*connected.link, std::move(item));
+    deliver(connected.peer, *connected.link, std::move(item));
   }
 }
 
@@ -123,17 +141,18 @@ void LinkManager::onFrame(const Handle& connected, IncomingFrame frame) {
     }
   }
   try {
-    switch (kindOf(frame)) {
+    ReceivedFrame received = readHeader(std::move(frame));
+    switch (received.header.kind) {
       case FrameKind::request:
       case FrameKind::response:
-        countReceived(connected.peer, frame);
-        events_.frame(connected.peer, std::move(frame));
+        countReceived(connected.peer, received.frame);
+        events_.frame(connected.peer, std::move(received));
         return;
       case FrameKind::goodbye:
         markLeft(connected.peer);
         return;
       case FrameKind::refuse:
-        lost(connected, Error(ErrorCode::refused, Refusal::decode(frame).reason));
+        lost(connected, Error(ErrorCode::refused, Refusal::decode(received.frame).reason));
         return;
       default:
         throw FormatError("a second handshake");

@@ -20,7 +20,7 @@ ShutdownMonitor::ShutdownMonitor(
     : links_(links), self_(self), timeout_(timeout), dialResult_(std::make_shared<DialResult>()) {}
 
 bool ShutdownMonitor::isSuspect(const PeerStatus& peer, WorkerId next) const {
-  return peer.state == "idle" && (peer.traffic.linksLost > 0 || peer.record.id == next);
+  return peer.state == PeerState::idle && (peer.traffic.linksLost > 0 || peer.record.id == next);
 }
 
 void ShutdownMonitor::checkTime() const {
@@ -53,7 +53,7 @@ void ShutdownMonitor::check() const {
       peers.begin(), peers.end(), [&](const PeerStatus& p) { return p.record.id > self_; });
   const WorkerId next = (after == peers.end() ? peers.front() : *after).record.id;
   for (const PeerStatus& peer : peers) {
-    if (peer.state == "left") {
+    if (peer.state == PeerState::left) {
       throw std::runtime_error(
           "the RPC group cannot shut down gracefully: " + peer.record.describe() +
           " has shut down without waiting for the others, as rpc.shutdown(graceful=False) does");

@@ -41,8 +41,8 @@ Server::Server(const Dispatcher& dispatcher, PoolOf poolOf, Disposer disposer, R
       disposer_(std::move(disposer)),
       respond_(std::move(respond)) {}
 
-bool Server::serve(WorkerId caller, IncomingFrame frame) {
-  const FrameHeader header = headerOf(frame);
+bool Server::serve(WorkerId caller, ReceivedFrame request) {
+  const FrameHeader header = request.header;
   // A backward pass counts its requests and their answers, so that each must count once. Calls are left to the
   // user to make repeatable, and libtorch's own messages are so.
   if (own_messages::isOwnRequest(header.messageType) && !seen_.add(caller, header.callId)) {
@@ -53,19 +53,19 @@ bool Server::serve(WorkerId caller, IncomingFrame frame) {
   ++metrics_.active;
   ThreadPool& pool = poolOf_(header.messageType);
   const bool accepted =
-      pool.run([self = shared_from_this(), caller, frame = std::move(frame)]() mutable {
-        self->run(caller, std::move(frame));
+      pool.run([self = shared_from_this(), caller, request = std::move(request)]() mutable {
+        self->run(caller, std::move(request));
       });
   metrics_.active -= accepted ? 0 : 1;
   return accepted;
 }
 
-void Server::run(WorkerId caller, IncomingFrame frame) {
+void Server::run(WorkerId caller, ReceivedFrame request) {
   // What a request leaves in the thread's state (grad mode, profiler callbacks: libtorch forgets to take
   // its own off) must not be seen by the next one, which likely gets the same thread.
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
-  const uint64_t callId = headerOf(frame).callId;
-  auto result = process(caller, std::move(frame));
+  const uint64_t callId = request.header.callId;
+  auto result = process(caller, std::move(request));
   ++metrics_.activeAsync;
   result->addCallback([self = shared_from_this(), caller, callId](JitFuture& done) {
     --self->metrics_.activeAsync;
@@ -74,10 +74,10 @@ void Server::run(WorkerId caller, IncomingFrame frame) {
   });
 }
 
-c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, IncomingFrame frame) {
+c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, ReceivedFrame request) {
   try {
-    auto request = decodeMessage(std::move(frame));
-    return dispatcher_.process(caller, *request);
+    auto message = decodeMessage(std::move(request));
+    return dispatcher_.process(caller, *message);
   } catch (const std::exception&) {
     auto failed = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
     failed->setError(std::current_exception());

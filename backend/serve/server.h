@@ -32,7 +32,7 @@ class Server : public std::enable_shared_from_this<Server> {
 
   /// Runs the request in `frame` soon, unless it is one of own_messages.h that has come before.
   /// False when the pool has ended: the request is dropped.
-  bool serve(WorkerId caller, IncomingFrame frame);
+  bool serve(WorkerId caller, ReceivedFrame request);
 
   /// The caller is gone, or its link: what it sends from now on is new.
   void callerLost(WorkerId caller) {
@@ -47,8 +47,8 @@ class Server : public std::enable_shared_from_this<Server> {
   using Message = torch::distributed::rpc::Message;
   using JitFuture = torch::distributed::rpc::JitFuture;
 
-  void run(WorkerId caller, IncomingFrame frame);
-  c10::intrusive_ptr<JitFuture> process(WorkerId caller, IncomingFrame frame);
+  void run(WorkerId caller, ReceivedFrame request);
+  c10::intrusive_ptr<JitFuture> process(WorkerId caller, ReceivedFrame request);
   void answer(WorkerId caller, uint64_t callId, JitFuture& result);
 
   const Dispatcher& dispatcher_;

@@ -23,6 +23,7 @@ AcceptQueue::AcceptQueue(
     : endpoint_(std::move(endpoint)), streams_(std::move(streams)), lane_(lane) {}
 
 void AcceptQueue::open() {
+  endpoint_->loop()->expectOnLoop();
   if (!closed_) {
     opened_ = true;
     endpoint_->setLane(lane_, [weak = weak_from_this()](std::unique_ptr<Stream> stream) {
@@ -34,6 +35,7 @@ void AcceptQueue::open() {
 }
 
 void AcceptQueue::enter(std::unique_ptr<Stream> stream) {
+  endpoint_->loop()->expectOnLoop();
   const std::shared_ptr<MessageStream> messageStream = streams_->open(endpoint_->loop());
   const auto pending = pending_.emplace(pending_.end(), messageStream, *endpoint_->loop());
   pending->deadline.start(kPatience, [messageStream] {
@@ -58,6 +60,7 @@ void AcceptQueue::onFirstMessage(
 }
 
 void AcceptQueue::accept(Accept accept) {
+  endpoint_->loop()->expectOnLoop();
   if (closed_) {
     accept(toTensorPipe(kClosed), nullptr);
     return;
@@ -77,6 +80,7 @@ void AcceptQueue::match() {
 }
 
 void AcceptQueue::close() {
+  endpoint_->loop()->expectOnLoop();
   if (closed_) {
     return;
   }

@@ -71,7 +71,7 @@ class TensorPipeContext final : public LinkContext {
   std::vector<MadeTransport> transports_; // best first
   std::vector<MadeChannel> channels_;
   tp::Context context_;
-  std::string bootstrap_; // the transport over which others dial
+  const TransportEntry* bootstrap_ = nullptr; // the transport over which others dial
   std::string bound_; // where it listens: "host:port"
   Mutex mutex_{LockRank::tensorPipeContext};
   std::shared_ptr<tp::Listener> listener_ GUARDED_BY(mutex_);
@@ -106,7 +106,7 @@ std::shared_ptr<tp::Listener> TensorPipeContext::openListener(const std::string&
   std::vector<std::string> urls;
   for (const MadeTransport& transport : transports_) {
     const std::string& name = transport.entry->name;
-    const std::string where = name == bootstrap_                   ? address
+    const std::string where = name == bootstrap_->name             ? address
         : transport.entry->reach == TransportEntry::Reach::network ? hostOf(address)
                                                                    : uniqueShmAddress();
     urls.push_back(name + "://" + where);
@@ -116,10 +116,10 @@ std::shared_ptr<tp::Listener> TensorPipeContext::openListener(const std::string&
 }
 
 std::string TensorPipeContext::listen(Accepted accepted) {
-  bootstrap_ = bootstrapOf(transports_).name;
+  bootstrap_ = &bootstrapOf(transports_);
   accepted_ = std::move(accepted);
   std::shared_ptr<tp::Listener> listener = openListener(options_.bindAddress);
-  const std::string address = listener->address(bootstrap_);
+  const std::string address = listener->address(bootstrap_->name);
   // To listen anew, the port that is bound has to be known; an advertised port is somebody else's.
   const bool portTold = options_.advertiseAddress.empty() || portOf(options_.advertiseAddress) == 0;
   bound_ = portTold ? withPort(options_.bindAddress, portOf(address)) : options_.bindAddress;
@@ -128,7 +128,7 @@ std::string TensorPipeContext::listen(Accepted accepted) {
     listener_ = listener;
   }
   acceptNext(listener);
-  return bootstrap_ + "://" + address;
+  return bootstrap_->name + "://" + address;
 }
 
 void TensorPipeContext::acceptNext(const std::shared_ptr<tp::Listener>& listener) {
@@ -165,8 +165,7 @@ void TensorPipeContext::onAccepted(
 // closes a TensorPipe listener for good. A new one takes its place at the same address.
 void TensorPipeContext::listenAgain(int attempt) {
   // Our own transports stay bound. Else the old listener may take a moment to close.
-  const bool staysBound = bootstrap_ == "wire_tcp" || bootstrap_ == "wire_shm";
-  const auto reason = staysBound ? std::nullopt : whyCannotBind(bound_);
+  const auto reason = bootstrap_->staysBound ? std::nullopt : whyCannotBind(bound_);
   if (reason && attempt < kListenAgainAttempts) {
     timer_.after(kListenAgainDelay, [this, attempt] { listenAgain(attempt + 1); });
     return;

@@ -161,19 +161,19 @@ const std::vector<TransportEntry>& transportTable() {
   using Reach = TransportEntry::Reach;
   static const std::vector<TransportEntry> table = {
       {"wire_shm", "shared memory between workers on one host; sleeps when idle", true,
-       Reach::hostAlone,
+       Reach::hostAlone, true,
        [](TransportEnvironment& environment, const std::string&) {
          return makeShmTransport(environment.loop(), environment.key());
        }},
-      {"wire_tcp", "TCP; lets in only who knows the group's secret", true, Reach::network,
+      {"wire_tcp", "TCP; lets in only who knows the group's secret", true, Reach::network, true,
        createWireTcp},
       {"shm", "TensorPipe's shared memory; its thread polls without pause and burns a core", false,
-       Reach::host,
+       Reach::host, false,
        [](TransportEnvironment&, const std::string&) { return tp::transport::shm::create(); }},
-      {"ibv", "TensorPipe's InfiniBand verbs", false, Reach::network,
+      {"ibv", "TensorPipe's InfiniBand verbs", false, Reach::network, false,
        networked([] { return tp::transport::ibv::create(); })},
       {"uv", "TensorPipe's TCP, on libuv; an unknown peer that connects can end the process", false,
-       Reach::network, networked([] { return tp::transport::uv::create(); })},
+       Reach::network, false, networked([] { return tp::transport::uv::create(); })},
   };
   return table;
 }

@@ -55,6 +55,8 @@ struct TransportEntry {
     hostAlone, // this one
     network, // listens on an IP address
   } reach;
+  bool
+      staysBound; // an address stays taken for as long as the transport lives, whatever listener closes
   // `where` is the address to listen on, where that is decided at once.
   std::function<std::shared_ptr<tensorpipe::transport::Context>(
       TransportEnvironment&, const std::string& where)>

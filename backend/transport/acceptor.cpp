@@ -152,11 +152,13 @@ Acceptor::Acceptor(
 }
 
 Acceptor::~Acceptor() {
+  loop_.expectOnLoop();
   watch_.reset();
   close(socket_);
 }
 
 void Acceptor::acceptAll() {
+  loop_.expectOnLoop();
   for (int i = 0; i < kAcceptsAtOnce && makeRoom() && acceptOne(); ++i) {
   }
 }

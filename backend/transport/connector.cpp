@@ -52,6 +52,7 @@ Connector::Connector(
       deadline_(loop) {}
 
 void Connector::start() {
+  loop_.expectOnLoop();
   deadline_.start(limits_.patience, [this] { giveUp(ErrorCode::unreachable, lastReason_); });
   attempt();
 }
@@ -194,6 +195,7 @@ void Connector::giveUp(ErrorCode code, const std::string& reason) {
 }
 
 void Connector::finish(const Error& error, Reached reached) {
+  loop_.expectOnLoop();
   watch_.reset();
   socket_ = Descriptor();
   deadline_.stop();

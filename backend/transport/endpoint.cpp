@@ -58,6 +58,7 @@ std::shared_ptr<Endpoint> Endpoint::open(
 Endpoint::~Endpoint() = default;
 
 void Endpoint::openAcceptor(int listeningSocket) {
+  loop_.expectOnLoop();
   Acceptor::Events events;
   events.hasLane = [this](uint8_t lane) { return lanes_.contains(lane); };
   events.admitted = [this](Acceptor::Admitted admitted) { admit(std::move(admitted)); };
@@ -70,6 +71,7 @@ std::string Endpoint::addressOf(uint8_t lane) const {
 }
 
 void Endpoint::setLane(uint8_t lane, Admitted admitted) {
+  loop_.expectOnLoop();
   if (admitted) {
     lanes_[lane] = std::move(admitted);
   } else {
@@ -78,6 +80,7 @@ void Endpoint::setLane(uint8_t lane, Admitted admitted) {
 }
 
 void Endpoint::admit(Acceptor::Admitted peer) {
+  loop_.expectOnLoop();
   std::unique_ptr<Stream> stream =
       traits_->makeStream(loop_, peer.socket, std::move(peer.memory), false);
   const auto lane = lanes_.find(peer.lane);
@@ -88,6 +91,7 @@ void Endpoint::admit(Acceptor::Admitted peer) {
 }
 
 void Endpoint::dial(const std::string& address, Dialed dialed) {
+  loop_.expectOnLoop();
   std::optional<Connector::Target> target;
   try {
     const LaneAddress parts = splitLane(address);
@@ -109,6 +113,7 @@ void Endpoint::dial(const std::string& address, Dialed dialed) {
 
 void Endpoint::onDialed(
     uint64_t number, const Error& error, Connector::Reached reached, const Dialed& dialed) {
+  loop_.expectOnLoop();
   connectors_.erase(number);
   if (error) {
     dialed(error, nullptr);

@@ -89,11 +89,17 @@ void Loop::wake() {
   }
 }
 
+void Loop::breakLoopRule() {
+  breakRule("something that is bound to a loop was used on another thread than the loop's");
+}
+
 void Loop::add(Poller& poller) {
+  expectOnLoop();
   pollers_.push_back(&poller);
 }
 
 void Loop::remove(Poller& poller) {
+  expectOnLoop();
   std::replace(pollers_.begin(), pollers_.end(), &poller, static_cast<Poller*>(nullptr));
 }
 

@@ -12,6 +12,7 @@
 
 #include "backend/base/annotations.h"
 #include "backend/base/task.h"
+#include "backend/base/thread_checks.h"
 #include "backend/transport/spin_gate.h"
 
 namespace torchwire {
@@ -46,18 +47,28 @@ class Loop {
     return std::this_thread::get_id() == threadId_.load(std::memory_order_relaxed);
   }
 
+  /// Where the checks of threads are on, aborts on any other thread. Whatever is loop-bound begins with it.
+  void expectOnLoop() const {
+    if (kThreadChecks && !isLoopThread()) [[unlikely]] {
+      breakLoopRule();
+    }
+  }
+
   /// Loop-bound.
   uv_loop_t* uv() {
+    expectOnLoop();
     return &uv_;
   }
   void add(Poller& poller);
   void remove(Poller& poller);
   /// A socket had something: more may follow at once. Loop-bound.
   void noteSocketTraffic() {
+    expectOnLoop();
     socketTraffic_ = true;
   }
 
  private:
+  [[noreturn]] static void breakLoopRule();
   Loop();
   ~Loop() = default;
   static void end(Loop* loop);

@@ -21,7 +21,9 @@ void closeHandle(Handle* handle) {
 } // namespace
 
 FdWatch::FdWatch(Loop& loop, int fd, Ready ready)
-    : handle_(new uv_poll_t()), ready_(std::make_shared<const Ready>(std::move(ready))) {
+    : loop_(loop),
+      handle_(new uv_poll_t()),
+      ready_(std::make_shared<const Ready>(std::move(ready))) {
   if (const int failed = uv_poll_init(loop.uv(), handle_, fd); failed != 0) {
     delete handle_;
     throw std::runtime_error(std::string("libuv cannot watch a file: ") + uv_strerror(failed));
@@ -30,10 +32,12 @@ FdWatch::FdWatch(Loop& loop, int fd, Ready ready)
 }
 
 FdWatch::~FdWatch() {
+  loop_.expectOnLoop();
   closeHandle(handle_);
 }
 
 void FdWatch::want(int readiness) {
+  loop_.expectOnLoop();
   if (readiness == wanted_) {
     return;
   }
@@ -59,16 +63,18 @@ void FdWatch::onPoll(uv_poll_t* handle, int error, int) {
   guarded("a socket's callback", *ready);
 }
 
-LoopTimer::LoopTimer(Loop& loop) : handle_(new uv_timer_t()) {
+LoopTimer::LoopTimer(Loop& loop) : loop_(loop), handle_(new uv_timer_t()) {
   uv_timer_init(loop.uv(), handle_);
   handle_->data = this;
 }
 
 LoopTimer::~LoopTimer() {
+  loop_.expectOnLoop();
   closeHandle(handle_);
 }
 
 void LoopTimer::start(std::chrono::milliseconds after, std::function<void()> due) {
+  loop_.expectOnLoop();
   due_ = std::move(due);
   uv_update_time(handle_->loop); // the loop's clock may be as old as its last sleep
   uv_timer_start(
@@ -83,6 +89,7 @@ void LoopTimer::start(std::chrono::milliseconds after, std::function<void()> due
 }
 
 void LoopTimer::stop() {
+  loop_.expectOnLoop();
   uv_timer_stop(handle_);
   due_ = nullptr;
 }

@@ -29,6 +29,7 @@ class FdWatch {
  private:
   static void onPoll(uv_poll_t* handle, int error, int readiness);
 
+  Loop& loop_;
   uv_poll_t* const handle_; // libuv needs it a while longer than this object lives
   const std::shared_ptr<const Ready> ready_;
   int wanted_ = 0;
@@ -47,6 +48,7 @@ class LoopTimer {
   void stop();
 
  private:
+  Loop& loop_;
   uv_timer_t* const handle_;
   std::function<void()> due_;
 };

@@ -269,6 +269,7 @@ void MessageStream::breakReads(const Error& error) {
 // ---- the loop's turn ------------------------------------------------------------------------------
 
 void MessageStream::start(std::unique_ptr<Stream> stream) {
+  loop_->expectOnLoop();
   {
     MutexLock lock(mutex_);
     if (readError_) {
@@ -286,6 +287,7 @@ void MessageStream::start(std::unique_ptr<Stream> stream) {
 }
 
 void MessageStream::fail(const Error& error) {
+  loop_->expectOnLoop();
   breakReads(error);
   if (!advancing_) { // else a callback says so, and the others that are due come first
     advance();
@@ -293,6 +295,7 @@ void MessageStream::fail(const Error& error) {
 }
 
 void MessageStream::advance() {
+  loop_->expectOnLoop();
   const auto self = shared_from_this();
   advancing_ = true;
   readThisTurn_ = 0;

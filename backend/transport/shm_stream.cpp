@@ -49,6 +49,7 @@ ShmStream::~ShmStream() {
 }
 
 void ShmStream::start(std::function<void()> ready) {
+  loop_.expectOnLoop();
   ready_ = std::move(ready);
   watch_ = std::make_unique<FdWatch>(loop_, socket_, [this] { onSocket(); });
   watch_->want(FdWatch::readable);
@@ -56,6 +57,7 @@ void ShmStream::start(std::function<void()> ready) {
 }
 
 void ShmStream::setInterest(bool reading, bool writing) {
+  loop_.expectOnLoop();
   reading_ = reading;
   writing_ = writing;
 }

@@ -46,12 +46,14 @@ TcpStream::~TcpStream() {
 }
 
 void TcpStream::start(std::function<void()> ready) {
+  loop_.expectOnLoop();
   ready_ = std::move(ready);
   watch_ = std::make_unique<FdWatch>(loop_, socket_, [this] { onReady(); });
   watch();
 }
 
 void TcpStream::setInterest(bool reading, bool writing) {
+  loop_.expectOnLoop();
   if (acks_ && wrote_.exchange(false)) {
     acks_->expect();
   }

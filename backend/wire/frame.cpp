@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 namespace torchwire {
 namespace {
@@ -60,6 +61,12 @@ IncomingFrame loopBack(OutgoingFrame frame) {
     }
   }
   return in;
+}
+
+ReceivedFrame readHeader(IncomingFrame frame) {
+  ByteReader in(frame.head);
+  const FrameHeader header = FrameHeader::read(in);
+  return {header, std::move(frame)};
 }
 
 void setCallId(OutgoingFrame& frame, uint64_t id) {

@@ -95,6 +95,14 @@ struct FrameHeader {
   static FrameHeader read(ByteReader& in);
 };
 
+/// A frame whose header has been read: once, by whoever takes it off a link.
+struct ReceivedFrame {
+  FrameHeader header;
+  IncomingFrame frame;
+};
+/// Throws FormatError for an unknown kind or a short header.
+ReceivedFrame readHeader(IncomingFrame frame);
+
 /// Enters the id in the header of an encoded frame: a call gets its id only once its frame is made.
 void setCallId(OutgoingFrame& frame, uint64_t id);
 

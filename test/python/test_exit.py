@@ -241,7 +241,7 @@ def work(rank, folder):
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/store")
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, rpc_backend_options=options)
     rpc.rpc_sync(f"worker{1 - rank}", os.getpid)
-    os.write(1, f"{type(rpc.api._get_current_rpc_agent()).__name__}\n".encode())  # at once: two processes write here
+    os.write(1, type(rpc.api._get_current_rpc_agent()).__name__.encode() + b" ")  # at once: two processes write here
 
 if __name__ == "__main__":
     mp.spawn(work, args=(sys.argv[1],), nprocs=2)

@@ -19,10 +19,10 @@ namespace {
 constexpr milliseconds kNone{0};
 constexpr std::chrono::hours kLong{1};
 
-IncomingFrame frameOf(char content) {
-  IncomingFrame frame;
-  frame.head = {content};
-  return frame;
+ReceivedFrame frameOf(char content) {
+  ReceivedFrame received;
+  received.frame.head = {content};
+  return received;
 }
 
 // A timer and a table, with completions that must be called once.
@@ -57,7 +57,7 @@ TEST_CASE("a call completes with its response", "[call_table]") {
   std::vector<char> response;
   const uint64_t id = table.calls.open(1, kLong, [&](Outcome outcome) {
     note.add(outcome.error);
-    response = std::move(outcome.response.head);
+    response = std::move(outcome.response.frame.head);
   });
   CHECK(table.calls.size() == 1);
   CHECK(table.calls.answer(id, 1, frameOf('r')));

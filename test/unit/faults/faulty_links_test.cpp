@@ -70,7 +70,7 @@ TEST_CASE("a request that fails is not sent, and its caller knows why", "[faulty
   CAPTURE(nameOf(kind));
   FaultStage stage(kind, once(Action::fail, Phase::request));
   const CallbackNote& first = stage.call("1");
-  CHECK(first.error().code() == ErrorCode::linkBroken);
+  CHECK(first.error().code() == ErrorCode::injected);
   CHECK_THAT(
       first.error().message(),
       Catch::StartsWith("RPCErr:2:") && Catch::Contains("worker 'a'") &&

@@ -80,7 +80,8 @@ class Group {
         return false;
       }
       if (note.succeeded()) {
-        world.network.deliverUntil([&] { return arrived() || from.stateOf(to) != "connected"; });
+        world.network.deliverUntil(
+            [&] { return arrived() || from.stateOf(to) != PeerState::connected; });
       }
     }
     return arrived();

@@ -202,8 +202,8 @@ struct Workers {
   }
   bool bothLost() {
     return world.network.deliverUntil([&] {
-      return a.losses().size() == 1 && b.losses().size() == 1 && a.stateOf(b) == "idle" &&
-          b.stateOf(a) == "idle";
+      return a.losses().size() == 1 && b.losses().size() == 1 && a.stateOf(b) == PeerState::idle &&
+          b.stateOf(a) == PeerState::idle;
     });
   }
 

@@ -19,13 +19,13 @@ TEST_CASE("the first send dials", "[link_manager]") {
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
   introduce(a, b);
-  CHECK(a.stateOf(b) == "idle");
+  CHECK(a.stateOf(b) == PeerState::idle);
   const CallbackNote& note = a.send(b, "hello");
   REQUIRE(world.network.deliverUntil([&] { return note.called() && b.arrivals().size() == 1; }));
   CHECK(note.succeeded());
   CHECK(b.texts() == Texts{"hello"});
-  CHECK(a.stateOf(b) == "connected");
-  CHECK(b.stateOf(a) == "connected");
+  CHECK(a.stateOf(b) == PeerState::connected);
+  CHECK(b.stateOf(a) == PeerState::connected);
   CHECK(world.network.dials() == 1);
   CHECK(a.losses().empty());
 }
@@ -38,7 +38,7 @@ TEST_CASE("sends queue up behind a dial, in order", "[link_manager]") {
   for (const char* text : {"1", "2", "3"}) {
     CHECK_FALSE(a.send(b, text).called());
   }
-  CHECK(a.stateOf(b) == "dialing");
+  CHECK(a.stateOf(b) == PeerState::dialing);
   world.network.deliverAll();
   CHECK(b.texts() == Texts{"1", "2", "3"});
   CHECK(world.network.dials() == 1);
@@ -144,7 +144,7 @@ TEST_CASE("a peer that cannot be reached is named when the attempts are over", "
   CHECK(second.error().code() == ErrorCode::unreachable);
   REQUIRE(world.network.deliverUntil([&] { return a.losses().size() >= 1; }));
   CHECK(a.losses()[0].error.code() == ErrorCode::unreachable);
-  CHECK(a.stateOf(b) == "idle");
+  CHECK(a.stateOf(b) == PeerState::idle);
   CHECK(world.network.dials() >= 4);
 }
 
@@ -177,7 +177,7 @@ TEST_CASE("a peer that takes the dial but never answers is given up", "[link_man
   CHECK(note.error().code() == ErrorCode::unreachable);
   CHECK_THAT(note.error().message(), Catch::Contains("it did not answer in time"));
   CHECK(world.network.dials() == 1);
-  CHECK(a.stateOf(b) == "idle");
+  CHECK(a.stateOf(b) == PeerState::idle);
 }
 
 TEST_CASE("the deadline of a dial that succeeded does its link no harm", "[link_manager]") {
@@ -284,7 +284,7 @@ TEST_CASE("an address that cannot be dialed fails the send for good", "[link_man
   CHECK_THAT(
       note.error().message(),
       Catch::Contains("its address cannot be dialed") && Catch::Contains("pigeon://w1"));
-  CHECK(a.links().status().front().state == "idle");
+  CHECK(a.links().status().front().state == PeerState::idle);
 }
 
 TEST_CASE("a peer with which no transport is shared is of no use", "[link_manager]") {
@@ -372,7 +372,7 @@ TEST_CASE(
     CHECK_THAT(a.losses()[0].error.message(), Catch::Contains("was started anew"));
   }
   world.network.deliverAll();
-  CHECK(a.stateOf(b) == "idle");
+  CHECK(a.stateOf(b) == PeerState::idle);
   CHECK(world.network.openLinks() == 0);
   CHECK(b.arrivals().empty());
 }

@@ -18,7 +18,7 @@ std::string refusalOf(World& world, MemoryWorker& a, MemoryWorker& b) {
   REQUIRE(world.network.deliverUntil([&] { return note.called(); }));
   CHECK(note.error().code() == ErrorCode::refused);
   CHECK(world.network.dials() == 1); // a refusal is final
-  CHECK(a.stateOf(b) == "idle");
+  CHECK(a.stateOf(b) == PeerState::idle);
   CHECK(b.arrivals().empty());
   CHECK(world.network.openLinks() == 0);
   return note.error().message();
@@ -149,7 +149,7 @@ TEST_CASE("a worker with which no transport is shared is refused", "[link_manage
   REQUIRE(peer.heard() == std::vector{FrameKind::refuse});
   CHECK_THAT(
       Refusal::decode(peer.lastFrame()).reason, Catch::Contains("it has no transport in common"));
-  CHECK(b.links().status().front().state == "idle");
+  CHECK(b.links().status().front().state == PeerState::idle);
 }
 
 TEST_CASE("a dynamic group asks whether an unknown peer may join", "[link_manager]") {
@@ -237,7 +237,7 @@ TEST_CASE("an early hello whose sender has given up harms nobody", "[link_manage
   b.links().addPeer(recordOf(0));
   b.start();
   world.network.deliverAll();
-  CHECK(b.links().status().front().state == "idle");
+  CHECK(b.links().status().front().state == PeerState::idle);
   CHECK(world.network.openLinks() == 0);
 }
 
@@ -296,7 +296,7 @@ TEST_CASE(
   peer.say(hello.encode(FrameKind::hello));
   world.network.deliverAll();
   CHECK(peer.error());
-  CHECK(b.stateOf(a) == "idle");
+  CHECK(b.stateOf(a) == PeerState::idle);
   b.send(a, "still works");
   world.network.deliverAll();
   CHECK(a.texts() == Texts{"still works"});

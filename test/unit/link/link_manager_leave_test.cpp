@@ -19,8 +19,8 @@ constexpr milliseconds kPatience{3000};
 
 void connect(World& world, MemoryWorker& from, MemoryWorker& to) {
   const CallbackNote& note = from.connect(to);
-  REQUIRE(
-      world.network.deliverUntil([&] { return note.called() && to.stateOf(from) == "connected"; }));
+  REQUIRE(world.network.deliverUntil(
+      [&] { return note.called() && to.stateOf(from) == PeerState::connected; }));
 }
 
 // A leave on a thread of its own. The destructor waits for it.
@@ -67,7 +67,7 @@ TEST_CASE("a worker that leaves says goodbye", "[link_manager]") {
   REQUIRE(world.network.deliverUntil([&] { return !b.losses().empty(); }));
   CHECK(b.losses()[0].error.code() == ErrorCode::peerLeft);
   CHECK(b.losses()[0].error.message() == "worker 'w0' (rank 0) has left the RPC group");
-  CHECK(b.stateOf(a) == "left");
+  CHECK(b.stateOf(a) == PeerState::left);
   CHECK(b.statusOf(a).traffic.linksLost == 0);
   CHECK(world.network.deliverUntil([&] { return leave.isDone(); }));
   CHECK_FALSE(leave.tookAllPatience());
@@ -97,7 +97,7 @@ TEST_CASE("leaving waits until every peer knows", "[link_manager]") {
   // b reads the goodbye, but a has not heard that b closed.
   REQUIRE(world.ledger.notifier().waitUntil([&] {
     world.network.deliverOne();
-    return b.stateOf(a) == "left";
+    return b.stateOf(a) == PeerState::left;
   }));
   CHECK_FALSE(leave.isDone());
   CHECK(world.network.deliverUntil([&] { return leave.isDone(); }));
@@ -227,7 +227,7 @@ TEST_CASE(
   b.links().addPeer(a.record());
   b.start();
   a.send(b, "waiting");
-  while (b.stateOf(a) != "connected") { // until b's welcome is on its way
+  while (b.stateOf(a) != PeerState::connected) { // until b's welcome is on its way
     REQUIRE(world.network.deliverOne());
   }
   Leave leave(world, a); // waits for c
@@ -245,11 +245,11 @@ TEST_CASE("a hello that its sender's goodbye overtook does not bring it back", "
   first.say(helloOf(recordOf(0), b).encode(FrameKind::hello));
   first.say(bareFrame(FrameKind::goodbye));
   world.network.deliverAll();
-  REQUIRE(b.links().status().front().state == "left");
+  REQUIRE(b.links().status().front().state == PeerState::left);
   RawPeer overtaken = RawPeer::dial(world, b);
   overtaken.say(helloOf(recordOf(0), b).encode(FrameKind::hello));
   world.network.deliverAll();
-  CHECK(b.links().status().front().state == "left");
+  CHECK(b.links().status().front().state == PeerState::left);
 }
 
 TEST_CASE("a peer marked as left loses its link and what waits for it", "[link_manager]") {
@@ -273,7 +273,7 @@ TEST_CASE("a peer marked as left loses its link and what waits for it", "[link_m
   a.links().markLeft(1);
   a.links().markLeft(12345); // unknown: nothing to do
   world.network.deliverAll();
-  CHECK(a.stateOf(b) == "left");
+  CHECK(a.stateOf(b) == PeerState::left);
   CHECK(a.losses().size() == 1);
   CHECK(world.network.openLinks() == 0);
 }

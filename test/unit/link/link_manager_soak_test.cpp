@@ -63,7 +63,9 @@ class FaultyGroup {
       if (!world.network.deliverUntil([&] { return note.called(); })) {
         return false;
       }
-      const auto decided = [&] { return hasArrived(to, text) || from.stateOf(to) != "connected"; };
+      const auto decided = [&] {
+        return hasArrived(to, text) || from.stateOf(to) != PeerState::connected;
+      };
       if (note.succeeded() && world.network.deliverUntil(decided) && hasArrived(to, text)) {
         return true;
       }

@@ -22,7 +22,7 @@ struct ConnectedPair {
     introduce(a, b);
     const CallbackNote& note = a.connect(b);
     REQUIRE(world.network.deliverUntil(
-        [&] { return note.succeeded() && b.stateOf(a) == "connected"; }));
+        [&] { return note.succeeded() && b.stateOf(a) == PeerState::connected; }));
   }
 
   template <typename Condition>
@@ -31,7 +31,7 @@ struct ConnectedPair {
   }
 
   bool isIdle() const {
-    return a.stateOf(b) == "idle" && b.stateOf(a) == "idle";
+    return a.stateOf(b) == PeerState::idle && b.stateOf(a) == PeerState::idle;
   }
 
   World world;
@@ -108,7 +108,7 @@ TEST_CASE("both sides count what went over a link", "[link_manager]") {
   pair.world.network.deliverAll();
   const PeerStatus caller = pair.a.statusOf(pair.b);
   const PeerStatus callee = pair.b.statusOf(pair.a);
-  CHECK(caller.state == "connected");
+  CHECK(caller.state == PeerState::connected);
   CHECK(caller.record.name == "w1");
   CHECK(caller.link.transport == "memory");
   CHECK(caller.traffic.calls == 2);
@@ -174,7 +174,7 @@ TEST_CASE("a side that missed the break takes the other's new dial", "[link_mana
   REQUIRE(redial.b.losses().size() == 1);
   CHECK_THAT(redial.b.losses()[0].error.message(), Catch::Contains("it dialed anew"));
   const PeerStatus status = redial.b.links().status().front();
-  CHECK(status.state == "connected");
+  CHECK(status.state == PeerState::connected);
   CHECK(status.traffic.linksLost == 1);
   CHECK(redial.first.error());
 }
@@ -240,7 +240,7 @@ TEST_CASE(
   redial.world.network.deliverAll();
   CHECK(third.heard() == std::vector{FrameKind::welcome});
   CHECK(losses == 1);
-  CHECK(redial.b.links().status().front().state == "connected");
+  CHECK(redial.b.links().status().front().state == PeerState::connected);
 }
 
 TEST_CASE(
@@ -396,8 +396,8 @@ TEST_CASE("whoever breaks the protocol is told why before the link closes", "[li
   CHECK(refusal.code == ErrorCode::refused);
   CHECK(refusal.reason == "a frame broke the protocol: a second handshake");
   REQUIRE(deliver([&] { return redial.b.losses().size() == 1; }));
-  CHECK(deliver([&] { return redial.b.links().status().front().state == "idle"; }));
-  CHECK(redial.b.links().status().front().state == "idle");
+  CHECK(deliver([&] { return redial.b.links().status().front().state == PeerState::idle; }));
+  CHECK(redial.b.links().status().front().state == PeerState::idle);
   if (peerCloses) {
     CHECK_FALSE(redial.first.error()); // it has its time to read the reason
     redial.first.close();
@@ -444,6 +444,9 @@ TEST_CASE("sends that fail on a breaking link all say so", "[link_manager]") {
   CHECK(notes[1]->succeeded());
   for (int i = 2; i < 5; ++i) {
     CHECK(notes[static_cast<size_t>(i)]->error().code() == ErrorCode::linkBroken);
+    CHECK_THAT(
+        notes[static_cast<size_t>(i)]->error().message(),
+        Catch::Matchers::Contains("worker 'w1' (rank 1)"));
   }
   REQUIRE(world.network.deliverUntil([&] { return b.losses().size() == 1; }));
   CHECK(b.texts() == Texts{"1", "2"});

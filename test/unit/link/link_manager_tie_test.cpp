@@ -98,8 +98,9 @@ std::string outcomeOf(int framesEach, const MemoryNetwork::Chooser& choose) {
   if (!a.losses().empty() || !b.losses().empty()) {
     wrong += "a link was lost; ";
   }
-  if (a.stateOf(b) != "connected" || b.stateOf(a) != "connected") {
-    wrong += "a worker is " + a.stateOf(b) + " and the other " + b.stateOf(a) + "; ";
+  if (a.stateOf(b) != PeerState::connected || b.stateOf(a) != PeerState::connected) {
+    wrong += std::string("a worker is ") + nameOf(a.stateOf(b)) + " and the other " +
+        nameOf(b.stateOf(a)) + "; ";
   }
   if (world.network.openLinks() != 1) {
     wrong += std::to_string(world.network.openLinks()) + " links are open; ";
@@ -179,7 +180,7 @@ TEST_CASE(
   a.send(b, "from a");
   // b's hello is held up until a's own dial has been answered.
   const auto onLinkOfA = [](size_t options) { return options - 1; };
-  while (a.stateOf(b) != "connected") {
+  while (a.stateOf(b) != PeerState::connected) {
     REQUIRE(world.network.deliverOne(onLinkOfA));
   }
   world.network.deliverAll();

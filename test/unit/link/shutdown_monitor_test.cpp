@@ -62,15 +62,15 @@ TEST_CASE(
     const ShutdownMonitor monitor(b.links(), 1, kNone);
     CHECK_NOTHROW(monitor.check());
     world.network.deliverAll();
-    CHECK(b.stateOf(c) == "connected");
-    CHECK(b.stateOf(a) == "idle");
+    CHECK(b.stateOf(c) == PeerState::connected);
+    CHECK(b.stateOf(a) == PeerState::idle);
   }
   SECTION("and the first after the last") {
     const ShutdownMonitor monitor(c.links(), 2, kNone);
     CHECK_NOTHROW(monitor.check());
     world.network.deliverAll();
-    CHECK(c.stateOf(a) == "connected");
-    CHECK(c.stateOf(b) == "idle");
+    CHECK(c.stateOf(a) == PeerState::connected);
+    CHECK(c.stateOf(b) == PeerState::idle);
   }
   CHECK(world.network.dials() == 1);
 }
@@ -112,7 +112,7 @@ TEST_CASE(
   loseLinks(world, a, 1);
   const ShutdownMonitor monitor(a.links(), 0, kNone);
   CHECK_NOTHROW(monitor.check());
-  REQUIRE(world.network.deliverUntil([&] { return a.stateOf(b) == "connected"; }));
+  REQUIRE(world.network.deliverUntil([&] { return a.stateOf(b) == PeerState::connected; }));
   CHECK_NOTHROW(monitor.check());
 }
 
@@ -174,8 +174,8 @@ TEST_CASE("a peer that answers does not hide one that is gone", "[shutdown_monit
   while (a.losses().size() < 3) {
     REQUIRE(world.network.deliverOne());
   }
-  REQUIRE(a.stateOf(there) == "dialing");
+  REQUIRE(a.stateOf(there) == PeerState::dialing);
   world.network.deliverAll();
-  REQUIRE(a.stateOf(there) == "connected");
+  REQUIRE(a.stateOf(there) == PeerState::connected);
   CHECK_THROWS_AS(monitor.check(), std::runtime_error);
 }

@@ -94,8 +94,9 @@ MemoryWorker::MemoryWorker(World& world, WorkerId id, WorkerSettings settings)
 
 LinkManager::Events MemoryWorker::events(WorkerSettings& settings) const {
   LinkManager::Events events;
-  events.frame = [report = report_, then = settings.onFrame](WorkerId from, IncomingFrame frame) {
-    const std::string text = textOf(frame);
+  events.frame = [report = report_, then = settings.onFrame](
+                     WorkerId from, const ReceivedFrame& received) {
+    const std::string text = textOf(received.frame);
     report->addArrival(from, text);
     if (then) {
       then(text);

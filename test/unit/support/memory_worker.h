@@ -74,7 +74,7 @@ class MemoryWorker {
   std::vector<std::string> texts() const;
   std::vector<Loss> losses() const;
   PeerStatus statusOf(const MemoryWorker& peer) const;
-  std::string stateOf(const MemoryWorker& peer) const {
+  PeerState stateOf(const MemoryWorker& peer) const {
     return statusOf(peer).state;
   }
 

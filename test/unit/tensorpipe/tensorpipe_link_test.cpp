@@ -165,7 +165,7 @@ TEST_CASE(
   warm.link->receive([&](const Error&, IncomingFrame frame) {
     on = std::this_thread::get_id();
     sending = isSending();
-    calls.answer(call, 1, std::move(frame));
+    calls.answer(call, 1, {FrameHeader(), std::move(frame)});
   });
   here.passByTheLoop();
 

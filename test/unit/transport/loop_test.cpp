@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/transport/loop_watch.h"
+#include "test/unit/support/broken_rule.h"
 #include "test/unit/support/callback_ledger.h"
 #include "test/unit/support/on_loop.h"
 #include "test/unit/support/open_files.h"
@@ -49,6 +50,13 @@ class ThreadEnd {
 } // namespace
 
 // ---- tasks ----------------------------------------------------------------------------------------
+
+TEST_CASE("what is bound to a loop ends the process on another thread", "[loop]") {
+  const auto loop = Loop::start("test");
+  const ChildEnd end = inChild([&] { loop->uv(); });
+  CHECK(end.aborted);
+  CHECK_THAT(end.said, Catch::Matchers::Contains("was used on another thread than the loop's"));
+}
 
 TEST_CASE("tasks run in the order in which they were posted", "[loop]") {
   const auto loop = Loop::start("test");

@@ -50,6 +50,20 @@ TEST_CASE("a frame header has the layout of the protocol", "[frame]") {
   CHECK(static_cast<uint8_t>(bytes[19]) == 0x80); // the body's length
 }
 
+TEST_CASE("a frame whose header has been read is still whole", "[frame]") {
+  IncomingFrame frame;
+  ByteWriter out(frame.head);
+  FrameHeader{.kind = FrameKind::response, .messageType = 7, .callId = 3}.write(out);
+  out.string("the rest");
+  const std::vector<char> head = frame.head;
+  const ReceivedFrame received = readHeader(std::move(frame));
+  CHECK(received.header.kind == FrameKind::response);
+  CHECK(received.header.messageType == 7);
+  CHECK(received.header.callId == 3);
+  CHECK(received.frame.head == head);
+  CHECK_THROWS_AS(readHeader(IncomingFrame()), FormatError);
+}
+
 TEST_CASE("a frame of unknown kind is refused", "[frame]") {
   const int kind = GENERATE(0, 7, 128, 255);
   std::vector<char> bytes = encoded(sampleHeader());
