@@ -19,7 +19,8 @@ namespace torchwire {
 ///
 /// Only what the tensors view of their storages is sent; tensors that share a storage share it on the
 /// other side too, unless so little of it is viewed that copies are cheaper. Any dtype; strided, sparse
-/// (COO, CSR, CSC, BSR, BSC) and quantized layouts; conjugate and negative bits; requires_grad.
+/// (COO, CSR, CSC, BSR, BSC) and quantized layouts, but not those that pack several elements into a byte (quint4x2,
+/// quint2x4); conjugate and negative bits; requires_grad.
 /// Throws c10::Error that names the tensor's position and what cannot be sent.
 std::shared_ptr<void> encodeTensors(const std::vector<at::Tensor>& tensors, OutgoingFrame& frame);
 

@@ -21,14 +21,22 @@ constexpr size_t kScatterSlack = 4096;
 StorageRange rangeOf(const at::Tensor& t) {
   const size_t item = t.element_size();
   const size_t begin = static_cast<size_t>(t.storage_offset()) * item;
-  if (t.numel() == 0) {
-    return {begin, begin};
+  if (t.numel() == 0) { // which may stand beyond its storage, where nothing may be read
+    const size_t end = std::min(begin, t.storage().nbytes() / item * item);
+    return {end, end};
   }
   int64_t last = 0;
   for (int64_t d = 0; d < t.dim(); ++d) {
     last += (t.size(d) - 1) * t.stride(d);
   }
   return {begin, begin + (static_cast<size_t>(last) + 1) * item};
+}
+
+/// A copy that is as dense as clone() makes it. clone() has no code for dtypes like int4, which are bytes to PyTorch.
+at::Tensor denseCopy(const at::Tensor& t) {
+  return t.element_size() == 1 && !t.is_quantized() && !t.is_neg()
+      ? t.view(at::kByte).clone().view(t.scalar_type())
+      : t.clone();
 }
 
 size_t usefulBytes(const at::Tensor& t) {
@@ -71,6 +79,10 @@ TensorKind kindOfTensor(const at::Tensor& t) {
   if (!t.has_storage()) {
     refuse(
         t, "it has no storage; a tensor subclass or a tensor of functorch must be unwrapped first");
+  }
+  // One whose storage was made smaller, or that packs several elements into a byte (quint4x2).
+  if (rangeOf(t).end > t.storage().nbytes()) {
+    refuse(t, "its elements reach beyond its storage");
   }
   if (!t.is_quantized()) {
     return TensorKind::strided;
@@ -197,7 +209,7 @@ void TensorWriter::describeStorage(const at::Tensor& original) {
   at::Tensor t = original;
   Shared* shared = find(t);
   if (shared == nullptr) { // scattered: send a dense copy of its own
-    t = original.clone();
+    t = denseCopy(original);
     const auto item = static_cast<size_t>(t.element_size());
     shared_.push_back({t.storage().unsafeGetStorageImpl(), t, rangeOf(t), 0, item});
     shared = &shared_.back();

@@ -1,7 +1,7 @@
 // The narrow interface between the protocol and whatever carries frames.
 //
-// Implementations: a TensorPipe pipe (tensorpipe_link.h), one to oneself (loopback_link.h), one in memory (tests) and one that
-// fails on a seeded plan (tests and the fault-injection build).
+// Implementations: a TensorPipe pipe (tensorpipe_link.h), one to oneself (loopback_link.h), one in memory (tests) and one
+// that fails on a seeded plan (tests and the fault-injection build).
 #pragma once
 
 #include <functional>

@@ -132,7 +132,7 @@ std::optional<std::string> Roster::objectionTo(const WorkerRecord& worker, uint3
         " but the group, first joined by " + workers.front().describe() + ", has " +
         sizeInWords(worldSize) + ": start all workers with the same world_size";
   }
-  const WorkerId highest = size == 0 ? kHighestId : static_cast<WorkerId>(size) - 1;
+  const WorkerId highest = size == 0 ? kHighestId : static_cast<WorkerId>(size - 1);
   if (worker.id < 0 || worker.id > highest) {
     return worker.describe() + " is outside the group: ranks go from 0 to " +
         std::to_string(highest);

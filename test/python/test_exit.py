@@ -1,7 +1,8 @@
 """How processes end, on torchwire and on PyTorch's own backend: programs of exit_programs.py.
 
 Two workers start, call each other and end. Each notes what it sees; a note that differs between the backends is a
-difference that the documentation names. Rows on PyTorch's own are slow: they change when torch does.
+difference that the documentation names. Rows on PyTorch's own are for tools/test --full: they change when torch does.
+They want to be alone: a connection of somebody else's to one of that backend's ports ends the process.
 """
 
 import json
@@ -30,7 +31,11 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-BOTH = pytest.mark.parametrize("backend", ["TORCHWIRE", slow("TENSORPIPE")])
+def stock(*values):
+    return pytest.param(*values, marks=pytest.mark.stock)
+
+
+BOTH = pytest.mark.parametrize("backend", ["TORCHWIRE", stock("TENSORPIPE")])
 
 
 class _Programs:
@@ -147,7 +152,9 @@ def test_a_shutdown_at_exit_waits_for_a_call_that_runs(end, backend):
 # ---- in two threads ----
 
 
-@pytest.mark.parametrize("backend, second", [("TORCHWIRE", "shutdown: ok"), slow("TENSORPIPE", "a thread still waits")])
+@pytest.mark.parametrize(
+    "backend, second", [("TORCHWIRE", "shutdown: ok"), stock("TENSORPIPE", "a thread still waits")]
+)
 @pytest.mark.parametrize("way", ["main", slow("spawn"), slow("fork"), slow("forkserver")])
 def test_of_two_threads_the_second_waits_for_the_first(end, backend, way, second):
     assert end(backend, way, "two_threads") == ([0, 0], ["shutdown: ok", second], DONE)
@@ -161,7 +168,7 @@ def test_of_two_threads_the_second_waits_for_the_first(end, backend, way, second
             "shutdown: RuntimeError: the RPC group cannot shut down gracefully: "
             "this worker is shutting down its RPC agent",
         ),
-        slow("TENSORPIPE", "a thread still waits"),
+        stock("TENSORPIPE", "a thread still waits"),
     ],
 )
 def test_a_shutdown_that_is_not_graceful_breaks_off_one_that_waits(end, backend, first):
@@ -179,7 +186,7 @@ def test_a_process_that_does_not_shut_down_ends_and_its_peer_hears_of_it(end, wa
 
 @pytest.mark.parametrize("way", ["fork", slow("main")])
 @pytest.mark.parametrize(
-    "backend, error", [("TORCHWIRE", "worker 'worker1' (rank 1) has left the RPC group"), slow("TENSORPIPE", "eof")]
+    "backend, error", [("TORCHWIRE", "worker 'worker1' (rank 1) has left the RPC group"), stock("TENSORPIPE", "eof")]
 )
 def test_a_handler_that_never_returns_does_not_keep_a_process(end, backend, way, error):
     if way == "main" and sys.version_info[:2] == (3, 12):
@@ -189,7 +196,7 @@ def test_a_handler_that_never_returns_does_not_keep_a_process(end, backend, way,
     assert note.startswith(f"call: RuntimeError: {error}")
 
 
-@pytest.mark.slow
+@pytest.mark.stock
 @pytest.mark.parametrize("way", ["main", "fork"])
 @pytest.mark.parametrize("row", ["silent", "daemon_thread"])
 def test_on_the_built_in_backend_the_peer_sees_a_broken_connection(end, way, row):
@@ -249,7 +256,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    "agent, launcher", [("TorchwireAgent", ["-m", "torchwire", "run"]), slow("TensorPipeAgent", [])]
+    "agent, launcher", [("TorchwireAgent", ["-m", "torchwire", "run"]), stock("TensorPipeAgent", [])]
 )
 def test_an_unchanged_program_that_registers_its_shutdown_first_ends(tmp_path, agent, launcher):
     script = tmp_path / "spawned.py"

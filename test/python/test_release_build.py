@@ -1,5 +1,6 @@
 """What a release build must not have in it."""
 
+import pathlib
 import re
 import subprocess
 
@@ -21,6 +22,8 @@ def symbols_of_faults():
 def test_nothing_of_fault_injection_is_in_the_extension():
     assert symbols_of_faults() == []
     assert not hasattr(_C, "FaultInterceptor")
+    testing = pathlib.Path(torchwire.__file__).with_name("testing")
+    assert [path.name for path in testing.glob("*.py")] == ["__init__.py"]
 
 
 @pytest.mark.skipif(not torchwire._build.FAULT_INJECTION, reason="for builds with fault injection")
