@@ -1,6 +1,5 @@
 // The group's workers, as somebody wrote them into the store.
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
