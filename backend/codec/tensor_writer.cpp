@@ -25,6 +25,9 @@ StorageRange rangeOf(const at::Tensor& t) {
     const size_t end = std::min(begin, t.storage().nbytes() / item * item);
     return {end, end};
   }
+  if (t.is_contiguous()) { // as most are, and known of each
+    return {begin, begin + static_cast<size_t>(t.numel()) * item};
+  }
   int64_t last = 0;
   for (int64_t d = 0; d < t.dim(); ++d) {
     last += (t.size(d) - 1) * t.stride(d);
