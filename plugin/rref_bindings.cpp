@@ -6,6 +6,7 @@
 
 #include <pybind11/stl.h>
 
+#include "rref/context_end.h"
 #include "rref/context_view.h"
 #include "rref/rref_report.h"
 
@@ -92,7 +93,11 @@ void bindRRefs(py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>& agent) 
       .def(
           "note_rref", &noteRRef, py::arg("rref"), py::arg("site"),
           "Takes down that the program has just made this RRef, and where (an empty text: not "
-          "recorded).");
+          "recorded).")
+      .def(
+          "end_deletes_of_rrefs", [](Agent&) { endDeletesOfRRefs(); },
+          py::call_guard<py::gil_scoped_release>(),
+          "From now on nothing is sent for RRefs that are dropped.");
 }
 
 } // namespace torchwire

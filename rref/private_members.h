@@ -1,5 +1,5 @@
-// The private members of RRefContext and RRef that torchwire uses. Those of RRefContext are only read, under the
-// context's own mutex. Each has its reason; no public function of torch 2.11 to 2.15 leads to any of them.
+// The private members of RRefContext and RRef that torchwire uses. What mutex_ guards is only read. Each has its
+// reason; no public function of torch 2.11 to 2.15 leads to any of them.
 // Each tag states its member's type: another one in a later release stops the build (private_member.h).
 #pragma once
 
@@ -29,7 +29,7 @@ using UsersByFork = std::unordered_map<ForkId, c10::weak_intrusive_ptr<RRef>, Fo
 
 } // namespace libtorch
 
-// Guards all of the following.
+// Guards owners, forks, users and pending children.
 struct RRefLock {
   using Member = std::mutex libtorch::RRefContext::*;
   friend auto pointerTo(RRefLock);
@@ -54,6 +54,16 @@ struct RRefConfirmedUsers {
 struct RRefPendingChildren {
   using Member = libtorch::RRefsById libtorch::RRefContext::*;
   friend auto pointerTo(RRefPendingChildren);
+};
+// Whether RRefContext has been destroyed, as it takes it: then it sends nothing for an RRef that is dropped. The only
+// function that sets it goes on to read and clear the tables without their lock (context_end.h).
+struct RRefsDestroyed {
+  using Member = bool libtorch::RRefContext::*;
+  friend auto pointerTo(RRefsDestroyed);
+};
+struct RRefsDestroyedLock {
+  using Member = std::mutex libtorch::RRefContext::*;
+  friend auto pointerTo(RRefsDestroyedLock);
 };
 // Whether an RRef's creation has failed. The function that sets it is protected, and the one that calls that is wrong
 // (failed_creation.h). An atomic, read and written without a lock.
@@ -87,6 +97,8 @@ template struct PrivateMember<RRefOwners, &libtorch::RRefContext::owners_>;
 template struct PrivateMember<RRefForks, &libtorch::RRefContext::forks_>;
 template struct PrivateMember<RRefConfirmedUsers, &libtorch::RRefContext::confirmedUsers_>;
 template struct PrivateMember<RRefPendingChildren, &libtorch::RRefContext::pendingChildren_>;
+template struct PrivateMember<RRefsDestroyed, &libtorch::RRefContext::destroyed_>;
+template struct PrivateMember<RRefsDestroyedLock, &libtorch::RRefContext::destroyedMutex_>;
 template struct PrivateMember<RRefTimedOut, &libtorch::RRef::timedOut_>;
 template struct PendingRRefUsers<&libtorch::RRefContext::pendingUsers_>;
 
@@ -94,6 +106,7 @@ template <typename Tag>
 constexpr bool kAsStated = std::is_same_v<decltype(pointerTo(Tag())), typename Tag::Member>;
 static_assert(
     kAsStated<RRefLock> && kAsStated<RRefOwners> && kAsStated<RRefForks> &&
-    kAsStated<RRefConfirmedUsers> && kAsStated<RRefPendingChildren> && kAsStated<RRefTimedOut>);
+    kAsStated<RRefConfirmedUsers> && kAsStated<RRefPendingChildren> && kAsStated<RRefTimedOut> &&
+    kAsStated<RRefsDestroyed> && kAsStated<RRefsDestroyedLock>);
 
 } // namespace torchwire

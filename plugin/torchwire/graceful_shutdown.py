@@ -10,7 +10,7 @@ build on its parts.
 
 Two functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
 `_wait_all_workers` for the above, and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put
-both back and to say more of leaked RRefs (see leak_report). `_wait_all_workers` cannot put itself back when it runs: a
+both back, to end the agent before libtorch's tables of RRefs, and to say more of leaked RRefs (see leak_report). `_wait_all_workers` cannot put itself back when it runs: a
 shutdown that is not graceful never calls it, and after a direct call of it the shutdown proper would still have to find
 the replacement. With them goes what concurrent_shutdown puts into `shutdown` itself.
 """
@@ -76,6 +76,7 @@ def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leavi
         before_leaving()
         if current_agent() is not None:
             leaks.prepare()  # of use only after a shutdown that was not graceful
+        _shut_agent_down()
         _finalize(original, leaks)
 
     @functools.wraps(original)
@@ -89,6 +90,17 @@ def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leavi
                     patches.undo()
 
     patches.replace(api, "_finalize_shutdown", finalize_shutdown)
+
+
+def _shut_agent_down() -> None:
+    """Has no thread of the agent left when libtorch lists and drops what is left of RRefs, which it does without locks.
+
+    PyTorch does that first, and shuts the agent down afterwards: then there is nothing more to do.
+    """
+    agent = current_agent()
+    if agent is not None:
+        agent.end_deletes_of_rrefs()
+        agent.shutdown()
 
 
 def _finalize(original: Callable[[], None], leaks: LeakReport) -> None:

@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 from crew import Crew
+from outcomes import LOST
 from rounds import Round
 from settings import Settings
 from torchwire import _build
@@ -18,12 +19,20 @@ over_each_transport = pytest.mark.parametrize(
 needs_faults = pytest.mark.skipif(not _build.FAULT_INJECTION, reason="this build has no fault injection")
 
 
+def report(outcome):
+    """With the end of what its lost workers have written: a stack, if they crashed."""
+    lost = {violation.worker for violation in outcome.violations if violation.kind == LOST}
+    paths = [pathlib.Path(path) for path in outcome.files if any(path.endswith(f"-{name}.out") for name in lost)]
+    ends = [f"---- {path.name}\n" + "\n".join(path.read_text().splitlines()[-80:]) for path in paths]
+    return "\n".join([str(outcome), *ends])
+
+
 def expect_good(folder, rounds, **chosen):
     """Returns the outcomes."""
     settings = Settings(output=str(folder), **chosen)
     with Crew(settings.world) as crew:
         outcomes = [Round(settings, number, crew).run() for number in range(rounds)]
-    assert not any(outcome.violations for outcome in outcomes), "\n".join(map(str, outcomes))
+    assert not any(outcome.violations for outcome in outcomes), "\n".join(map(report, outcomes))
     assert all(outcome.done for outcome in outcomes)
     return outcomes
 
