@@ -11,7 +11,9 @@
 #include <stdexcept>
 
 #include "backend/faults/fault_interceptor.h"
+#include "backend/faults/faulty_channel.h"
 #include "backend/serve/own_messages.h"
+#include "backend/tensorpipe/channel_interceptor.h"
 
 namespace py = pybind11;
 
@@ -105,7 +107,7 @@ py::dict toDict(const Entry& entry) {
 }
 
 /// An interceptor with the log that it writes. Thread-safe.
-class LoggingFaultInterceptor final : public LinkInterceptor {
+class LoggingFaultInterceptor final : public LinkInterceptor, public ChannelInterceptor {
  public:
   LoggingFaultInterceptor(
       const std::string& worker, const py::dict& plan, const std::string& logPath)
@@ -121,8 +123,8 @@ class LoggingFaultInterceptor final : public LinkInterceptor {
     return interceptor_.wrapLoopback(std::move(link), timer);
   }
   std::shared_ptr<tensorpipe::channel::Context> wrapChannel(
-      std::shared_ptr<tensorpipe::channel::Context> channel, Timer& timer) override {
-    return interceptor_.wrapChannel(std::move(channel), timer);
+      std::shared_ptr<tensorpipe::channel::Context> channel) override {
+    return faults::makeFaultyChannel(std::move(channel), interceptor_.midTensor());
   }
 
   FaultInterceptor& interceptor() {

@@ -132,22 +132,21 @@ TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
   options.channels = options_.channels;
   options.groupKey = key;
   options.keepAlive = options_.keepAlive;
-  options.interceptors = options_.interceptors;
+  for (const auto& interceptor : options_.interceptors) {
+    if (auto ofChannels = std::dynamic_pointer_cast<ChannelInterceptor>(interceptor)) {
+      options.interceptors.push_back(std::move(ofChannels));
+    }
+  }
   return options;
 }
 
 void Agent::openLinks(const GroupKey& key) {
   context_ = makeTensorPipeContext(linkSettings(key), timer_);
-  loopback_ = std::make_shared<LoopbackLink>();
   for (const auto& interceptor : options_.interceptors) {
     context_ = interceptor->wrap(std::move(context_), timer_);
-    loopback_ = interceptor->wrapLoopback(std::move(loopback_), timer_);
   }
-
   LinkManager::Events events;
-  events.frame = [this](WorkerId from, ReceivedFrame frame) {
-    onFrame(*server_, *calls_, self_, from, std::move(frame));
-  };
+  events.frame = [this](WorkerId from, ReceivedFrame frame) { onFrame(from, std::move(frame)); };
   events.peerLost = [this](WorkerId peer, const Error& error) { onPeerLost(peer, error); };
   if (!isStaticGroup()) {
     events.unknownPeer = [this](const Hello& hello) { return onUnknownPeer(hello); };
@@ -155,51 +154,30 @@ void Agent::openLinks(const GroupKey& key) {
   links_ =
       std::make_shared<LinkManager>(*context_, timer_, std::move(events), LinkManager::Limits());
   startServer();
+  links_->addLoopback(membership_->self(), loopback());
 }
 
+std::shared_ptr<Link> Agent::loopback() {
+  std::shared_ptr<Link> link = std::make_shared<LoopbackLink>();
+  for (const auto& interceptor : options_.interceptors) {
+    link = interceptor->wrapLoopback(std::move(link), timer_);
+  }
+  return link;
+}
+
+// What sends the responses is not bound to this agent: a handler may complete its future, and so answer, when the agent
+// is gone.
 void Agent::startServer() {
   server_ = std::make_shared<Server>(
       dispatcher_, [this](uint32_t messageType) -> ThreadPool& { return poolOf(messageType); },
       disposer_,
-      [links = links_, toSelf = loopback_, self = self_](WorkerId caller, OutgoingFrame frame) {
-        const auto sent = [](const Error& error) {
+      [links = links_](WorkerId caller, OutgoingFrame frame) {
+        links->sendIfConnected(caller, std::move(frame), [](const Error& error) {
           if (error) {
             log(LogLevel::info, "a response was not sent: " + error.message());
           }
-        };
-        if (caller == self) {
-          toSelf->send(std::move(frame), sent);
-        } else {
-          links->sendIfConnected(caller, std::move(frame), sent);
-        }
+        });
       });
-  receiveFromSelf(loopback_, server_, calls_, self_);
-}
-
-// Not bound to this agent: a handler may complete its future, and so answer, when the agent is gone.
-void Agent::receiveFromSelf(
-    const std::shared_ptr<Link>& link, const std::shared_ptr<Server>& server,
-    const std::shared_ptr<CallTable>& calls, WorkerId self) {
-  link->receive([=, weak = std::weak_ptr(link)](const Error& error, IncomingFrame frame) {
-    Error damage = error;
-    if (!error) {
-      try {
-        onFrame(*server, *calls, self, self, readHeader(std::move(frame)));
-      } catch (const std::exception& e) {
-        damage = Error(ErrorCode::badFrame, e.what());
-      }
-    }
-    if (damage && damage.code() != ErrorCode::badFrame) {
-      return; // closed
-    }
-    if (damage) { // whose it is cannot be known, so all calls fail, as on a link to a peer
-      calls->failPeer(
-          self, Error(damage.code(), "this worker lost its calls to itself: " + damage.message()));
-    }
-    if (const auto same = weak.lock()) {
-      receiveFromSelf(same, server, calls, self);
-    }
-  });
 }
 
 void Agent::joinGroup(const std::string& address) {
@@ -245,18 +223,17 @@ ThreadPool& Agent::poolOf(uint32_t messageType) {
 
 // ---- events of the links ------------------------------------------------------------------------
 
-void Agent::onFrame(
-    Server& server, CallTable& calls, WorkerId self, WorkerId from, ReceivedFrame frame) {
+void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
   const FrameHeader header = frame.header;
   if (header.kind == FrameKind::request) {
-    if (!server.serve(from, std::move(frame))) {
+    if (!server_->serve(from, std::move(frame))) {
       const std::string why = "this worker shuts down or cannot start threads";
       log(LogLevel::warning, "a request was dropped: " + why);
-      if (from == self) {
-        calls.fail(header.callId, Error(ErrorCode::shutDown, "the call was not served: " + why));
+      if (from == self_) {
+        calls_->fail(header.callId, Error(ErrorCode::shutDown, "the call was not served: " + why));
       }
     }
-  } else if (!calls.answer(header.callId, from, std::move(frame))) {
+  } else if (!calls_->answer(header.callId, from, std::move(frame))) {
     log(LogLevel::debug, "dropped the late response to call " + std::to_string(header.callId));
   }
 }
@@ -374,7 +351,6 @@ void Agent::shutdownImpl() {
   }
   timer_.stop();
   if (context_) {
-    loopback_->close();
     context_->join(); // from here on no event comes
   }
   calls_->failAll(error);

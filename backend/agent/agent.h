@@ -123,6 +123,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void openLinks(const GroupKey& key);
   TensorPipeOptions linkSettings(const GroupKey& key);
   void startServer();
+  std::shared_ptr<Link> loopback();
   void joinGroup(const std::string& address);
   void introduceToPeers();
 
@@ -141,11 +142,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void callEnded(const OwnCall& call);
 
   // Events of the links.
-  static void onFrame(
-      Server& server, CallTable& calls, WorkerId self, WorkerId from, ReceivedFrame frame);
-  static void receiveFromSelf(
-      const std::shared_ptr<Link>& link, const std::shared_ptr<Server>& server,
-      const std::shared_ptr<CallTable>& calls, WorkerId self);
+  void onFrame(WorkerId from, ReceivedFrame frame);
   void onPeerLost(WorkerId peer, const Error& error);
   std::optional<Refusal> onUnknownPeer(const Hello& hello);
 
@@ -177,7 +174,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   WorkerDirectory directory_;
   std::unique_ptr<LinkContext> context_;
   std::shared_ptr<LinkManager> links_;
-  std::shared_ptr<Link> loopback_;
   std::shared_ptr<Server> server_;
   std::unique_ptr<Membership> membership_;
   const std::shared_ptr<TorchEngine>

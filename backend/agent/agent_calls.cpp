@@ -12,7 +12,6 @@
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
 #include "backend/codec/codec.h"
-#include "backend/link/link_errors.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
 #include "cuda/devices.h"
@@ -142,21 +141,14 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
 
 /// Hands the frame to the links. What fails at once is returned, what fails later fails the call.
 Error Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
-  const auto sent = [this, callId](const Error& error) {
-    if (error) {
-      sendFailed(callId, error);
-    }
-  };
   Sending now(callId);
   const SendScope
       scope; // libtorch or Python may call with locks held: nothing of theirs may be waited for in here
-  if (to == self_) {
-    loopback_->send(std::move(frame), [this, sent](const Error& error) {
-      sent(error ? sendError(directory_.describe(self_), error) : error);
-    });
-  } else {
-    links_->send(to, std::move(frame), sent);
-  }
+  links_->send(to, std::move(frame), [this, callId](const Error& error) {
+    if (error) {
+      sendFailed(callId, error);
+    }
+  });
   return now.failed;
 }
 

@@ -6,8 +6,6 @@
 #include "backend/faults/faulty_link.h"
 #include "backend/faults/injector.h"
 
-// wrapChannel is elsewhere: all else needs no TensorPipe.
-
 namespace torchwire::faults {
 
 FaultInterceptor::FaultInterceptor(std::string self, Plan plan, std::shared_ptr<FaultLog> log)
@@ -26,6 +24,10 @@ std::unique_ptr<LinkContext> FaultInterceptor::wrap(
 
 std::shared_ptr<Link> FaultInterceptor::wrapLoopback(std::shared_ptr<Link> link, Timer& timer) {
   return FaultyLink::wrap(std::move(link), injector_, timer, injector_->self());
+}
+
+std::shared_ptr<MidTensor> FaultInterceptor::midTensor() const {
+  return injector_->midTensor();
 }
 
 } // namespace torchwire::faults

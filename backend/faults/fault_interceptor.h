@@ -11,6 +11,7 @@
 namespace torchwire::faults {
 
 class Injector;
+class MidTensor;
 
 /// Stands around all links of one worker and injects what its plan says. Thread-safe.
 class FaultInterceptor final : public LinkInterceptor {
@@ -28,8 +29,9 @@ class FaultInterceptor final : public LinkInterceptor {
   }
   std::unique_ptr<LinkContext> wrap(std::unique_ptr<LinkContext> links, Timer& timer) override;
   std::shared_ptr<Link> wrapLoopback(std::shared_ptr<Link> link, Timer& timer) override;
-  std::shared_ptr<tensorpipe::channel::Context> wrapChannel(
-      std::shared_ptr<tensorpipe::channel::Context> channel, Timer& timer) override;
+
+  /// Faults that wait for a tensor to be under way, for makeFaultyChannel().
+  std::shared_ptr<MidTensor> midTensor() const;
 
  private:
   const std::shared_ptr<Injector> injector_; // with the links

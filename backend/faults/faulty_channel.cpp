@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "backend/base/annotations.h"
-#include "backend/faults/fault_interceptor.h"
-#include "backend/faults/injector.h"
 #include "backend/faults/mid_tensor.h"
 
 namespace torchwire::faults {
@@ -225,11 +223,6 @@ class FaultyChannelContext final : public tp::channel::Context {
 std::shared_ptr<tp::channel::Context> makeFaultyChannel(
     std::shared_ptr<tp::channel::Context> inner, std::shared_ptr<MidTensor> midTensor) {
   return std::make_shared<FaultyChannelContext>(std::move(inner), std::move(midTensor));
-}
-
-std::shared_ptr<tp::channel::Context> FaultInterceptor::wrapChannel(
-    std::shared_ptr<tp::channel::Context> channel, Timer& /*timer*/) {
-  return makeFaultyChannel(std::move(channel), injector_->midTensor());
 }
 
 } // namespace torchwire::faults

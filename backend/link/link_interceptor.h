@@ -7,10 +7,6 @@
 #include "backend/base/timer.h"
 #include "backend/link/link.h"
 
-namespace tensorpipe::channel {
-class Context;
-}
-
 namespace torchwire {
 
 /// Sees every frame of a worker on its way out and in: checksums, and in the fault-injection build faults.
@@ -31,11 +27,6 @@ class LinkInterceptor {
   /// The link of the worker to itself.
   virtual std::shared_ptr<Link> wrapLoopback(std::shared_ptr<Link> link, Timer& /*timer*/) {
     return link;
-  }
-  /// A channel, by which large tensors go. For each that a worker uses.
-  virtual std::shared_ptr<tensorpipe::channel::Context> wrapChannel(
-      std::shared_ptr<tensorpipe::channel::Context> channel, Timer& /*timer*/) {
-    return channel;
   }
 };
 

@@ -33,6 +33,17 @@ void LinkManager::setGroup(WorkerRecord self, uint64_t groupId) {
   }
 }
 
+void LinkManager::addLoopback(const WorkerRecord& self, std::shared_ptr<Link> loopback) {
+  {
+    MutexLock lock(mutex_);
+    own_.emplace();
+    own_->record = self;
+    own_->state = State::connected;
+    own_->link = loopback;
+  }
+  receiveNext({self.id, 0, std::move(loopback)});
+}
+
 void LinkManager::addPeer(const WorkerRecord& record) {
   Peer former;
   {
@@ -88,6 +99,9 @@ void LinkManager::markLeft(WorkerId id) {
 }
 
 LinkManager::Peer* LinkManager::find(WorkerId id) {
+  if (own_ && own_->record.id == id) {
+    return &*own_;
+  }
   const auto it = peers_.find(id);
   return it == peers_.end() ? nullptr : &it->second;
 }
@@ -127,6 +141,9 @@ void LinkManager::leave(std::chrono::milliseconds patience) {
     for (auto& [link, hello] : early_) {
       others.push_back(link);
     }
+    if (own_) {
+      others.push_back(own_->link);
+    }
     early_.clear();
   }
   for (const Waiting& item : waiting) {
@@ -153,6 +170,11 @@ bool LinkManager::noneConnected() const {
   return std::none_of(peers_.begin(), peers_.end(), [](const auto& entry) {
     return entry.second.state == State::connected;
   });
+}
+
+bool LinkManager::isOwn(WorkerId id) const {
+  MutexLock lock(mutex_);
+  return own_ && own_->record.id == id;
 }
 
 std::vector<PeerStatus> LinkManager::status() const {

@@ -97,6 +97,9 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   /// Says who this worker is and in which group; answers the hellos that came meanwhile.
   void setGroup(WorkerRecord self, uint64_t groupId) EXCLUDES(mutex_);
 
+  /// Makes this worker a peer of its own, which is always connected, by `loopback`. A frame that does not come through
+  /// whole is `peerLost` of this worker; the link stays. At most once, before anything is sent.
+  void addLoopback(const WorkerRecord& self, std::shared_ptr<Link> loopback) EXCLUDES(mutex_);
   /// Adds a peer, or replaces an earlier incarnation of it.
   void addPeer(const WorkerRecord& record) EXCLUDES(mutex_);
   /// Forgets nothing but marks the peer as gone: sends to it fail.
@@ -113,6 +116,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   /// closes all links. Idempotent.
   void leave(std::chrono::milliseconds patience) EXCLUDES(mutex_);
 
+  /// Of all peers but this worker.
   std::vector<PeerStatus> status() const EXCLUDES(mutex_);
 
  private:
@@ -147,6 +151,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   Peer* current(const Handle& handle, State state) REQUIRES(mutex_);
   Hello introduction(const Peer& to) const REQUIRES(mutex_);
   bool noneConnected() const REQUIRES(mutex_);
+  bool isOwn(WorkerId id) const EXCLUDES(mutex_);
 
   // link_manager_dial.cpp: from the first attempt to the welcome, or to giving up.
   void startDial(WorkerId to) EXCLUDES(mutex_);
@@ -175,6 +180,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void receiveNext(const Handle& connected);
   void onFrame(const Handle& connected, IncomingFrame frame) EXCLUDES(mutex_);
   void lost(const Handle& connected, const Error& error) EXCLUDES(mutex_);
+  void ownFrameLost(WorkerId self, const Error& cause);
   void closeWithReason(const std::shared_ptr<Link>& link, const std::string& reason);
   void countSent(Peer& peer, const OutgoingFrame& frame) REQUIRES(mutex_);
   void countReceived(WorkerId from, const IncomingFrame& frame) EXCLUDES(mutex_);
@@ -191,6 +197,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   WorkerRecord self_ GUARDED_BY(mutex_);
   uint64_t groupId_ GUARDED_BY(mutex_) = 0;
   std::map<WorkerId, Peer> peers_ GUARDED_BY(mutex_);
+  std::optional<Peer> own_
+      GUARDED_BY(mutex_); // apart from peers_: nobody dials it, and it says no goodbye
   // Links whose hello came before the group was known.
   std::vector<std::pair<std::shared_ptr<Link>, Hello>> early_ GUARDED_BY(mutex_);
 };

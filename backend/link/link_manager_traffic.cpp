@@ -128,7 +128,7 @@ void LinkManager::receiveNext(const Handle& connected) {
 
 void LinkManager::countReceived(WorkerId from, const IncomingFrame& frame) {
   MutexLock lock(mutex_);
-  Traffic& traffic = peers_[from].traffic;
+  Traffic& traffic = find(from)->traffic;
   ++traffic.framesReceived;
   traffic.bytesReceived += frame.bytes();
 }
@@ -169,6 +169,10 @@ void LinkManager::onFrame(const Handle& connected, IncomingFrame frame) {
 // otherwise hear of the close, and not of its cause. What another thread sends on the link meanwhile, be it
 // after a refusal, is of a call that has failed.
 void LinkManager::lost(const Handle& connected, const Error& cause) {
+  if (isOwn(connected.peer)) {
+    ownFrameLost(connected.peer, cause);
+    return;
+  }
   Handle closing = connected;
   Error error;
   const bool badFrame = cause.code() == ErrorCode::badFrame;
@@ -200,6 +204,15 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
     peer->state = State::idle;
     peer->link = nullptr;
     disconnected_.notify_all();
+  }
+}
+
+// Whose the frame was cannot be known, so all calls fail, as on a link to a peer. An error of another kind means that the
+// link was closed, which is the end of this worker.
+void LinkManager::ownFrameLost(WorkerId self, const Error& cause) {
+  if (cause.code() == ErrorCode::badFrame) {
+    events_.peerLost(
+        self, Error(cause.code(), "this worker lost its calls to itself: " + cause.message()));
   }
 }
 

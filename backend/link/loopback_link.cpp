@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "backend/base/thread_role.h"
+
 namespace torchwire {
 namespace {
 
@@ -48,6 +50,9 @@ void LoopbackLink::close() {
     closed_ = true;
     arrived_.clear();
     pending.swap(received_);
+    delivered_.wait(lock, [this]() REQUIRES(mutex_) {
+      return deliverer_ == std::thread::id() || deliverer_ == std::this_thread::get_id();
+    });
   }
   if (pending) {
     pending(closedError(), {});
@@ -62,17 +67,22 @@ void LoopbackLink::deliver() {
     IncomingFrame frame;
     {
       MutexLock lock(mutex_);
-      if (delivering_ || arrived_.empty() || !received_) {
+      if (deliverer_ != std::thread::id() || arrived_.empty() || !received_) {
         return;
       }
-      delivering_ = true;
+      deliverer_ = std::this_thread::get_id();
       received.swap(received_);
       frame = std::move(arrived_.front());
       arrived_.pop_front();
     }
-    received(Error(), std::move(frame));
+    {
+      const DeliverScope scope;
+      received(Error(), std::move(frame));
+      received = nullptr; // what it keeps may be the last of its kind
+    }
     MutexLock lock(mutex_);
-    delivering_ = false;
+    deliverer_ = {};
+    delivered_.notify_all();
   }
 }
 

@@ -1,7 +1,9 @@
 // The link of a worker to itself.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
+#include <thread>
 
 #include "backend/base/annotations.h"
 #include "backend/link/link.h"
@@ -14,6 +16,7 @@ class LoopbackLink final : public Link {
  public:
   void send(OutgoingFrame frame, Sent sent) override EXCLUDES(mutex_);
   void receive(Received received) override EXCLUDES(mutex_);
+  /// Waits until no callback runs any more, but for one that the caller itself is in.
   void close() override EXCLUDES(mutex_);
 
  private:
@@ -21,7 +24,9 @@ class LoopbackLink final : public Link {
 
   Mutex mutex_{LockRank::loopback};
   bool closed_ GUARDED_BY(mutex_) = false;
-  bool delivering_ GUARDED_BY(mutex_) = false; // by some thread, which looks again before it ends
+  std::thread::id deliverer_
+      GUARDED_BY(mutex_); // none, or a thread that looks again before it ends
+  std::condition_variable_any delivered_;
   std::deque<IncomingFrame> arrived_ GUARDED_BY(mutex_);
   Received received_ GUARDED_BY(mutex_);
 };

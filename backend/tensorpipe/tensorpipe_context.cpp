@@ -95,7 +95,7 @@ TensorPipeContext::TensorPipeContext(TensorPipeOptions options, Timer& timer)
   }
   for (size_t i = 0; i < channels_.size(); ++i) {
     for (const auto& interceptor : options_.interceptors) {
-      channels_[i].context = interceptor->wrapChannel(std::move(channels_[i].context), timer_);
+      channels_[i].context = interceptor->wrapChannel(std::move(channels_[i].context));
     }
     context_.registerChannel(
         static_cast<int64_t>(channels_.size() - i), channels_[i].entry->name, channels_[i].context);

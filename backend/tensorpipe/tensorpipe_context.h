@@ -9,7 +9,7 @@
 
 #include "backend/base/timer.h"
 #include "backend/link/link.h"
-#include "backend/link/link_interceptor.h"
+#include "backend/tensorpipe/channel_interceptor.h"
 #include "backend/wire/group_key.h"
 
 namespace torchwire {
@@ -25,8 +25,7 @@ struct TensorPipeOptions {
   std::optional<GroupKey> groupKey; // what peers have to prove, where the transport can ask them
   // A peer that does not answer for twice as long is taken for gone. 0: never.
   std::chrono::milliseconds keepAlive{10000};
-  std::vector<std::shared_ptr<LinkInterceptor>>
-      interceptors; // of the channels, the innermost first
+  std::vector<std::shared_ptr<ChannelInterceptor>> interceptors; // the innermost first
 };
 
 /// The timer must outlive the context's listening and be stopped before the context is joined.
