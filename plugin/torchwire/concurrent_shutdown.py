@@ -3,7 +3,7 @@
 Without this they would all gather the group and count its calls; PyTorch's own agent then fails in one thread or hangs.
 
 `rpc.shutdown` cannot be replaced by name, because programs hold it since before init_rpc: atexit.register(rpc.shutdown)
-does. But it is only a check that RPC is initialised, around the function proper, which it finds in a closure cell. What
+does. But it is only a check that RPC is initialized, around the function proper, which it finds in a closure cell. What
 is in the cell is replaced.
 """
 

@@ -10,7 +10,7 @@ from torchwire._C import TorchwireAgent
 
 
 def current_agent() -> TorchwireAgent | None:
-    """This process's agent, or None when RPC is not initialised or runs on another backend."""
+    """This process's agent, or None when RPC is not initialized or runs on another backend."""
     if not rpc._is_current_rpc_agent_set():
         return None
     agent = rpc._get_current_rpc_agent()
@@ -20,7 +20,7 @@ def current_agent() -> TorchwireAgent | None:
 def agent_for(function: str) -> TorchwireAgent:
     """This process's agent, for the function of torchwire's with this name.
 
-    Raises RuntimeError when RPC is not initialised or runs on another backend.
+    Raises RuntimeError when RPC is not initialized or runs on another backend.
     """
     agent = current_agent()
     if agent is not None:
@@ -31,12 +31,12 @@ def agent_for(function: str) -> TorchwireAgent:
             f"torchwire.{function}(): worker {worker!r} runs on {agent_type}, not on torchwire; "
             "pass backend=BackendType.TORCHWIRE to init_rpc"
         )
-    raise RuntimeError(f"torchwire.{function}(): RPC is not initialised in this process; call rpc.init_rpc first")
+    raise RuntimeError(f"torchwire.{function}(): RPC is not initialized in this process; call rpc.init_rpc first")
 
 
 def peers() -> list[dict[str, Any]]:
     """One dict for each peer that this worker knows, with what its link is made of and how it fares.
 
-    Raises RuntimeError when RPC is not initialised or runs on another backend.
+    Raises RuntimeError when RPC is not initialized or runs on another backend.
     """
     return agent_for("peers").peers()

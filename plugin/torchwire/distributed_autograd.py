@@ -52,7 +52,7 @@ def autograd_contexts() -> list[dict[str, Any]]:
     calls: how many of its calls run here just now. released: it has been released, and waits for these.
     backward: the backward pass that runs here, in a few words, or None.
 
-    Raises RuntimeError when RPC is not initialised or runs on another backend.
+    Raises RuntimeError when RPC is not initialized or runs on another backend.
     """
     agent = agent_for("autograd_contexts")
     names = {worker.id: worker.name for worker in agent.get_worker_infos()}

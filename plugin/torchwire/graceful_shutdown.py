@@ -10,9 +10,10 @@ build on its parts.
 
 Two functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
 `_wait_all_workers` for the above, and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put
-both back, to end the agent before libtorch's tables of RRefs, and to say more of leaked RRefs (see leak_report). `_wait_all_workers` cannot put itself back when it runs: a
-shutdown that is not graceful never calls it, and after a direct call of it the shutdown proper would still have to find
-the replacement. With them goes what concurrent_shutdown puts into `shutdown` itself.
+both back, to end the agent before libtorch's tables of RRefs, and to say more of leaked RRefs (see leak_report).
+`_wait_all_workers` cannot put itself back when it runs: a shutdown that is not graceful never calls it, and after a
+direct call of it the shutdown proper would still have to find the replacement. With them goes what concurrent_shutdown
+puts into `shutdown` itself.
 """
 
 from __future__ import annotations

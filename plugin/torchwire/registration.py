@@ -51,7 +51,7 @@ def _init_backend(
     """Makes the agent of this worker, starts it and returns it; `world_size` None stands for a dynamic group.
 
     Raises TypeError and ValueError for bad arguments, before anything is opened, and whatever stops the agent from
-    starting; RPC is then as uninitialised as before.
+    starting; RPC is then as uninitialized as before.
     """
     worker_checks.check_store(store, name)
     return start_agent(store, name, rank, world_size, from_any(rpc_backend_options))

@@ -27,13 +27,13 @@ def replace_tensorpipe() -> None:
 
     Processes inherit the wish through the environment variable TORCHWIRE_REPLACE_TENSORPIPE, so a fork server that runs
     already does not hear of it. Options stay PyTorch's own TensorPipeRpcBackendOptions. Calling it again
-    changes nothing. Raises RuntimeError when RPC is initialised in this process. Not thread-safe.
+    changes nothing. Raises RuntimeError when RPC is initialized in this process. Not thread-safe.
     """
     global _stock_init_backend
     registration.register()  # TENSORPIPE must be looked up in the enum that init_rpc uses
     value = rpc.BackendType["TENSORPIPE"].value
     if value.init_backend_handler is not registration._init_backend:
-        _refuse_while_initialised()
+        _refuse_while_initialized()
         _stock_init_backend = value.init_backend_handler
         _set_init_backend(registration._init_backend)
     os.environ[ENVIRONMENT_VARIABLE] = "1"
@@ -72,12 +72,12 @@ def restore_tensorpipe() -> None:
 
 def _set_init_backend(handler: Callable[..., Any]) -> None:
     # The member keeps its identity, because programs hold it and compare with it. Its options handler stays PyTorch's:
-    # init_rpc must go on to recognise TensorPipeRpcBackendOptions as TENSORPIPE's.
+    # init_rpc must go on to recognize TensorPipeRpcBackendOptions as TENSORPIPE's.
     member = rpc.BackendType["TENSORPIPE"]
     backend_type.set_value(member, BackendValue(member.value.construct_rpc_backend_options_handler, handler))
 
 
-def _refuse_while_initialised() -> None:
+def _refuse_while_initialized() -> None:
     if not rpc._is_current_rpc_agent_set():
         return
     worker, agent_type = rpc.get_worker_info().name, type(rpc._get_current_rpc_agent()).__name__

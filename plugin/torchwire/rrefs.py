@@ -26,7 +26,7 @@ def rrefs() -> list[dict[str, Any]]:
     creation_site: where the program made it, innermost frame first, if its creator has `record_creation_site` on;
         else None. Only the owner and the creator know.
 
-    Raises RuntimeError when RPC is not initialised or runs on another backend. Thread-safe.
+    Raises RuntimeError when RPC is not initialized or runs on another backend. Thread-safe.
     """
     return [_finished(rref) for rref in agent_for("rrefs").rrefs(_PATIENCE)]
 

@@ -94,7 +94,7 @@ class Worker:
 
     def plain_handler_before_init(self):
         self.load()
-        atexit.register(lambda: self.note(f"initialised after it: {rpc._is_current_rpc_agent_set()}"))  # runs last
+        atexit.register(lambda: self.note(f"initialized after it: {rpc._is_current_rpc_agent_set()}"))  # runs last
         atexit.register(rpc.shutdown)
         self.start()
 

@@ -261,7 +261,7 @@ class GroupRun(TensorRun):
         return rpc.rpc_sync(f"worker{step.to}", function, tuple(operands))
 
     def begin(self, worker, call, arguments):
-        to, arguments = f"worker{call.body.worker}", self._travelling(call.body, arguments)
+        to, arguments = f"worker{call.body.worker}", self._traveling(call.body, arguments)
         if call.asynchronous:
             return rpc.rpc_async(to, execute, arguments).wait
         return lambda: rpc.rpc_sync(to, execute, arguments)
@@ -274,9 +274,9 @@ class GroupRun(TensorRun):
         return [] if results is None else list(results) if isinstance(results, tuple) else [results]
 
     def remote(self, worker, body, arguments):
-        return rpc.remote(f"worker{body.worker}", execute, self._travelling(body, arguments))
+        return rpc.remote(f"worker{body.worker}", execute, self._traveling(body, arguments))
 
-    def _travelling(self, body, arguments):
+    def _traveling(self, body, arguments):
         return (self._seed, self._context_id, body, *arguments)
 
     def own(self, worker, value):

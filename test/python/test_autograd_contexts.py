@@ -178,7 +178,7 @@ def test_contexts_of_several_workers_are_told_apart(four):
 
 
 def test_without_rpc_there_is_nothing_to_list():
-    with pytest.raises(RuntimeError, match=r"torchwire.autograd_contexts\(\): RPC is not initialised"):
+    with pytest.raises(RuntimeError, match=r"torchwire.autograd_contexts\(\): RPC is not initialized"):
         torchwire.autograd_contexts()
 
 

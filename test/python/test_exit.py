@@ -129,7 +129,7 @@ def test_a_forked_child_runs_a_handler_where_python_does(end, backend, way, row)
 @BOTH
 @pytest.mark.parametrize("way", ["main", slow("spawn")])
 def test_rpc_shutdown_itself_can_be_the_handler(end, backend, way):
-    notes = ["initialised after it: False"]
+    notes = ["initialized after it: False"]
     assert end(backend, way, "plain_handler_before_init") == ([0, 0], notes, notes)
 
 

@@ -141,7 +141,7 @@ def peers_error(init_method=None):
 
 
 def test_peers_says_why_it_cannot_answer(two, tmp_path):
-    assert "RPC is not initialised" in two[0].run(peers_error)
+    assert "RPC is not initialized" in two[0].run(peers_error)
     assert "worker 'w' runs on TensorPipeAgent" in two[0].run(peers_error, file_in(tmp_path))
 
 

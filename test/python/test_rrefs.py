@@ -436,7 +436,7 @@ class TestList:
             wait_until(lambda: worker.run(my_rrefs, role)[0]["age"] > before["age"])
 
     def test_is_refused_without_rpc(self):
-        with pytest.raises(RuntimeError, match=r"torchwire.rrefs\(\): RPC is not initialised"):
+        with pytest.raises(RuntimeError, match=r"torchwire.rrefs\(\): RPC is not initialized"):
             torchwire.rrefs()
 
 

@@ -1,4 +1,4 @@
-"""A plan: the cases of a run, chosen from the catalogue."""
+"""A plan: the cases of a run, chosen from the catalog."""
 
 from fnmatch import fnmatchcase
 
@@ -28,8 +28,8 @@ def _pairs(name):
     return [(row["suite"], row["test"]) for row in table.read(name)]
 
 
-def _refuse_unknown(name, pairs, catalogue):
-    unknown = sorted(set(pairs) - set(catalogue))
+def _refuse_unknown(name, pairs, catalog):
+    unknown = sorted(set(pairs) - set(catalog))
     if unknown:
         listed = ", ".join(f"{suite}.{test}" for suite, test in unknown)
         raise PlanError(f"{name} lists what PyTorch's suites do not have: {listed}")
@@ -46,11 +46,11 @@ def _excluded():
     return set(_pairs("fault_plan_exclusions.csv")) if fault_plan.FILE else set()
 
 
-def _chosen(catalogue, options):
+def _chosen(catalog, options):
     excluded = _excluded()
-    _refuse_unknown("fault_plan_exclusions.csv", excluded, catalogue)
-    pairs = _pairs("quick.csv") if options.mode == "quick" else catalogue
-    _refuse_unknown("quick.csv", pairs, catalogue)
+    _refuse_unknown("fault_plan_exclusions.csv", excluded, catalog)
+    pairs = _pairs("quick.csv") if options.mode == "quick" else catalog
+    _refuse_unknown("quick.csv", pairs, catalog)
     for suite, test in pairs:
         if (options.suite and suite not in options.suite) or (suite, test) in excluded:
             continue
@@ -59,13 +59,13 @@ def _chosen(catalogue, options):
         yield suite, test
 
 
-def make(catalogue, options):
-    """The cases, in the order of the catalogue."""
+def make(catalog, options):
+    """The cases, in the order of the catalog."""
     deviations = _deviations()
-    _refuse_unknown("deviations.csv", deviations, catalogue)
+    _refuse_unknown("deviations.csv", deviations, catalog)
     if backend_name.NAME == backend_name.DEFAULT:
-        _refuse_unknown("tripwire_excuses.csv", _pairs("tripwire_excuses.csv"), catalogue)
-    pairs = list(_chosen(catalogue, options))
+        _refuse_unknown("tripwire_excuses.csv", _pairs("tripwire_excuses.csv"), catalog)
+    pairs = list(_chosen(catalog, options))
     if not pairs:
         raise PlanError("no test matches")
     return [Case(suite, test, deviations.get((suite, test))) for _ in range(options.repeat) for suite, test in pairs]

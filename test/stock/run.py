@@ -98,7 +98,7 @@ def run(options):
         os.environ[FULL_EXIT] = "1"
     with Pool(1 if options.list else options.jobs, options.limit, tripwire_library(options)) as pool:
         greeting = pool.greeting()
-        cases = plan.make(greeting["catalogue"], options)
+        cases = plan.make(greeting["catalog"], options)
         if options.list:
             print("\n".join(case.name for case in cases))
             return 0

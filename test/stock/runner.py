@@ -20,7 +20,7 @@ def greet():
     import torch
 
     return {
-        "catalogue": suites.catalogue(),
+        "catalog": suites.catalog(),
         "torch": torch.__version__,
         "server_threads": fork_server.count_threads(),
     }

@@ -38,7 +38,7 @@ def _environment(temporary, limit, tripwire_library):
         PYTHONUNBUFFERED="1",  # keep what a crashing process wrote
         TMPDIR=temporary,  # every test leaves a file there
         DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(limit),
-        # Look for GPUs without initialising CUDA, which does not survive a fork.
+        # Look for GPUs without initializing CUDA, which does not survive a fork.
         PYTORCH_NVML_BASED_CUDA_CHECK="1",
         PYTORCH_PRINT_REPRO_ON_FAILURE="0",  # it would name a command that does not exist
     )

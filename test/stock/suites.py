@@ -37,7 +37,7 @@ process_groups.keep()
 SUITES = _build()
 
 
-def catalogue():
+def catalog():
     """Every (suite, test), in the order of the table."""
     loader = unittest.defaultTestLoader
     return [(suite, test) for suite, class_ in SUITES.items() for test in loader.getTestCaseNames(class_)]
