@@ -99,6 +99,7 @@ def resident_bytes():
 # ---- the test ----
 
 
+@pytest.mark.slow
 def test_contexts_leave_nothing_behind(tmp_path):
     with running(WORKERS, tmp_path, rpc_timeout=30, **SMART) as group:
         third = CONTEXTS // 3 // WORKERS

@@ -133,11 +133,13 @@ def test_rpc_shutdown_itself_can_be_the_handler(end, backend, way):
     assert end(backend, way, "plain_handler_before_init") == ([0, 0], notes, notes)
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_program_that_fails_still_runs_its_handler(end, backend):
     assert end(backend, "main", "handler_and_error") == ([1, 1], DONE, DONE)
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_second_shutdown_is_told_that_there_is_nothing_to_shut_down(end, backend):
     notes = [*DONE, SECOND]
@@ -152,6 +154,7 @@ def test_a_shutdown_at_exit_waits_for_a_call_that_runs(end, backend):
 # ---- in two threads ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend, second", [("TORCHWIRE", "shutdown: ok"), stock("TENSORPIPE", "a thread still waits")]
 )
@@ -160,6 +163,7 @@ def test_of_two_threads_the_second_waits_for_the_first(end, backend, way, second
     assert end(backend, way, "two_threads") == ([0, 0], ["shutdown: ok", second], DONE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend, first",
     [
@@ -184,6 +188,7 @@ def test_a_process_that_does_not_shut_down_ends_and_its_peer_hears_of_it(end, wa
     assert end("TORCHWIRE", way, row) == ([0, 0], [LEFT, "at once: True"], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["fork", slow("main")])
 @pytest.mark.parametrize(
     "backend, error", [("TORCHWIRE", "worker 'worker1' (rank 1) has left the RPC group"), stock("TENSORPIPE", "eof")]
@@ -255,6 +260,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "agent, launcher", [("TorchwireAgent", ["-m", "torchwire", "run"]), stock("TensorPipeAgent", [])]
 )

@@ -161,6 +161,7 @@ def train_with_gloo(folder, rank):
     return gradient
 
 
+@pytest.mark.slow
 def test_a_process_group_on_gloo_works_beside_it(two, tmp_path):
     assert both(two, train_with_gloo, tmp_path) == [[0.5, 0.5]]
 
@@ -295,6 +296,7 @@ def test_importing_torch_does_not_import_torchwire():
     assert process.stdout == "False\n", process.stderr
 
 
+@pytest.mark.slow
 @needs_installation
 def test_an_unclear_environment_variable_is_named():
     process = run_code("import torch", TORCHWIRE_REPLACE_TENSORPIPE="perhaps")
@@ -302,6 +304,7 @@ def test_an_unclear_environment_variable_is_named():
     assert "TORCHWIRE_REPLACE_TENSORPIPE is 'perhaps'; set it to 1" in process.stderr
 
 
+@pytest.mark.slow
 def test_another_torch_than_the_one_it_was_built_for_is_refused():
     fake = "VERSION, TORCH_VERSION, CUDA, FAULT_INJECTION = '0.1.0', '1.2.3', False, False"
     process = run_code(
@@ -341,6 +344,7 @@ def test_run_says_what_it_cannot_run(capsys, arguments, sentence):
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_status_and_the_output_of_a_program_pass_through(tmp_path):
     path = tmp_path / "program.py"
     path.write_text("import sys\nprint(__name__, __file__, sys.argv[1:])\nsys.exit(5)")

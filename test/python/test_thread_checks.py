@@ -103,6 +103,7 @@ def test_a_free_thread_may_do_all_that(ends, what):
     assert (code, said) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["", "0"])
 def test_nothing_is_checked_unless_asked_for(value):
     code = (

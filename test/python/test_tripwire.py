@@ -59,11 +59,13 @@ def test_torch_has_every_function_that_is_watched(library):
     assert missing == []
 
 
+@pytest.mark.slow
 def test_on_tensorpipe_every_function_that_can_be_called_is(library, tmp_path):
     called = trips(library, "TENSORPIPE", tmp_path)
     not_called = set(tripwire.watched(library)).difference(called)
     assert {tripwire.readable(symbol) for symbol in not_called} == OVERRIDDEN
 
 
+@pytest.mark.slow
 def test_on_torchwire_none_is(library, tmp_path):
     assert [tripwire.readable(symbol) for symbol in trips(library, "TORCHWIRE", tmp_path)] == []
