@@ -11,6 +11,7 @@
 #include "autograd/private_members.h"
 #include "autograd/python_errors.h"
 #include "backend/base/lock_rank.h"
+#include "backend/serve/python_thread.h"
 
 namespace torchwire {
 namespace {

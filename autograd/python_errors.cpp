@@ -8,36 +8,6 @@ namespace {
 
 namespace py = pybind11;
 
-bool isFinalizing() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing() != 0;
-#else
-  return _Py_IsFinalizing() != 0;
-#endif
-}
-
-class PythonThreadState {
- public:
-  PythonThreadState() {
-    if (Py_IsInitialized() != 0 && PyGILState_GetThisThreadState() == nullptr) {
-      state_ = PyThreadState_New(PyInterpreterState_Main());
-    }
-  }
-  ~PythonThreadState() {
-    if (state_ != nullptr && Py_IsInitialized() != 0 &&
-        !isFinalizing()) { // else Python has ended it
-      PyEval_RestoreThread(state_);
-      PyThreadState_Clear(state_);
-      PyThreadState_DeleteCurrent();
-    }
-  }
-  PythonThreadState(const PythonThreadState&) = delete;
-  PythonThreadState& operator=(const PythonThreadState&) = delete;
-
- private:
-  PyThreadState* state_ = nullptr;
-};
-
 py::object borrowed(PyObject* object) {
   return object == nullptr ? py::none() : py::reinterpret_borrow<py::object>(object);
 }
@@ -58,10 +28,6 @@ std::string formatTraceback(const python_error& error) {
 }
 
 } // namespace
-
-void keepPythonThreadState() {
-  thread_local const PythonThreadState state;
-}
 
 ErrorText describeException(const std::exception_ptr& error) {
   try {

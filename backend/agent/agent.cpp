@@ -17,6 +17,7 @@
 #include "backend/serve/own_messages.h"
 #include "backend/serve/owner_watch.h"
 #include "backend/serve/profiled_call.h"
+#include "backend/serve/python_thread.h"
 #include "cuda/devices.h"
 #include "rref/backward.h"
 #include "rref/failed_creation.h"
@@ -55,11 +56,13 @@ Agent::Agent(
       worldSize_(static_cast<uint32_t>(worldSize.value_or(0))),
       options_(std::move(options)),
       self_(id),
-      requests_(options_.numWorkerThreads, "torchwire_work"),
-      control_(std::make_shared<ThreadPool>(options_.numWorkerThreads, "torchwire_ctrl")),
+      requests_(options_.numWorkerThreads, "torchwire_work", runOnPythonThread),
+      control_(
+          std::make_shared<ThreadPool>(
+              options_.numWorkerThreads, "torchwire_ctrl", runOnPythonThread)),
       disposer_(control_),
-      evaluations_(kMaxEvaluations, "torchwire_grad"),
-      completions_(options_.numWorkerThreads, "torchwire_done"),
+      evaluations_(kMaxEvaluations, "torchwire_grad", runOnPythonThread),
+      completions_(options_.numWorkerThreads, "torchwire_done", runOnPythonThread),
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
       rrefs_(std::make_shared<RRefService>(dispatcher_)),
       calls_(std::make_shared<CallTable>(timer_)),

@@ -15,9 +15,9 @@
 namespace torchwire {
 namespace {
 
-void runLogged(Task& task, const std::string& pool) {
+void runLogged(ThreadPool::Runner runner, Task& task, const std::string& pool) {
   try {
-    task();
+    runner(task);
   } catch (const std::exception& e) {
     log(LogLevel::error, "a task of the " + pool + " threads threw: " + e.what());
   } catch (...) {
@@ -30,7 +30,8 @@ void runLogged(Task& task, const std::string& pool) {
 /// What the pool and its threads share. Thread-safe.
 class ThreadPool::Core : public std::enable_shared_from_this<Core> {
  public:
-  Core(size_t capacity, std::string name) : capacity_(capacity), name_(std::move(name)) {}
+  Core(size_t capacity, std::string name, Runner runner)
+      : capacity_(capacity), name_(std::move(name)), runner_(runner) {}
 
   bool run(Task&& task) EXCLUDES(mutex_);
   void join() EXCLUDES(mutex_);
@@ -52,6 +53,7 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
 
   const size_t capacity_;
   const std::string name_;
+  const Runner runner_;
   mutable Mutex mutex_{LockRank::threadPool};
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<Thread>> threads_ GUARDED_BY(mutex_);
@@ -116,7 +118,7 @@ void ThreadPool::Core::loop(const std::shared_ptr<Thread>& self) {
   pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
   Task task;
   while (takeNext(self, task)) {
-    runLogged(task, name_);
+    runLogged(runner_, task, name_);
     task = Task(); // captures die here, not when the next task arrives
   }
 }
@@ -146,8 +148,8 @@ size_t ThreadPool::Core::idle() const {
   return idle_.size() + (capacity_ - threads_.size());
 }
 
-ThreadPool::ThreadPool(size_t capacity, std::string name)
-    : core_(std::make_shared<Core>(capacity, std::move(name))) {}
+ThreadPool::ThreadPool(size_t capacity, std::string name, Runner runner)
+    : core_(std::make_shared<Core>(capacity, std::move(name), runner)) {}
 
 ThreadPool::~ThreadPool() {
   join();

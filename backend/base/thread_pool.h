@@ -14,8 +14,11 @@ namespace torchwire {
 /// A task that throws is logged; nothing escapes a thread. Thread-safe.
 class ThreadPool {
  public:
+  /// Calls the task, and does what is to be done before and after each. Called on the pool's threads.
+  using Runner = void (*)(Task& task);
+
   /// `name` (at most 15 characters) is what debuggers and `top -H` show for the threads.
-  ThreadPool(size_t capacity, std::string name);
+  ThreadPool(size_t capacity, std::string name, Runner runner = [](Task& task) { task(); });
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

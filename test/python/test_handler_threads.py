@@ -1,5 +1,6 @@
-"""On which threads functions run."""
+"""On which threads functions run, and what these keep of them."""
 
+import contextvars
 import threading
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 import torch.distributed.rpc as rpc
 from group import running
-from processes import LIMIT
+from processes import LIMIT, WorkerError
 
 
 @pytest.fixture
@@ -29,6 +30,30 @@ def value_and_thread(rref):
     return rref.to_here(LIMIT).tolist(), thread_of()
 
 
+_variable = contextvars.ContextVar("variable", default="untouched")
+_local = threading.local()
+
+
+def set_and_tell(value):
+    """Sets what a thread keeps for its code; returns what was there."""
+    before = _variable.get(), getattr(_local, "value", None)
+    _variable.set(value)
+    _local.value = value
+    return before
+
+
+def set_and_raise(value):
+    set_and_tell(value)
+    raise ValueError(value)
+
+
+def told_by_callbacks(to):
+    def callback(_):
+        return thread_of(), set_and_tell("callback")[0]
+
+    return [rpc.rpc_async(to, thread_of).then(callback).wait() for _ in range(20)]
+
+
 def with_rref_of_a_third(function):
     """Calls a worker with an RRef that it has to tell the owner of before the function may run."""
     rref = rpc.remote("worker1", torch.add, (torch.ones(2), 1))
@@ -45,3 +70,18 @@ def test_functions_run_on_request_threads(trio):
 
 def test_a_function_with_an_rref_can_wait_for_calls_with_one_thread_of_each_kind(trio):
     assert trio[0].run(with_rref_of_a_third, value_and_thread) == ([2, 2], "torchwire_work")
+
+
+def test_a_function_meets_no_context_variable_of_another_on_its_thread(trio):
+    assert trio[0].run(rpc.rpc_sync, "worker2", set_and_tell, ("first",)) == ("untouched", None)
+    with pytest.raises(WorkerError, match="ValueError: second"):
+        trio[0].run(rpc.rpc_sync, "worker2", set_and_raise, ("second",))
+    # A thread keeps what is local to it, as in Python's own pools.
+    assert trio[0].run(rpc.rpc_sync, "worker2", set_and_tell, ("third",)) == ("untouched", "second")
+
+
+def test_a_callback_meets_no_context_variable_of_another_on_its_thread(trio):
+    told = trio[0].run(told_by_callbacks, "worker2")
+    # Some may run on the thread that adds them, where the call was over by then.
+    on_pool = {variable for thread, variable in told if thread == "torchwire_done"}
+    assert on_pool == {"untouched"}
