@@ -25,10 +25,7 @@ std::vector<std::string> Scheduler::run() {
   for (const auto& thread : threads_) {
     thread->thread = std::thread([this, &self = *thread] { live(self); });
   }
-  {
-    MutexLock lock(mutex_);
-    chooseNext();
-  }
+  passOn(nullptr);
   for (const auto& thread : threads_) {
     thread->thread.join();
   }
@@ -37,17 +34,11 @@ std::vector<std::string> Scheduler::run() {
 }
 
 void Scheduler::live(Thread& self) {
-  {
-    MutexLock lock(mutex_);
-    awaitTurn(lock, self);
-    if (halted_) {
-      chooseNext();
-      return;
-    }
+  awaitTurn(self);
+  if (!isHalted()) {
+    attempt(self);
   }
-  attempt(self);
-  MutexLock lock(mutex_);
-  chooseNext();
+  passOn(&self);
 }
 
 void Scheduler::attempt(Thread& self) {
@@ -65,23 +56,29 @@ void Scheduler::attempt(Thread& self) {
 }
 
 void Scheduler::yield() {
-  MutexLock lock(mutex_);
-  ready_.push_back(running_);
-  suspend(lock);
+  {
+    MutexLock lock(mutex_);
+    makeReady(*running_);
+  }
+  suspend();
 }
 
 void Scheduler::sleepFor(std::chrono::nanoseconds duration) {
-  MutexLock lock(mutex_);
-  running_->awaits = "the end of a sleep";
-  sleeping_.emplace(now_ + duration, running_);
-  suspend(lock);
+  {
+    MutexLock lock(mutex_);
+    running_->awaits = "the end of a sleep";
+    sleeping_.emplace(now_ + duration, running_);
+  }
+  suspend();
 }
 
 void Scheduler::waitForChange(const std::string& what) {
-  MutexLock lock(mutex_);
-  running_->awaits = what;
-  waiting_.push_back(running_);
-  suspend(lock);
+  {
+    MutexLock lock(mutex_);
+    running_->awaits = what;
+    waiting_.push_back(running_);
+  }
+  suspend();
 }
 
 void Scheduler::changed() {
@@ -102,19 +99,47 @@ uint64_t Scheduler::draw(uint64_t bound) {
   return random_() % bound;
 }
 
-void Scheduler::suspend(MutexLock& lock) {
-  Thread& self = *running_;
-  chooseNext();
-  awaitTurn(lock, self);
-  if (halted_) {
+void Scheduler::suspend() {
+  Thread* self = nullptr;
+  {
+    MutexLock lock(mutex_);
+    self = running_;
+  }
+  passOn(self);
+  awaitTurn(*self);
+  if (isHalted()) {
     throw Halted();
   }
 }
 
-void Scheduler::awaitTurn(MutexLock& lock, Thread& self) {
-  while (running_ != &self) {
-    self.chosen.wait(lock);
+// Wakes the next thread when no lock is held that it is about to take.
+void Scheduler::passOn(const Thread* self) {
+  Thread* next = nullptr;
+  {
+    MutexLock lock(mutex_);
+    next = chooseNext();
   }
+  if (next == nullptr) {
+    return; // all have ended
+  }
+  {
+    const std::lock_guard lock(next->turnMutex);
+    next->turn = true;
+  }
+  if (next != self) {
+    next->turnCame.notify_one();
+  }
+}
+
+void Scheduler::awaitTurn(Thread& self) {
+  std::unique_lock lock(self.turnMutex);
+  self.turnCame.wait(lock, [&] { return self.turn; });
+  self.turn = false;
+}
+
+bool Scheduler::isHalted() const {
+  MutexLock lock(mutex_);
+  return halted_;
 }
 
 void Scheduler::makeReady(Thread& thread) {
@@ -122,20 +147,19 @@ void Scheduler::makeReady(Thread& thread) {
   ready_.push_back(&thread);
 }
 
-void Scheduler::chooseNext() {
+Scheduler::Thread* Scheduler::chooseNext() {
   ++steps_;
   if (!halted_) {
     wakeSleepers();
     haltBeyondLimits();
   }
   running_ = nullptr;
-  if (ready_.empty()) {
-    return; // all have ended
+  if (!ready_.empty()) {
+    std::swap(ready_[random_() % ready_.size()], ready_.back());
+    running_ = ready_.back();
+    ready_.pop_back();
   }
-  std::swap(ready_[random_() % ready_.size()], ready_.back());
-  running_ = ready_.back();
-  ready_.pop_back();
-  running_->chosen.notify_one();
+  return running_;
 }
 
 void Scheduler::wakeSleepers() {

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -69,22 +70,26 @@ class Scheduler {
     std::string name;
     Task body;
     std::string awaits; // what it sleeps or waits for; empty: it is ready or runs
-    std::condition_variable_any chosen;
+    std::mutex turnMutex; // a plain one: it is taken by each thread at every step
+    std::condition_variable turnCame;
+    bool turn = false;
     std::thread thread;
   };
 
   void live(Thread& self) EXCLUDES(mutex_);
-  void attempt(Thread& self);
-  void suspend(MutexLock& lock) REQUIRES(mutex_);
-  void awaitTurn(MutexLock& lock, Thread& self) REQUIRES(mutex_);
+  void attempt(Thread& self) EXCLUDES(mutex_);
+  void suspend() EXCLUDES(mutex_);
+  void passOn(const Thread* self) EXCLUDES(mutex_);
+  static void awaitTurn(Thread& self);
+  bool isHalted() const EXCLUDES(mutex_);
   void makeReady(Thread& thread) REQUIRES(mutex_);
-  void chooseNext() REQUIRES(mutex_);
+  Thread* chooseNext() REQUIRES(mutex_);
   void wakeSleepers() REQUIRES(mutex_);
   void haltBeyondLimits() REQUIRES(mutex_);
   void halt(const std::string& why) REQUIRES(mutex_);
 
   const Limits limits_;
-  Mutex mutex_{LockRank::test};
+  mutable Mutex mutex_{LockRank::test};
   std::mt19937_64 random_ GUARDED_BY(mutex_);
   Clock::TimePoint now_ GUARDED_BY(mutex_);
   uint64_t steps_ GUARDED_BY(mutex_) = 0;
