@@ -134,3 +134,29 @@ TEST_CASE("a store that breaks off while a worker leaves says so", "[membership_
             "(init_method, MASTER_ADDR and MASTER_PORT) did not answer: connection reset by peer"});
   }
 }
+
+TEST_CASE(
+    "a worker with another secret does not wait for one that died before it joined",
+    "[membership_fault]") {
+  for (const unsigned seed : seeds(20)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    const auto join = [](SimulatedWorker& self) { self.start(); };
+    SimulatedWorker::Settings first;
+    first.worldSize = 2;
+    first.store.diesAt = 1; // its credentials are there, its place in the roster perhaps
+    group.add(first, join);
+    SimulatedWorker::Settings second;
+    second.id = 1;
+    second.worldSize = 2;
+    second.secret = "a secret that the first has not";
+    second.start = seconds(1);
+    group.add(second, join);
+    REQUIRE(group.run() == kNobody);
+    CHECK(group.workers[0]->died);
+    CHECK_THAT(
+        group.workers[1]->error,
+        Catch::StartsWith("worker 'w1' (rank 1) was started with a group secret, but worker 'w0'"));
+    CHECK(group.workers[1]->end - Clock::TimePoint() < seconds(2));
+  }
+}
