@@ -9,6 +9,7 @@
 
 #include "autograd/forward_call.h"
 #include "backend/agent/seconds.h"
+#include "backend/agent/torch_store.h"
 #include "backend/base/log.h"
 #include "backend/base/random.h"
 #include "backend/codec/codec.h"
@@ -116,7 +117,8 @@ GroupKey Agent::agreeOnKey() {
     self.linkOptions |= interceptor->linkOption();
   }
   membership_ = std::make_unique<Membership>(
-      store_, std::move(self), worldSize_, std::max(getRpcTimeout(), kMinWaitForGroup));
+      std::make_unique<TorchStore>(store_), std::move(self), worldSize_,
+      std::max(getRpcTimeout(), kMinWaitForGroup));
   return membership_->agree(options_.secret);
 }
 

@@ -1,12 +1,14 @@
 // How workers find each other: the group's member list in the rendezvous store.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "backend/membership/clock.h"
+#include "backend/membership/key_value_store.h"
 #include "backend/wire/group_key.h"
 #include "backend/wire/roster.h"
 
@@ -19,8 +21,9 @@ class Membership {
  public:
   /// `self` has no address yet; `timeout` bounds the wait for the other workers of a static group.
   Membership(
-      c10::intrusive_ptr<c10d::Store> store, WorkerRecord self, uint32_t worldSize,
-      std::chrono::milliseconds timeout);
+      std::unique_ptr<KeyValueStore> store, WorkerRecord self, uint32_t worldSize,
+      std::chrono::milliseconds timeout,
+      std::unique_ptr<Clock> clock = std::make_unique<SystemClock>());
 
   /// Agrees with the other workers on the group's key, which links need: so before join(). `secret` is
   /// this worker's own; empty: it has none, and the one that the first worker drew counts. A worker whose
@@ -69,14 +72,12 @@ class Membership {
   void tellOthers(const std::string& failure);
   void waitForOthersToFinish(uint32_t count, std::chrono::milliseconds patience);
 
-  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::unique_ptr<KeyValueStore> store_;
+  const std::unique_ptr<Clock> clock_;
   WorkerRecord self_;
   const uint32_t worldSize_;
   const std::chrono::milliseconds timeout_;
   uint64_t groupId_ = 0;
 };
-
-/// The host of the rendezvous store, where it has one (a TCPStore, perhaps behind prefixes), else "".
-std::string hostOfStore(const c10::intrusive_ptr<c10d::Store>& store);
 
 } // namespace torchwire

@@ -1,11 +1,8 @@
-#include "backend/agent/membership.h"
-
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include "backend/membership/membership.h"
 
 #include <algorithm>
 #include <stdexcept>
-#include <thread>
+#include <utility>
 
 #include "backend/wire/group_credentials.h"
 
@@ -49,7 +46,7 @@ auto asking(const WorkerRecord& self, const std::string& what, Operation operati
   try {
     return operation();
   } catch (const std::exception& e) {
-    const std::string reason = e.what(); // c10 errors append a stack trace
+    const std::string reason = e.what(); // PyTorch's errors append a stack trace
     throw std::runtime_error(
         self.describe() + " could not " + what +
         ": the rendezvous store (init_method, MASTER_ADDR and MASTER_PORT) did not answer: " +
@@ -61,15 +58,14 @@ auto asking(const WorkerRecord& self, const std::string& what, Operation operati
 /// the time waited so far: short waits end promptly, long ones (a server that waits for hours for its
 /// clients to shut down) cost next to nothing.
 template <typename Ready>
-bool poll(std::chrono::milliseconds timeout, Ready ready) {
-  const auto start = std::chrono::steady_clock::now();
+bool poll(Clock& clock, std::chrono::milliseconds timeout, Ready ready) {
+  const auto start = clock.now();
   while (!ready()) {
-    const auto waited = std::chrono::steady_clock::now() - start;
+    const auto waited = clock.now() - start;
     if (waited >= timeout) {
       return false;
     }
-    std::this_thread::sleep_for(
-        std::clamp<std::chrono::nanoseconds>(waited / 20, kMinPause, kMaxPause));
+    clock.sleepFor(std::clamp<std::chrono::nanoseconds>(waited / 20, kMinPause, kMaxPause));
   }
   return true;
 }
@@ -77,9 +73,13 @@ bool poll(std::chrono::milliseconds timeout, Ready ready) {
 } // namespace
 
 Membership::Membership(
-    c10::intrusive_ptr<c10d::Store> store, WorkerRecord self, uint32_t worldSize,
-    std::chrono::milliseconds timeout)
-    : store_(std::move(store)), self_(std::move(self)), worldSize_(worldSize), timeout_(timeout) {}
+    std::unique_ptr<KeyValueStore> store, WorkerRecord self, uint32_t worldSize,
+    std::chrono::milliseconds timeout, std::unique_ptr<Clock> clock)
+    : store_(std::move(store)),
+      clock_(std::move(clock)),
+      self_(std::move(self)),
+      worldSize_(worldSize),
+      timeout_(timeout) {}
 
 // The credentials of a dynamic group that all have left are still there. Those who come then go on with them, or,
 // where they bring another secret, replace them.
@@ -164,7 +164,7 @@ Value Membership::decoded(const std::vector<uint8_t>& bytes) {
 
 Roster Membership::currentRoster() {
   const std::vector<uint8_t> bytes = asking(self_, kJoining, [&] {
-    const bool exists = store_->check({kRosterKey}); // else get() would wait for it
+    const bool exists = store_->check(kRosterKey); // else get() would wait for it
     return exists ? store_->get(kRosterKey) : std::vector<uint8_t>();
   });
   return bytes.empty() ? Roster() : decoded<Roster>(bytes);
@@ -184,8 +184,8 @@ void Membership::decide(const std::string& decision) {
 }
 
 void Membership::awaitStartupDecision() {
-  const bool decided = poll(timeout_, [&] {
-    return asking(self_, kJoining, [&] { return store_->check({kStartupDecisionKey}); });
+  const bool decided = poll(*clock_, timeout_, [&] {
+    return asking(self_, kJoining, [&] { return store_->check(kStartupDecisionKey); });
   });
   if (!decided) {
     throw std::runtime_error(
@@ -248,10 +248,10 @@ Membership::Totals Membership::sum(
 // which may have no link to it. (TCPStore can wait on its own, but logs every wait that times out.)
 void Membership::awaitRound(const std::string& key, const std::function<void()>& interrupted) {
   const auto ready = [&] {
-    return asking(self_, kShuttingDown, [&] { return store_->check({key}); });
+    return asking(self_, kShuttingDown, [&] { return store_->check(key); });
   };
   try {
-    poll(kForEver, [&] {
+    poll(*clock_, kForEver, [&] {
       if (ready()) {
         return true;
       }
@@ -282,7 +282,7 @@ void Membership::tellOthers(const std::string& failure) {
 }
 
 void Membership::throwIfFailed() {
-  const bool failed = asking(self_, kShuttingDown, [&] { return store_->check({kFailedKey}); });
+  const bool failed = asking(self_, kShuttingDown, [&] { return store_->check(kFailedKey); });
   if (failed) {
     const std::vector<uint8_t> sentence =
         asking(self_, kShuttingDown, [&] { return store_->get(kFailedKey); });
@@ -299,18 +299,9 @@ void Membership::waitForOthersToFinish(uint32_t count, std::chrono::milliseconds
   asking(self_, kShuttingDown, [&] {
     store_->add(key, 1);
     if (self_.id == 0) { // PyTorch's launchers put the store into the process of rank 0
-      poll(patience, [&] { return store_->add(key, 0) >= static_cast<int64_t>(count); });
+      poll(*clock_, patience, [&] { return store_->add(key, 0) >= static_cast<int64_t>(count); });
     }
   });
-}
-
-std::string hostOfStore(const c10::intrusive_ptr<c10d::Store>& store) {
-  c10::intrusive_ptr<c10d::Store> inner = store;
-  while (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(inner.get())) {
-    inner = prefixed->getUnderlyingStore();
-  }
-  const auto* tcp = dynamic_cast<c10d::TCPStore*>(inner.get());
-  return tcp == nullptr ? std::string() : tcp->getHost();
 }
 
 } // namespace torchwire

@@ -1,0 +1,78 @@
+#include "test/unit/support/memory_store.h"
+
+#include <stdexcept>
+
+namespace torchwire {
+
+StoreTraffic StoreTraffic::since(const StoreTraffic& before) const {
+  StoreTraffic part = *this;
+  part.compareSets -= before.compareSets;
+  part.gets -= before.gets;
+  part.sets -= before.sets;
+  part.adds -= before.adds;
+  part.checks -= before.checks;
+  part.bytes -= before.bytes;
+  return part;
+}
+
+std::string StoreTraffic::describe() const {
+  return std::to_string(operations()) + " operations (" + std::to_string(compareSets) +
+      " compareSet, " + std::to_string(gets) + " get, " + std::to_string(sets) + " set, " +
+      std::to_string(adds) + " add, " + std::to_string(checks) + " check), " +
+      std::to_string(bytes) + " bytes";
+}
+
+MemoryStore::Value MemoryStore::compareSet(
+    const std::string& key, const Value& expected, const Value& wanted) {
+  const auto it = values_.find(key);
+  Value now = expected;
+  if (it == values_.end()) {
+    if (expected.empty()) {
+      now = values_[key] = wanted;
+    }
+  } else {
+    if (it->second == expected) {
+      it->second = wanted;
+    }
+    now = it->second;
+  }
+  count(&StoreTraffic::compareSets, key.size() + expected.size() + wanted.size() + now.size());
+  return now;
+}
+
+MemoryStore::Value MemoryStore::get(const std::string& key) {
+  const auto it = values_.find(key);
+  if (it == values_.end()) {
+    throw std::runtime_error("nobody will ever write '" + key + "'");
+  }
+  count(&StoreTraffic::gets, key.size() + it->second.size());
+  return it->second;
+}
+
+void MemoryStore::set(const std::string& key, const Value& value) {
+  values_[key] = value;
+  count(&StoreTraffic::sets, key.size() + value.size());
+}
+
+int64_t MemoryStore::add(const std::string& key, int64_t amount) {
+  Value& value = values_[key];
+  const std::string before(
+      value.begin(), value.end()); // PyTorch's stores keep counters as text, too
+  const int64_t sum = (before.empty() ? 0 : std::stoll(before)) + amount;
+  const std::string after = std::to_string(sum);
+  value.assign(after.begin(), after.end());
+  count(&StoreTraffic::adds, key.size() + 2 * sizeof(sum));
+  return sum;
+}
+
+bool MemoryStore::check(const std::string& key) {
+  count(&StoreTraffic::checks, key.size() + 1);
+  return has(key);
+}
+
+void MemoryStore::count(uint64_t StoreTraffic::* kind, size_t bytes) {
+  ++(traffic_.*kind);
+  traffic_.bytes += bytes;
+}
+
+} // namespace torchwire
