@@ -1,5 +1,4 @@
 // Precompiled for the tests of backend/serve: libtorch's half of RPC, which takes 20 s a file without this.
-#pragma once
 
 #include <torch/csrc/distributed/rpc/rref_context.h>
 #include <torch/csrc/distributed/rpc/script_call.h>

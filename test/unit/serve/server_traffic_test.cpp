@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <condition_variable>
 #include <random>
 #include <stdexcept>
