@@ -41,7 +41,8 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   /// Replaces the handler of a type, if there is one.
   void handle(MessageType type, Handler handler);
   void handleOwn(MessageType type, OwnHandler handler);
-  /// Called when libtorch has made an OwnerRRef for an RRef in a request's arguments.
+  /// Called when libtorch has made an OwnerRRef for an RRef in a request's arguments; sometimes also when it has not
+  /// (owner_watch.h).
   void whenOwnerUnpickled(std::function<void()> callback) {
     ownerUnpickled_ = std::move(callback);
   }

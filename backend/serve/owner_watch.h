@@ -3,8 +3,9 @@
 
 namespace torchwire {
 
-/// Tells whether an OwnerRRef has been made on this thread since the watch began. libtorch has no event for that; but
-/// it asks the agent for its devices whenever it makes one, and for nothing else on the threads that serve requests.
+/// Tells whether an OwnerRRef may have been made on this thread since the watch began. libtorch has no event for that;
+/// but it asks the agent for its devices whenever it makes one. It does so as well when it tells the owner or the parent
+/// of an RRef that has come, so that a yes may be wrong. A no is not.
 class OwnerWatch {
  public:
   OwnerWatch() {
