@@ -157,8 +157,7 @@ Value Membership::decoded(const std::vector<uint8_t>& bytes) {
     return Value::decode(fromStore(bytes));
   } catch (
       const FormatError& e) { // another version: the others must not wait for this worker either
-    decide(e.what());
-    throw std::runtime_error(e.what());
+    endStartup(e.what());
   }
 }
 
@@ -173,14 +172,23 @@ Roster Membership::currentRoster() {
 void Membership::refuse(const std::string& objection, const Roster& roster) {
   if (worldSize_ != 0 ||
       roster.isStatic()) { // those who wait for the group to be complete would wait in vain
-    decide(objection);
+    endStartup(objection);
   }
   throw std::runtime_error(objection);
 }
 
-void Membership::decide(const std::string& decision) {
-  // The first decision stands: a worker that comes to a group that already runs does not end it.
-  asking(self_, kJoining, [&] { store_->compareSet(kStartupDecisionKey, {}, toStore(decision)); });
+void Membership::endStartup(const std::string& objection) {
+  const std::string standing = decide(objection);
+  // Of several that object each throws what the first has said; one that comes to a group that runs says its own.
+  throw std::runtime_error(standing == kAccepted ? objection : standing);
+}
+
+// The first decision stands: a worker that comes to a group that already runs does not end it.
+std::string Membership::decide(const std::string& decision) {
+  const KeyValueStore::Value standing = asking(self_, kJoining, [&] {
+    return store_->compareSet(kStartupDecisionKey, {}, toStore(decision));
+  });
+  return std::string(standing.begin(), standing.end());
 }
 
 void Membership::awaitStartupDecision() {
@@ -188,10 +196,12 @@ void Membership::awaitStartupDecision() {
     return asking(self_, kJoining, [&] { return store_->check(kStartupDecisionKey); });
   });
   if (!decided) {
+    const std::string missing = missingRanks();
     throw std::runtime_error(
         self_.describe() + " waited " + std::to_string(timeout_.count() / 1000) +
-        " s for the RPC group of world_size=" + std::to_string(worldSize_) +
-        " to be complete; not there: " + missing());
+        " s for the RPC group of world_size=" + std::to_string(worldSize_) + " to be complete; " +
+        (missing.empty() ? "all are there, but the last to come ended before it could say so"
+                         : "not there: " + missing));
   }
   const std::vector<uint8_t> bytes =
       asking(self_, kJoining, [&] { return store_->get(kStartupDecisionKey); });
@@ -201,7 +211,7 @@ void Membership::awaitStartupDecision() {
   }
 }
 
-std::string Membership::missing() {
+std::string Membership::missingRanks() {
   const Roster roster = currentRoster();
   std::string ranks;
   for (WorkerId id = 0; id < static_cast<WorkerId>(worldSize_); ++id) {

@@ -65,8 +65,9 @@ class Membership {
   Roster currentRoster();
   [[noreturn]] void refuse(const std::string& objection, const Roster& roster);
   void awaitStartupDecision();
-  void decide(const std::string& decision);
-  std::string missing();
+  [[noreturn]] void endStartup(const std::string& objection);
+  std::string decide(const std::string& decision);
+  std::string missingRanks();
   void awaitRound(const std::string& key, const std::function<void()>& interrupted);
   void throwIfFailed();
   void tellOthers(const std::string& failure);

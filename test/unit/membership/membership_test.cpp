@@ -169,7 +169,8 @@ TEST_CASE("a worker that cannot be in a static group ends it on all", "[membersh
   }
 }
 
-// Where it comes first, each of the others is the one that does not fit, and says so of itself.
+// Where it comes first, each of the others is the one that does not fit; the first of them says so of itself, and all of
+// them that.
 TEST_CASE("workers that do not fit together all fail, whoever comes first", "[membership]") {
   SimulatedWorker::Settings odd = rankOf(4, 3);
   odd.name = "odd";
@@ -192,6 +193,7 @@ TEST_CASE("workers that do not fit together all fail, whoever comes first", "[me
     REQUIRE(group.run() == kNobody);
     for (const auto& worker : group.workers) {
       CHECK_THAT(worker->error, Catch::Contains("'odd'"));
+      CHECK(worker->error == group.workers[0]->error);
       CHECK(worker->end - Clock::TimePoint() < seconds(1));
     }
   }
