@@ -1,4 +1,4 @@
-"""The command `python -m torchwire`: runs a program on torchwire, or tells what this build of torchwire has."""
+"""The command `python -m torchwire`: runs a program on torchwire, measures it, or tells what this build of it has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import platform
 import runpy
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -29,11 +30,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command.carry_out(command)
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that may get its arguments when they are about to be parsed: bench's take a second to import."""
+
+    def __init__(self, *, add_late: Callable[[argparse.ArgumentParser], None] | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._add_late = add_late
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._add_late is not None:
+            self._add_late(self)
+            self._add_late = None
+        return super().parse_known_args(args, namespace)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=_PROGRAM, description="torchwire, an RPC backend for PyTorch")
+    parser = _Parser(prog=_PROGRAM, description="torchwire, an RPC backend for PyTorch")
     parser.add_argument("--version", action="version", version=f"torchwire {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
     _add_run(commands)
+    commands.add_parser("bench", help="measure torchwire beside stock PyTorch and others", add_late=_add_bench)
     info = commands.add_parser("info", help="print versions, transports and channels")
     info.set_defaults(carry_out=_info)
     return parser
@@ -51,6 +67,12 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     run.add_argument("program", help="path of a script, or name of a module")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the program")
     run.set_defaults(carry_out=_run)
+
+
+def _add_bench(bench: argparse.ArgumentParser) -> None:
+    from torchwire.bench.command import add_arguments
+
+    add_arguments(bench)
 
 
 def _run(command: argparse.Namespace) -> int:

@@ -1,0 +1,57 @@
+"""A worker of torch.distributed.rpc, on stock's backend or on torchwire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed.rpc as rpc
+
+import torchwire
+from torchwire.bench import functions
+from torchwire.bench.member import Member
+from torchwire.bench.sampling import Call
+
+
+def name_of(rank: int) -> str:
+    return f"worker{rank}"
+
+
+class RpcMember(Member):
+    """Options: `backend`, and those of the backend."""
+
+    def join(self) -> None:
+        torchwire.restore_tensorpipe()  # should the environment ask for torchwire in its place
+        options = dict(self.options)
+        backend = rpc.backend_registry.BackendType[options.pop("backend")]
+        rpc.init_rpc(
+            name_of(self.place.rank),
+            backend=backend,
+            rank=self.place.rank,
+            world_size=self.place.size,
+            rpc_backend_options=rpc.backend_registry.construct_rpc_backend_options(
+                backend, init_method=f"file://{self.place.folder}/store", **options
+            ),
+        )
+
+    def leave(self) -> None:
+        rpc.shutdown()
+
+    def begin(self, name: str, peer: int = 1) -> Callable[[], Call]:
+        function, arguments = functions.call_of(name)
+        worker = name_of(peer)
+        return lambda: rpc.rpc_async(worker, function, args=arguments).wait
+
+    def call(self, name: str) -> Call:
+        function, arguments = functions.call_of(name)
+        worker = name_of(1)
+        return lambda: rpc.rpc_sync(worker, function, args=arguments)
+
+    def echo(self, size: int) -> Call:
+        worker, arguments = name_of(1), (torch.zeros(size, dtype=torch.uint8),)
+        return lambda: rpc.rpc_sync(worker, functions.echo, args=arguments)
+
+    def others(self) -> list[int]:
+        """The ranks of all other workers, beginning with the next."""
+        rank, size = self.place.rank, self.place.size
+        return [(rank + step) % size for step in range(1, size)]
