@@ -11,7 +11,6 @@
 #include "autograd/private_members.h"
 #include "autograd/python_errors.h"
 #include "backend/base/lock_rank.h"
-#include "backend/serve/python_thread.h"
 
 namespace torchwire {
 namespace {
@@ -175,7 +174,6 @@ void GraphTask::evaluate(int64_t send, const Attach& attach) {
 }
 
 void GraphTask::run(NodeTask task, bool count) {
-  keepPythonThreadState();
   const PassId* const outer = std::exchange(currentPass, &pass_);
   const size_t depth = currentFunctions.size();
   std::exception_ptr error;

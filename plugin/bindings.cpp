@@ -110,7 +110,7 @@ py::list peersOf(const Agent& agent) {
 /// Opaque to Python: what it is made of is given to the agent. Making one keeps the GIL.
 void bindInterceptors(py::module_& module) {
   py::class_<LinkInterceptor, std::shared_ptr<LinkInterceptor>>(
-      module, "LinkInterceptor", "Something that stands around the links of a worker.");
+      module, "LinkInterceptor", "Something that wraps the links of a worker.");
   py::class_<ChecksumInterceptor, LinkInterceptor, std::shared_ptr<ChecksumInterceptor>>(
       module, "ChecksumInterceptor", "Frames carry a checksum, and damaged ones close their link.")
       .def(py::init<>());

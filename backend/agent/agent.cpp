@@ -249,6 +249,9 @@ void Agent::onPeerLost(WorkerId peer, const Error& error) {
     rrefs_->forgetWorker(peer);
   }
   calls_->failPeer(peer, error);
+  if (peer == self_) {
+    return; // it lives: only a frame to itself was damaged
+  }
   server_->callerLost(peer);
   control_->run([engine = engine_, peer] { engine->peerLost(peer); });
   if (error.code() == ErrorCode::peerLeft) {

@@ -1,4 +1,4 @@
-// The agent: PyTorch's RpcAgent on links. Start reading at backend/README.md.
+// The agent: PyTorch's RpcAgent on links. Start reading at docs/architecture.md.
 #pragma once
 
 #include <torch/csrc/distributed/rpc/rpc_agent.h>

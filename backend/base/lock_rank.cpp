@@ -45,7 +45,7 @@ void pushLock(LockRank rank) {
   if (held.count > 0 && rank <= held.ranks[held.count - 1]) {
     breakRule(
         "taking lock " + quoted(rank) + " under " + listOfHeld() +
-        ", which is against the order in backend/lock_rank.h");
+        ", which is against the order in backend/base/lock_rank.h");
   }
   if (isSending() && rank <= kLastThatSendersMayHold) {
     breakRule(

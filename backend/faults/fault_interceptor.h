@@ -13,7 +13,7 @@ namespace torchwire::faults {
 class Injector;
 class MidTensor;
 
-/// Stands around all links of one worker and injects what its plan says. Thread-safe.
+/// Wraps all links of one worker and injects what its plan says. Thread-safe.
 class FaultInterceptor final : public LinkInterceptor {
  public:
   /// For the worker `self`. `log` outlives the interceptor's last link. The plan takes effect at once.

@@ -22,7 +22,7 @@
 
 namespace torchwire::faults {
 
-/// Stands around a link, and asks an injector about each frame. From the first receive on, an inner receive is
+/// Wraps a link, and asks an injector about each frame. From the first receive on, an inner receive is
 /// always pending. Thread-safe.
 class FaultyLink final : public Link,
                          public PlanWatcher,

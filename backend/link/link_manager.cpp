@@ -36,7 +36,7 @@ void LinkManager::setGroup(WorkerRecord self, uint64_t groupId) {
 void LinkManager::addLoopback(const WorkerRecord& self, std::shared_ptr<Link> loopback) {
   {
     MutexLock lock(mutex_);
-    own_.emplace();
+    own_ = std::make_unique<Peer>();
     own_->record = self;
     own_->state = State::connected;
     own_->link = loopback;
@@ -100,7 +100,7 @@ void LinkManager::markLeft(WorkerId id) {
 
 LinkManager::Peer* LinkManager::find(WorkerId id) {
   if (own_ && own_->record.id == id) {
-    return &*own_;
+    return own_.get();
   }
   const auto it = peers_.find(id);
   return it == peers_.end() ? nullptr : &it->second;

@@ -197,8 +197,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   WorkerRecord self_ GUARDED_BY(mutex_);
   uint64_t groupId_ GUARDED_BY(mutex_) = 0;
   std::map<WorkerId, Peer> peers_ GUARDED_BY(mutex_);
-  std::optional<Peer> own_
-      GUARDED_BY(mutex_); // apart from peers_: nobody dials it, and it says no goodbye
+  // Apart from peers_: nobody dials it, and it says no goodbye. Null without a loopback link.
+  std::unique_ptr<Peer> own_ GUARDED_BY(mutex_);
   // Links whose hello came before the group was known.
   std::vector<std::pair<std::shared_ptr<Link>, Hello>> early_ GUARDED_BY(mutex_);
 };

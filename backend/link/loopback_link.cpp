@@ -59,6 +59,22 @@ void LoopbackLink::close() {
   }
 }
 
+// Also where the callback throws: else the link would be silent, and close() wait, for ever.
+class LoopbackLink::Delivery {
+ public:
+  explicit Delivery(LoopbackLink& link) : link_(link) {}
+  ~Delivery() {
+    MutexLock lock(link_.mutex_);
+    link_.deliverer_ = {};
+    link_.delivered_.notify_all();
+  }
+  Delivery(const Delivery&) = delete;
+  Delivery& operator=(const Delivery&) = delete;
+
+ private:
+  LoopbackLink& link_;
+};
+
 // One thread at a time, for the order's sake; a callback that asks for the next frame finds it delivering
 // and returns, so that the stack does not grow.
 void LoopbackLink::deliver() {
@@ -75,14 +91,10 @@ void LoopbackLink::deliver() {
       frame = std::move(arrived_.front());
       arrived_.pop_front();
     }
-    {
-      const DeliverScope scope;
-      received(Error(), std::move(frame));
-      received = nullptr; // what it keeps may be the last of its kind
-    }
-    MutexLock lock(mutex_);
-    deliverer_ = {};
-    delivered_.notify_all();
+    const Delivery delivery(*this);
+    const DeliverScope scope;
+    received(Error(), std::move(frame));
+    received = nullptr; // what it keeps may be the last of its kind
   }
 }
 

@@ -20,6 +20,8 @@ class LoopbackLink final : public Link {
   void close() override EXCLUDES(mutex_);
 
  private:
+  class Delivery;
+
   void deliver() EXCLUDES(mutex_);
 
   Mutex mutex_{LockRank::loopback};

@@ -16,7 +16,7 @@ bool isPythonThere() {
 class PythonThreadState {
  public:
   PythonThreadState() {
-    if (Py_IsInitialized() != 0 && PyGILState_GetThisThreadState() == nullptr) {
+    if (isPythonThere() && PyGILState_GetThisThreadState() == nullptr) {
       state_ = PyThreadState_New(PyInterpreterState_Main());
     }
   }
@@ -30,9 +30,10 @@ class PythonThreadState {
   PythonThreadState(const PythonThreadState&) = delete;
   PythonThreadState& operator=(const PythonThreadState&) = delete;
 
-  // Only this thread writes the member, so it may look without the GIL.
+  // Only this thread writes the member, so it may look without the GIL; but not when Python has ended, and the state with
+  // it.
   void dropContext() const {
-    if (state_ != nullptr && state_->context != nullptr && isPythonThere()) {
+    if (state_ != nullptr && isPythonThere() && state_->context != nullptr) {
       PyEval_RestoreThread(state_);
       ++state_->context_ver; // what context variables have cached goes by it
       Py_CLEAR(state_->context);
@@ -44,15 +45,10 @@ class PythonThreadState {
   PyThreadState* state_ = nullptr;
 };
 
-const PythonThreadState& stateOfThisThread() {
-  thread_local const PythonThreadState state;
-  return state;
-}
-
 /// Also where the task throws.
 class ContextScope {
  public:
-  ContextScope() : state_(stateOfThisThread()) {}
+  explicit ContextScope(const PythonThreadState& state) : state_(state) {}
   ~ContextScope() {
     state_.dropContext();
   }
@@ -65,12 +61,9 @@ class ContextScope {
 
 } // namespace
 
-void keepPythonThreadState() {
-  stateOfThisThread();
-}
-
 void runOnPythonThread(Task& task) {
-  const ContextScope scope;
+  thread_local const PythonThreadState state;
+  const ContextScope scope(state);
   task();
 }
 

@@ -95,7 +95,8 @@ struct FrameHeader {
   static FrameHeader read(ByteReader& in);
 };
 
-/// A frame whose header has been read: once, by whoever takes it off a link.
+/// A frame whose header has been read: once, by who takes it off a link (and by a ChecksumInterceptor, where there is
+/// one).
 struct ReceivedFrame {
   FrameHeader header;
   IncomingFrame frame;

@@ -111,6 +111,10 @@ std::optional<Refusal> objectionToHello(
         "its address now belongs to " + self.describe() +
         ", started anew since: the worker that you mean is gone");
   }
+  if (hello.self.id == self.id) {
+    return refuse(
+        "it has the rank of " + self.describe() + ", which it dials: give each worker its own");
+  }
   return std::nullopt;
 }
 

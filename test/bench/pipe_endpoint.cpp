@@ -20,7 +20,7 @@ using Channel = std::shared_ptr<tp::channel::Context>;
 using MakeLane = std::function<Transport(uint8_t lane)>;
 
 constexpr const char* kHost = "127.0.0.1";
-constexpr uint8_t kMptLanes = 2; // as in backend/transport_table.cpp
+constexpr uint8_t kMptLanes = 2; // as in backend/tensorpipe/transport_table.cpp
 
 GroupKey groupKey() {
   return GroupKey(1, "as long as it has to be");

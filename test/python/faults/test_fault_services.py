@@ -86,6 +86,28 @@ def test_damage_within_a_worker_is_found(duo, phase):
     expect_runs(duo[1], tag, 1 if phase == "response" else 0)
 
 
+def pass_that_calls_itself(tag):
+    """What came of a call of this worker to itself in the midst of a pass that it has started, and the gradient."""
+    outcomes = []
+
+    def hook(_):
+        outcomes.append(injected_calls.attempt("worker1", injected_calls.note, tag, timeout=LONG))
+
+    leaf = torch.ones(2, requires_grad=True)
+    with dist_autograd.context() as context:
+        result = rpc.rpc_sync("worker0", doubled, (leaf,))
+        result.register_hook(hook)
+        dist_autograd.backward(context, [result.sum()])
+        return outcomes, dist_autograd.get_gradients(context)[leaf].tolist()
+
+
+def test_damage_within_a_worker_ends_no_pass_that_it_has_started(duo):
+    put(duo, first("corrupt", "request", from_="worker1", to="worker1", byte=40))
+    (outcome,), gradient = duo[1].run(pass_that_calls_itself, new_tag())
+    assert "lost its calls to itself" in outcome.error
+    assert gradient == [2, 2]
+
+
 # ---- RRefs ----
 
 _rrefs = []

@@ -96,7 +96,7 @@ def test_a_function_runs_on_all_workers():
 
 def test_the_number_of_workers_options_and_environment_are_as_asked():
     run = run_workers(
-        variable, "COLOUR", workers=3, environment={"COLOUR": "red"}, options={"num_worker_threads": 2}, **FORK
+        variable, "COLOR", workers=3, environment={"COLOR": "red"}, options={"num_worker_threads": 2}, **FORK
     )
     assert run.results == {"worker0": "red", "worker1": "red", "worker2": "red"}
 

@@ -1,6 +1,8 @@
 // A worker as a peer of its own.
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "backend/link/link_manager.h"
@@ -105,6 +107,17 @@ TEST_CASE("a loopback link that has been closed calls back no more", "[link_mana
   link.close();
   CHECK(ended);
   sender.join();
+}
+
+TEST_CASE("a loopback link goes on after a callback that throws", "[link_manager_loopback]") {
+  LoopbackLink link;
+  link.receive([](const Error&, const IncomingFrame&) { throw std::runtime_error("as it wants"); });
+  CHECK_THROWS_WITH(link.send(textFrame("one"), [](const Error&) {}), "as it wants");
+  std::string text;
+  link.receive([&](const Error&, const IncomingFrame& frame) { text = textOf(frame); });
+  link.send(textFrame("two"), [](const Error&) {});
+  CHECK(text == "two");
+  link.close();
 }
 
 TEST_CASE("a loopback link may be closed in its own callback", "[link_manager_loopback]") {

@@ -42,6 +42,12 @@ std::string objection(const Hello& hello) {
 
 } // namespace
 
+TEST_CASE("nobody else may have this worker's rank", "[handshake]") {
+  Hello hello = helloTo(record(1));
+  hello.self = record(1);
+  CHECK_THAT(objection(hello), Catch::StartsWith("it has the rank of worker"));
+}
+
 TEST_CASE("a hello survives the journey", "[handshake]") {
   const FrameKind kind = GENERATE(FrameKind::hello, FrameKind::welcome);
   const Hello sent = helloTo(record(1));
