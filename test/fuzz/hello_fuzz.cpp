@@ -86,7 +86,10 @@ void decodeHello(const IncomingFrame& frame) {
   reader = hello.self;
   reader.id = hello.toId;
   reader.incarnation = hello.toIncarnation;
-  require(!objectionToHello(hello, reader, hello.groupId), "whom the hello means may accept it");
+  const bool fromItself = hello.self.id == hello.toId;
+  require(
+      objectionToHello(hello, reader, hello.groupId).has_value() == fromItself,
+      "whom the hello means may accept it, unless it comes with that worker's own rank");
 }
 
 void decodeRefusal(const IncomingFrame& frame) {
