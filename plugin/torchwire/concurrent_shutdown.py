@@ -10,6 +10,7 @@ is in the cell is replaced.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from torchwire.patches import Patches
 
 # A shutdown that waits for other workers looks about once a second whether its agent is still there.
 _EXIT_PATIENCE = 5.0  # seconds
+# To print a traceback takes milliseconds; a thread that goes on after a failed shutdown costs the exit this much.
+_PRINTING_PATIENCE = 1.0  # seconds
 
 
 class _Shutdown:
@@ -29,6 +32,7 @@ class _Shutdown:
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
+        self.caller = threading.current_thread()
         self.outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
 
 
@@ -38,13 +42,14 @@ class _Turns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.running: _Shutdown | None = None
+        self.latest: _Shutdown | None = None  # whether or not it still runs
 
     def begin(self) -> tuple[_Shutdown, bool]:
         """The shutdown that runs, and whether it has begun just now and is the caller's to carry out."""
         with self._lock:
             if self.running is not None:
                 return self.running, False
-            self.running = _Shutdown()
+            self.running = self.latest = _Shutdown()
             return self.running, True
 
     def running_elsewhere(self) -> _Shutdown | None:
@@ -80,10 +85,18 @@ def runs_elsewhere() -> bool:
 
 
 def await_running() -> None:
-    """Waits a while for a shutdown that another thread is in. Its agent should be shut down by now, which ends it."""
-    running = _turns.running_elsewhere()
-    if running is not None:
-        concurrent.futures.wait([running.outcome], timeout=_EXIT_PATIENCE)
+    """Waits a while for a shutdown that another thread is in. Its agent should be shut down by now, which ends it.
+
+    What such an end raises, Python prints. A daemon thread that is stopped amid that, because the process exits, holds
+    stderr, and Python aborts: so the thread that failed is awaited, too.
+    """
+    latest = _turns.latest
+    if latest is None or latest.thread == threading.get_ident():
+        return
+    concurrent.futures.wait([latest.outcome], timeout=_EXIT_PATIENCE)
+    if latest.outcome.done() and latest.outcome.exception() is not None:
+        with contextlib.suppress(AssertionError, RuntimeError):  # a thread that Python has not started
+            latest.caller.join(_PRINTING_PATIENCE)
 
 
 def _cell_of_shutdown() -> CellType | None:

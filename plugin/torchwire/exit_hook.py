@@ -71,11 +71,12 @@ def _shut_down_unless_threads_go_on() -> None:
 
 
 def _shut_down() -> None:
+    if _process != os.getpid():
+        return  # a forked child has a copy of the agent, but not its threads
     agent = current_agent()
-    # A forked child has a copy of the agent, but not its threads.
-    if agent is not None and _process == os.getpid():
+    if agent is not None:
         _call_with_patience(agent.shutdown)
-        concurrent_shutdown.await_running()
+    concurrent_shutdown.await_running()
 
 
 def _call_with_patience(shut_down: Callable[[], None]) -> None:

@@ -199,6 +199,16 @@ class Worker:
         thread.start()
         wait_until(functools.partial(is_in_shutdown, thread))
 
+    def daemon_thread_that_prints(self):
+        if self.rank == 1:
+            threading.excepthook = self._print_slowly
+        self.daemon_thread()
+
+    def _print_slowly(self, what):
+        self.note(f"raised {what.exc_type.__name__}")
+        time.sleep(0.3)  # as on a machine that has other things to do
+        self.note("printed")
+
     def _call_until_it_fails(self):
         try:
             while True:

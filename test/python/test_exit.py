@@ -188,6 +188,13 @@ def test_a_process_that_does_not_shut_down_ends_and_its_peer_hears_of_it(end, wa
     assert end("TORCHWIRE", way, row) == ([0, 0], [LEFT, "at once: True"], [])
 
 
+@pytest.mark.parametrize("way", ["main", slow("fork")])
+def test_a_daemon_thread_whose_shutdown_fails_at_exit_may_print_that(end, way):
+    # Stopped in the midst of it, it would keep stderr, and Python abort.
+    printed = ["raised RuntimeError", "printed"]
+    assert end("TORCHWIRE", way, "daemon_thread_that_prints") == ([0, 0], [LEFT, "at once: True"], printed)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["fork", slow("main")])
 @pytest.mark.parametrize(
