@@ -31,9 +31,11 @@ class _Shutdown:
     """One that has begun; `outcome` completes when it ends."""
 
     def __init__(self) -> None:
-        self.thread = threading.get_ident()
-        self.caller = threading.current_thread()
+        self.thread = threading.current_thread()
         self.outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def is_elsewhere(self) -> bool:
+        return self.thread.ident != threading.get_ident()
 
 
 class _Turns:
@@ -51,10 +53,6 @@ class _Turns:
                 return self.running, False
             self.running = self.latest = _Shutdown()
             return self.running, True
-
-    def running_elsewhere(self) -> _Shutdown | None:
-        running = self.running
-        return running if running is not None and running.thread != threading.get_ident() else None
 
     def carry_out(self, mine: _Shutdown, function: Callable[[], None]) -> None:
         try:
@@ -81,7 +79,8 @@ def install(patches: Patches) -> None:
 
 def runs_elsewhere() -> bool:
     """Tells whether another thread is in rpc.shutdown()."""
-    return _turns.running_elsewhere() is not None
+    running = _turns.running
+    return running is not None and running.is_elsewhere()
 
 
 def await_running() -> None:
@@ -91,12 +90,12 @@ def await_running() -> None:
     stderr, and Python aborts: so the thread that failed is awaited, too.
     """
     latest = _turns.latest
-    if latest is None or latest.thread == threading.get_ident():
+    if latest is None or not latest.is_elsewhere():
         return
     concurrent.futures.wait([latest.outcome], timeout=_EXIT_PATIENCE)
     if latest.outcome.done() and latest.outcome.exception() is not None:
         with contextlib.suppress(AssertionError, RuntimeError):  # a thread that Python has not started
-            latest.caller.join(_PRINTING_PATIENCE)
+            latest.thread.join(_PRINTING_PATIENCE)
 
 
 def _cell_of_shutdown() -> CellType | None:
@@ -112,7 +111,7 @@ def _in_turn(original: Callable[..., None], turns: _Turns) -> Callable[..., None
         running, is_mine = turns.begin()
         if is_mine:
             turns.carry_out(running, lambda: original(graceful, timeout))
-        elif graceful and running.thread != threading.get_ident():
+        elif graceful and running.is_elsewhere():
             _await(running, timeout)
         else:  # a thread that does not want to wait, or a signal's handler inside the shutdown that runs
             original(graceful=False)

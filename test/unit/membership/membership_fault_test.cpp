@@ -1,5 +1,6 @@
 // Stores that break and workers that die at any operation: nobody waits for ever, and everybody says why.
 #include <catch2/catch.hpp>
+#include <optional>
 
 #include "backend/membership/membership.h"
 #include "test/unit/support/seeds.h"
@@ -24,12 +25,14 @@ void joinAndShutDown(SimulatedGroup& group, SimulatedWorker& self) {
   self.membership->waitForOthersToFinish();
 }
 
-void addAll(SimulatedGroup& group, WorkerId faulty, const ScheduledStore::Settings& fault) {
+// `faulty` unset: the fault is everybody's.
+void addAll(
+    SimulatedGroup& group, std::optional<WorkerId> faulty, const ScheduledStore::Settings& fault) {
   for (WorkerId id = 0; id < static_cast<WorkerId>(kWorkers); ++id) {
     SimulatedWorker::Settings settings;
     settings.id = id;
     settings.worldSize = kWorkers;
-    if (id == faulty) {
+    if (!faulty || id == *faulty) {
       settings.store = fault;
     }
     group.add(settings, [&group](SimulatedWorker& self) { joinAndShutDown(group, self); });
@@ -60,13 +63,7 @@ TEST_CASE("a store that is gone ends joining and shutdown on all workers", "[mem
     SimulatedGroup group(seed);
     ScheduledStore::Settings fault;
     fault.goneAt = seed;
-    for (WorkerId id = 0; id < static_cast<WorkerId>(kWorkers); ++id) {
-      SimulatedWorker::Settings settings;
-      settings.id = id;
-      settings.worldSize = kWorkers;
-      settings.store = fault;
-      group.add(settings, [&group](SimulatedWorker& self) { joinAndShutDown(group, self); });
-    }
+    addAll(group, std::nullopt, fault);
     REQUIRE(group.run() == kNobody);
     CHECK(
         (seed >= kWorkers || !group.workers[0]->error.empty())); // too early for anybody to be done
