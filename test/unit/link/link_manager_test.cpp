@@ -269,11 +269,11 @@ TEST_CASE(
     "a frame sent by another thread while a hello is answered follows the welcome",
     "[link_manager]") {
   for (int round = 0; round < 100; ++round) {
+    std::atomic<bool> sent{false}; // outlives the world, whose callbacks set it
     World world(Style::threaded);
     MemoryWorker a(world, 0);
     MemoryWorker b(world, 1);
     introduce(a, b);
-    std::atomic<bool> sent{false};
     std::thread responder([&] { // as a handler does that answers a request of an earlier link
       while (!sent) {
         b.links().sendIfConnected(0, textFrame("response"), [&](const Error& error) {

@@ -83,7 +83,7 @@ TEST_CASE("a read of what has come already does not call back inside", "[transpo
     const auto first = accepter.read(); // with it, the second has most likely come too
     REQUIRE(transport.settle());
     CallbackNote& second = transport.ledger.note("read");
-    watch.during([&] { accepter.connection()->read(watch.watchRead(second)); });
+    watch.during([&, &end = accepter] { end.connection()->read(watch.watchRead(second)); });
     REQUIRE(transport.settle());
   }
   CHECK_FALSE(watch.cameInside());
@@ -99,13 +99,13 @@ TEST_CASE("callbacks of errors do not come inside the calls", "[transport_callba
   TpListener& listener = transport.listener();
   watch.during([&] { listener.accept(watch.watchAccept(accepted)); });
   readAndWrite(watch, ledger, *dialer.connection());
-  watch.during([&] { dialer.close(); });
+  watch.during([&end = dialer] { end.close(); });
   readAndWrite(watch, ledger, *dialer.connection());
   watch.during([&] { listener.close(); });
   watch.during([&] { listener.accept(watch.watchAccept(late)); });
   CallbackNote& read = ledger.note("read");
   accepter.connection()->read(watch.watchRead(read));
-  watch.during([&] { accepter.drop(); });
+  watch.during([&end = accepter] { end.drop(); });
   REQUIRE(transport.settle());
   CHECK_FALSE(watch.cameInside());
 }

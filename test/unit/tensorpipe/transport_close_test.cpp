@@ -152,8 +152,8 @@ TEST_CASE("writes to a peer that is gone fail sooner or later", "[transport_clos
   TransportUnderTest transport(GENERATE(from_range(transportKinds())));
   auto [dialer, accepter] = transport.connect();
   accepter.close();
-  CHECK(transport.waitUntil([&] {
-    const CallbackNote& written = dialer.write(patterned(100'000));
+  CHECK(transport.waitUntil([&transport, &end = dialer] {
+    const CallbackNote& written = end.write(patterned(100'000));
     return transport.waitFor(written) && written.error();
   }));
   CHECK(isBroken(transport, dialer));
