@@ -215,6 +215,8 @@ TEST_CASE("drain waits for what deliveries hand on in turn", "[tensorpipe_link]"
   const auto loop = Loop::start("relay");
   const auto relay = std::make_shared<CallbackRelay>(loop);
   int delivered = 0; // on the loop only
+  std::promise<void> checked;
+  loop->post([held = checked.get_future().share()] { held.wait(); });
   {
     const SendScope scope;
     relay->run([&] {
@@ -222,6 +224,7 @@ TEST_CASE("drain waits for what deliveries hand on in turn", "[tensorpipe_link]"
       relay->run([&] { ++delivered; });
     });
     CHECK(delivered == 0);
+    checked.set_value();
   }
   relay->drain();
   CHECK(delivered == 1);
