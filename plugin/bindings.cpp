@@ -11,6 +11,7 @@
 #include "backend/tensorpipe/transport_table.h"
 #include "build_features.h"
 #include "plugin/autograd_bindings.h"
+#include "plugin/call_bindings.h"
 #include "plugin/fault_bindings.h"
 #include "plugin/rref_bindings.h"
 #include "plugin/thread_check_bindings.h"
@@ -182,6 +183,7 @@ void bindAgent(py::module_& module) {
   bindWorkers(agent);
   bindState(agent);
   bindAutograd(module, agent);
+  bindCalls(module);
   bindRRefs(agent);
 }
 

@@ -19,6 +19,7 @@
 #include "backend/serve/owner_watch.h"
 #include "backend/serve/profiled_call.h"
 #include "backend/serve/python_thread.h"
+#include "backend/transport/loop.h"
 #include "cuda/devices.h"
 #include "rref/backward.h"
 #include "rref/failed_creation.h"
@@ -137,6 +138,7 @@ TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
   options.channels = options_.channels;
   options.groupKey = key;
   options.keepAlive = options_.keepAlive;
+  options.loop = loop_;
   for (const auto& interceptor : options_.interceptors) {
     if (auto ofChannels = std::dynamic_pointer_cast<ChannelInterceptor>(interceptor)) {
       options.interceptors.push_back(std::move(ofChannels));
@@ -146,6 +148,7 @@ TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
 }
 
 void Agent::openLinks(const GroupKey& key) {
+  loop_ = Loop::start("torchwire_io");
   context_ = makeTensorPipeContext(linkSettings(key), timer_);
   for (const auto& interceptor : options_.interceptors) {
     context_ = interceptor->wrap(std::move(context_), timer_);
@@ -174,7 +177,10 @@ std::shared_ptr<Link> Agent::loopback() {
 // is gone.
 void Agent::startServer() {
   server_ = std::make_shared<Server>(
-      dispatcher_, [this](uint32_t messageType) -> ThreadPool& { return poolOf(messageType); },
+      dispatcher_,
+      [this](uint32_t messageType, Task&& task) {
+        return runRequest(messageType, std::move(task));
+      },
       disposer_,
       [links = links_](WorkerId caller, OutgoingFrame frame) {
         links->sendIfConnected(caller, std::move(frame), [](const Error& error) {
@@ -224,6 +230,13 @@ ThreadPool& Agent::poolOf(uint32_t messageType) {
     return evaluations_;
   }
   return isControl(messageType) ? *control_ : requests_;
+}
+
+// A request that came on the loop may run on the thread that has read it.
+bool Agent::runRequest(uint32_t messageType, Task&& task) {
+  ThreadPool& pool = poolOf(messageType);
+  return loop_->isLoopThread() ? loop_->runAside(std::move(task), pool)
+                               : pool.run(std::move(task));
 }
 
 // ---- events of the links ------------------------------------------------------------------------
@@ -360,6 +373,9 @@ void Agent::shutdownImpl() {
   timer_.stop();
   if (context_) {
     context_->join(); // from here on no event comes
+  }
+  if (loop_) {
+    loop_->stopAside();
   }
   calls_->failAll(error);
   requests_.join();

@@ -34,6 +34,8 @@
 
 namespace torchwire {
 
+class Loop;
+
 struct AgentOptions {
   size_t numWorkerThreads = 16;
   float rpcTimeoutSeconds = 60; // 0: none
@@ -64,6 +66,16 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
       c10::intrusive_ptr<c10d::Store> store, std::string name, worker_id_t id,
       std::optional<int> worldSize, AgentOptions options);
   ~Agent() override;
+
+  /// Which calls a thread has sent.
+  struct SentCalls {
+    uint64_t count = 0;
+    uint64_t latest = 0; // its id
+  };
+  static const SentCalls& sentByThisThread();
+  /// Waits on the calling thread, which holds neither locks nor the GIL, for one of its calls, and ends it here: completes
+  /// its future and runs that future's callbacks. Returns at once if the call has ended, or ends just now elsewhere.
+  void await(uint64_t callId);
 
   c10::intrusive_ptr<JitFuture> send(
       const WorkerInfo& to, c10::intrusive_ptr<Message> message,
@@ -117,6 +129,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void registerHandlers();
 
   ThreadPool& poolOf(uint32_t messageType);
+  bool runRequest(uint32_t messageType, Task&& task);
 
   // Starting.
   GroupKey agreeOnKey();
@@ -172,6 +185,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   ActiveCalls activeCalls_;
   std::shared_ptr<CallTable> calls_;
   WorkerDirectory directory_;
+  std::shared_ptr<Loop> loop_; // from the start on
   std::unique_ptr<LinkContext> context_;
   std::shared_ptr<LinkManager> links_;
   std::shared_ptr<Server> server_;

@@ -14,6 +14,7 @@
 #include "backend/codec/codec.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
+#include "backend/transport/loop.h"
 #include "cuda/devices.h"
 
 namespace torchwire {
@@ -40,6 +41,8 @@ class Sending {
   Sending* const outer_;
 };
 thread_local Sending* Sending::current = nullptr;
+
+thread_local Agent::SentCalls sentCalls;
 
 bool hasFailed(const Outcome& outcome) {
   return outcome.error ||
@@ -122,6 +125,8 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     complete(std::move(call), std::move(outcome));
   });
   setCallId(frame, callId);
+  ++sentCalls.count;
+  sentCalls.latest = callId;
   if (pass) {
     TorchEngine::track(pass, call.future);
   }
@@ -174,15 +179,30 @@ void Agent::failUnseen(const OwnCall& call, uint64_t callId, const Error& error)
   }
 }
 
-// Completing a future runs the user's callbacks, so it happens on a thread that may block.
+const Agent::SentCalls& Agent::sentByThisThread() {
+  return sentCalls;
+}
+
+void Agent::await(uint64_t callId) {
+  const auto waiter = std::make_shared<Waiter>();
+  if (calls_->await(callId, waiter)) {
+    waiter->run(loop_.get());
+  }
+}
+
+// Completing a future runs the user's callbacks, so it happens on a thread that may block: the one that waits for it, or
+// one of the pool's.
 void Agent::complete(OwnCall call, Outcome outcome) {
+  const std::shared_ptr<Waiter> waiter = std::move(outcome.waiter);
   Task task([this, call = std::move(call), outcome = std::move(outcome)]() mutable {
     // As in Server::run: what a user's callback leaves in the thread's state is not for the next one.
     const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
     finishCall(call, std::move(outcome));
     callEnded(call);
   });
-  if (!completions_.run(std::move(task))) {
+  if (waiter) {
+    waiter->give(std::move(task));
+  } else if (!completions_.run(std::move(task))) {
     task(); // a call that slipped in while the agent shut down: its future must not stay open
   }
 }

@@ -38,6 +38,7 @@ namespace torchwire {
   X(activeCalls)       /* ActiveCalls: two counters */                                                \
   X(linkManager)       /* LinkManager: peers, their links and queues */                               \
   X(callTable)         /* CallTable: pending calls; sets a timer */                                   \
+  X(waiter)            /* Waiter: how its call ends; interrupts a Loop */                             \
   X(threadPool)        /* ThreadPool: threads and tasks */                                            \
   X(faultyLinks)       /* FaultyContext: its links */                                                 \
   X(faultyLink)        /* FaultyLink: frames that a fault holds */                                    \
@@ -56,6 +57,7 @@ namespace torchwire {
   X(testStream)        /* a stream of tests: posts to the loop */                                     \
   X(timer)             /* Timer: tasks; starts its thread */                                          \
   X(loop)              /* Loop: posted tasks */                                                       \
+  X(loopStandby)       /* Loop: whether the thread that stands by looks at the clock */               \
   X(testOuter)         /* a test's: looks into others of its own */                                   \
   X(test)              /* a test's: what it counts */
 // clang-format on

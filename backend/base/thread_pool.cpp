@@ -34,6 +34,9 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
       : capacity_(capacity), name_(std::move(name)), runner_(runner) {}
 
   bool run(Task&& task) EXCLUDES(mutex_);
+  void runHere(Task& task) const {
+    runLogged(runner_, task, name_);
+  }
   void join() EXCLUDES(mutex_);
   size_t idle() const EXCLUDES(mutex_);
   size_t capacity() const {
@@ -157,6 +160,10 @@ ThreadPool::~ThreadPool() {
 
 bool ThreadPool::run(Task&& task) {
   return core_->run(std::move(task));
+}
+
+void ThreadPool::runHere(Task& task) const {
+  core_->runHere(task);
 }
 
 void ThreadPool::join() {

@@ -27,6 +27,9 @@ class ThreadPool {
   /// and the task stays the caller's.
   bool run(Task&& task);
 
+  /// Runs the task on the calling thread, as one of the pool's would run it.
+  void runHere(Task& task) const;
+
   /// Ends the threads once every accepted task has run. May be called more than once, and from a
   /// task: the calling thread then ends by itself when its task returns.
   void join();

@@ -21,67 +21,77 @@ Error timeoutError(std::chrono::milliseconds timeout) {
 uint64_t CallTable::open(WorkerId to, std::chrono::milliseconds timeout, Completion completion) {
   MutexLock lock(mutex_);
   const uint64_t id = nextId_++;
-  calls_.emplace(id, Call{to, timeout, std::move(completion)});
+  calls_.emplace(id, Call{to, timeout, std::move(completion), nullptr});
   if (timeout.count() > 0) {
     addDeadline({Timer::Clock::now() + timeout, id});
   }
   return id;
 }
 
+bool CallTable::await(uint64_t id, std::shared_ptr<Waiter> waiter) {
+  MutexLock lock(mutex_);
+  const auto it = calls_.find(id);
+  if (it == calls_.end() || it->second.waiter) {
+    return false;
+  }
+  it->second.waiter = std::move(waiter);
+  return true;
+}
+
 bool CallTable::answer(uint64_t id, WorkerId from, ReceivedFrame response) {
-  Completion completion;
+  std::optional<Ended> call;
   {
     MutexLock lock(mutex_);
     const auto it = calls_.find(id);
     if (it == calls_.end() || it->second.to != from) {
       return false;
     }
-    completion = std::move(it->second.completion);
+    call.emplace(std::move(it->second));
     calls_.erase(it);
   }
-  completion({Error(), std::move(response)});
+  call->end(Error(), std::move(response));
   return true;
 }
 
-CallTable::Completion CallTable::take(uint64_t id) {
+std::optional<CallTable::Ended> CallTable::take(uint64_t id) {
   MutexLock lock(mutex_);
   const auto it = calls_.find(id);
   if (it == calls_.end()) {
-    return {};
+    return std::nullopt;
   }
-  Completion completion = std::move(it->second.completion);
+  Ended call(std::move(it->second));
   calls_.erase(it);
-  return completion;
+  return call;
 }
 
 bool CallTable::fail(uint64_t id, const Error& error) {
-  Completion completion = take(id);
-  if (completion) {
-    completion({error, {}});
+  std::optional<Ended> call = take(id);
+  if (call) {
+    call->end(error);
   }
-  return static_cast<bool>(completion);
+  return call.has_value();
 }
 
 bool CallTable::withdraw(uint64_t id) {
-  return static_cast<bool>(take(id));
+  return take(id).has_value();
 }
 
 template <typename Predicate>
 void CallTable::failWhere(Predicate matches, const Error& error) {
-  std::vector<Completion> completions;
+  std::vector<Ended> ended;
   {
     MutexLock lock(mutex_);
     for (auto it = calls_.begin(); it != calls_.end();) {
       if (matches(it->second)) {
-        completions.push_back(std::move(it->second.completion));
+        ended.emplace_back(std::move(it->second));
         it = calls_.erase(it);
       } else {
         ++it;
       }
     }
   }
-  for (Completion& completion : completions) {
-    completion({error, {}});
+  for (Ended& call : ended) {
+    call.end(error);
   }
 }
 
@@ -120,7 +130,7 @@ void CallTable::arm() {
 }
 
 void CallTable::expire() {
-  std::vector<std::pair<std::chrono::milliseconds, Completion>> expired;
+  std::vector<std::pair<std::chrono::milliseconds, Ended>> expired;
   {
     MutexLock lock(mutex_);
     const auto now = Timer::Clock::now();
@@ -132,7 +142,7 @@ void CallTable::expire() {
         break;
       }
       if (pending) {
-        expired.emplace_back(it->second.timeout, std::move(it->second.completion));
+        expired.emplace_back(it->second.timeout, Ended(std::move(it->second)));
         calls_.erase(it);
       }
       std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
@@ -140,8 +150,8 @@ void CallTable::expire() {
     }
     arm();
   }
-  for (auto& [timeout, completion] : expired) {
-    completion({timeoutError(timeout), {}});
+  for (auto& [timeout, call] : expired) {
+    call.end(timeoutError(timeout));
   }
 }
 

@@ -3,13 +3,17 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "backend/base/annotations.h"
 #include "backend/base/error.h"
 #include "backend/base/task.h"
 #include "backend/base/timer.h"
+#include "backend/call/waiter.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/roster.h"
 
@@ -19,6 +23,7 @@ namespace torchwire {
 struct Outcome {
   Error error;
   ReceivedFrame response; // meaningful where error is not set
+  std::shared_ptr<Waiter> waiter; // null: no thread waits
 };
 
 /// Holds every pending call once and completes each exactly once: with the first response, at its
@@ -39,6 +44,10 @@ class CallTable {
   uint64_t open(WorkerId to, std::chrono::milliseconds timeout, Completion completion)
       EXCLUDES(mutex_);
 
+  /// The calling thread is about to wait for the call: it is told by whom in the call's Outcome. False if there is no such call
+  /// (any more), or another thread waits.
+  bool await(uint64_t id, std::shared_ptr<Waiter> waiter) EXCLUDES(mutex_);
+
   /// Completes the call with a response. False if there is no such call to this worker (any more).
   bool answer(uint64_t id, WorkerId from, ReceivedFrame response) EXCLUDES(mutex_);
 
@@ -57,6 +66,17 @@ class CallTable {
     WorkerId to;
     std::chrono::milliseconds timeout;
     Completion completion;
+    std::shared_ptr<Waiter> waiter;
+  };
+  /// A call that is out of the table, about to end.
+  struct Ended {
+    explicit Ended(Call call)
+        : completion(std::move(call.completion)), waiter(std::move(call.waiter)) {}
+    void end(Error error, ReceivedFrame response = {}) {
+      completion({std::move(error), std::move(response), std::move(waiter)});
+    }
+    Completion completion;
+    std::shared_ptr<Waiter> waiter;
   };
   struct Deadline {
     Timer::Clock::time_point when;
@@ -66,8 +86,7 @@ class CallTable {
     }
   };
 
-  /// The completion of a call, which is out of the table then; empty if there is no such call.
-  Completion take(uint64_t id) EXCLUDES(mutex_);
+  std::optional<Ended> take(uint64_t id) EXCLUDES(mutex_);
   template <typename Predicate>
   void failWhere(Predicate matches, const Error& error) EXCLUDES(mutex_);
   void addDeadline(Deadline deadline) REQUIRES(mutex_);

@@ -35,9 +35,9 @@ OutgoingFrame encodeResult(rpc::JitFuture& result, const Disposer& disposer) {
 
 } // namespace
 
-Server::Server(const Dispatcher& dispatcher, PoolOf poolOf, Disposer disposer, Respond respond)
+Server::Server(const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond)
     : dispatcher_(dispatcher),
-      poolOf_(std::move(poolOf)),
+      runRequest_(std::move(run)),
       disposer_(std::move(disposer)),
       respond_(std::move(respond)) {}
 
@@ -51,9 +51,9 @@ bool Server::serve(WorkerId caller, ReceivedFrame request) {
     return true;
   }
   ++metrics_.active;
-  ThreadPool& pool = poolOf_(header.messageType);
-  const bool accepted =
-      pool.run([self = shared_from_this(), caller, request = std::move(request)]() mutable {
+  const bool accepted = runRequest_(
+      header.messageType,
+      [self = shared_from_this(), caller, request = std::move(request)]() mutable {
         self->run(caller, std::move(request));
       });
   metrics_.active -= accepted ? 0 : 1;

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "backend/base/disposer.h"
-#include "backend/base/thread_pool.h"
+#include "backend/base/task.h"
 #include "backend/call/duplicate_filter.h"
 #include "backend/call/metrics.h"
 #include "backend/serve/dispatcher.h"
@@ -16,22 +16,21 @@
 
 namespace torchwire {
 
-/// Hands each request to the dispatcher on a pool thread and answers once the dispatcher's future is
-/// complete. Requests that only keep books (isControl) have threads of their own, so that functions of the
-/// user's that block on them cannot hold them up. Held by shared_ptr: a future may complete long after the agent is gone. Thread-safe.
+/// Hands each request to the dispatcher on a thread that may block and answers once the dispatcher's future is
+/// complete. Held by shared_ptr: a future may complete long after the agent is gone. Thread-safe.
 class Server : public std::enable_shared_from_this<Server> {
  public:
   /// Sends a response frame to the caller, or drops it when the caller is gone.
   using Respond = std::function<void(WorkerId caller, OutgoingFrame)>;
 
-  /// Where a request runs, by its type.
-  using PoolOf = std::function<ThreadPool&(uint32_t messageType)>;
+  /// Runs what serves a request of that type, on a thread that may block. False when there is none any more.
+  using RunRequest = std::function<bool(uint32_t messageType, Task&& task)>;
 
-  /// `dispatcher` and the pools are used by serve() and by tasks of the pools only.
-  Server(const Dispatcher& dispatcher, PoolOf poolOf, Disposer disposer, Respond respond);
+  /// `dispatcher` is used by serve() and what that runs only.
+  Server(const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond);
 
   /// Runs the request in `frame` soon, unless it is one of own_messages.h that has come before.
-  /// False when the pool has ended: the request is dropped.
+  /// False when it cannot run: the request is dropped.
   bool serve(WorkerId caller, ReceivedFrame request);
 
   /// The caller is gone, or its link: what it sends from now on is new.
@@ -52,7 +51,7 @@ class Server : public std::enable_shared_from_this<Server> {
   void answer(WorkerId caller, uint64_t callId, JitFuture& result);
 
   const Dispatcher& dispatcher_;
-  const PoolOf poolOf_;
+  const RunRequest runRequest_;
   const Disposer disposer_; // of what a response's frame keeps
   const Respond respond_;
   DuplicateFilter seen_;

@@ -40,6 +40,7 @@ TransportEnvironment environmentFor(const TensorPipeOptions& options) {
   environment.advertiseAddress = options.advertiseAddress;
   environment.groupKey = options.groupKey;
   environment.keepAlive = options.keepAlive;
+  environment.loop = options.loop;
   return environment;
 }
 
@@ -83,7 +84,7 @@ TensorPipeContext::TensorPipeContext(TensorPipeOptions options, Timer& timer)
     : options_(bindable(std::move(options))),
       timer_(timer),
       environment_(environmentFor(options_)),
-      relay_(std::make_shared<CallbackRelay>(environment_.loop())),
+      relay_(std::make_shared<CallbackRelay>(environment_.loop)),
       transports_(makeTransports(options_.transports, environment_)),
       channels_(makeChannels(options_.channels, environment_)),
       context_(tp::ContextOptions().name(options_.workerName)) {

@@ -14,6 +14,8 @@
 
 namespace torchwire {
 
+class Loop;
+
 struct TensorPipeOptions {
   std::string workerName; // shown in TensorPipe's own messages
   // Where to listen: "host" or "host:port" without a transport, IPv6 hosts in brackets if a port follows.
@@ -26,6 +28,7 @@ struct TensorPipeOptions {
   // A peer that does not answer for twice as long is taken for gone. 0: never.
   std::chrono::milliseconds keepAlive{10000};
   std::vector<std::shared_ptr<ChannelInterceptor>> interceptors; // the innermost first
+  std::shared_ptr<Loop> loop; // of torchwire's own transports, and for callbacks
 };
 
 /// The timer must outlive the context's listening and be stopped before the context is joined.

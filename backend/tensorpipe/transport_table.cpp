@@ -54,7 +54,7 @@ std::shared_ptr<tp::transport::Context> createWireTcp(
   options.bindAddress = where;
   options.advertiseAddress = environment.advertiseAddress;
   options.keepAlive = environment.keepAlive;
-  environment.tcpEndpoint = openTcpEndpoint(environment.loop(), environment.key(), options);
+  environment.tcpEndpoint = openTcpEndpoint(environment.loop, environment.key(), options);
   return makeTcpTransport(environment.tcpEndpoint, 0);
 }
 
@@ -140,13 +140,6 @@ std::shared_ptr<Context> probe(const std::string& what, const std::string& name,
 
 // ---- TransportEnvironment -------------------------------------------------------------------------
 
-const std::shared_ptr<Loop>& TransportEnvironment::loop() {
-  if (!loop_) {
-    loop_ = Loop::start("torchwire_io");
-  }
-  return loop_;
-}
-
 const GroupKey& TransportEnvironment::key() const {
   if (!groupKey) {
     throw std::runtime_error(
@@ -163,7 +156,7 @@ const std::vector<TransportEntry>& transportTable() {
       {"wire_shm", "shared memory between workers on one host; sleeps when idle", true,
        Reach::hostAlone, true,
        [](TransportEnvironment& environment, const std::string&) {
-         return makeShmTransport(environment.loop(), environment.key());
+         return makeShmTransport(environment.loop, environment.key());
        }},
       {"wire_tcp", "TCP; lets in only who knows the group's secret", true, Reach::network, true,
        createWireTcp},

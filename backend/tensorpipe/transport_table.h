@@ -33,17 +33,13 @@ class TransportEnvironment {
   std::string advertiseAddress;
   std::optional<GroupKey> groupKey;
   std::chrono::milliseconds keepAlive{0};
+  std::shared_ptr<Loop> loop;
 
-  /// The thread of torchwire's own transports, started when first asked for.
-  const std::shared_ptr<Loop>& loop();
   /// Throws std::runtime_error without one.
   const GroupKey& key() const;
 
   std::shared_ptr<Endpoint> tcpEndpoint; // of wire_tcp, once that has been made
   std::vector<std::string> transports; // that have been made
-
- private:
-  std::shared_ptr<Loop> loop_;
 };
 
 struct TransportEntry {

@@ -66,7 +66,8 @@ void MessageStream::push(WriteOp op) {
   // Small writes go out at once, from here. On the loop several may follow, which then go out together.
   if (writes_.size() == 1 && !loop_->isLoopThread()) {
     pumpWrites();
-    if (writes_.empty() && done_.empty()) {
+    if (writes_.empty() && !writeError_) { // what is left is to say so
+      schedule(Urgency::quiet);
       return;
     }
   }
@@ -96,18 +97,24 @@ void MessageStream::close() {
   schedule();
 }
 
-void MessageStream::schedule() {
-  if (scheduled_) {
+void MessageStream::schedule(Urgency urgency) {
+  bool& scheduled = urgency == Urgency::now ? scheduled_ : scheduledQuietly_;
+  if (scheduled_ || scheduled) {
     return;
   }
-  scheduled_ = true;
-  loop_->post([self = shared_from_this()] {
+  scheduled = true;
+  Task turn([self = shared_from_this(), urgency] {
     {
       MutexLock lock(self->mutex_);
-      self->scheduled_ = false;
+      (urgency == Urgency::now ? self->scheduled_ : self->scheduledQuietly_) = false;
     }
     self->advance();
   });
+  if (urgency == Urgency::now) {
+    loop_->post(std::move(turn));
+  } else {
+    loop_->postQuietly(std::move(turn));
+  }
 }
 
 // ---- writing --------------------------------------------------------------------------------------

@@ -81,7 +81,8 @@ class MessageStream final : public std::enable_shared_from_this<MessageStream> {
   void pumpWrites() REQUIRES(mutex_);
   size_t gather(iovec* parts, size_t& bytes) const REQUIRES(mutex_);
   void advanceWrites(size_t bytes) REQUIRES(mutex_);
-  void schedule() REQUIRES(mutex_);
+  enum class Urgency { now, quiet };
+  void schedule(Urgency urgency = Urgency::now) REQUIRES(mutex_);
 
   // Loop-bound.
   void advance() EXCLUDES(mutex_);
@@ -117,6 +118,7 @@ class MessageStream final : public std::enable_shared_from_this<MessageStream> {
   Error writeError_ GUARDED_BY(mutex_);
   Error readError_ GUARDED_BY(mutex_);
   bool scheduled_ GUARDED_BY(mutex_) = false;
+  bool scheduledQuietly_ GUARDED_BY(mutex_) = false;
   bool noRoom_ GUARDED_BY(mutex_) = false; // the stream did not take all of the last write
   bool closed_ GUARDED_BY(mutex_) = false;
 };

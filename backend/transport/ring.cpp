@@ -32,6 +32,13 @@ void setRequest(std::atomic<uint32_t>& sleeps) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
+// The other side may have seen the request before, and send a wakeup all the same.
+void cancelRequest(std::atomic<uint32_t>& sleeps) {
+  if (sleeps.load(std::memory_order_relaxed) != 0) {
+    sleeps.store(0, std::memory_order_relaxed);
+  }
+}
+
 } // namespace
 
 std::optional<size_t> RingWriter::write(const void* data, size_t length) {
@@ -61,6 +68,10 @@ bool RingWriter::isReady() const { // also when the index makes no sense: then w
 bool RingWriter::requestWakeup() {
   setRequest(memory_.header->writerSleeps);
   return !isReady();
+}
+
+void RingWriter::cancelWakeup() {
+  cancelRequest(memory_.header->writerSleeps);
 }
 
 bool RingWriter::takeReaderWakeup() {
@@ -94,6 +105,10 @@ bool RingReader::isReady() const {
 bool RingReader::requestWakeup() {
   setRequest(memory_.header->readerSleeps);
   return !isReady();
+}
+
+void RingReader::cancelWakeup() {
+  cancelRequest(memory_.header->readerSleeps);
 }
 
 bool RingReader::takeWriterWakeup() {

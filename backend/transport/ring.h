@@ -39,6 +39,8 @@ class RingWriter {
   bool isReady() const;
   /// Asks for a wakeup; false if there is something to do already.
   bool requestWakeup();
+  /// Takes the request back.
+  void cancelWakeup();
   /// Whether the reader has asked for a wakeup; it gets one, so this takes the request back.
   bool takeReaderWakeup();
 
@@ -56,6 +58,7 @@ class RingReader {
   std::optional<size_t> read(void* into, size_t length);
   bool isReady() const;
   bool requestWakeup();
+  void cancelWakeup();
   bool takeWriterWakeup();
 
  private:

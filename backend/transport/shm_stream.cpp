@@ -80,6 +80,11 @@ bool ShmStream::armWakeup() {
   return nothingToRead && noRoom;
 }
 
+void ShmStream::disarmWakeup() {
+  reader_.cancelWakeup();
+  writer_.cancelWakeup();
+}
+
 // Wakeups, which say only that it is time to look at the rings; or the end.
 void ShmStream::onSocket() {
   char wakeups[64];

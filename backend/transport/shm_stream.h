@@ -32,6 +32,7 @@ class ShmStream final : public Stream, private Loop::Poller {
  private:
   bool poll() override;
   bool armWakeup() override;
+  void disarmWakeup() override;
   bool isReady() const;
   void onSocket();
   void sendWakeup();

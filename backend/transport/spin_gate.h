@@ -37,4 +37,28 @@ class SpinGate {
   Clock::time_point lastEvent_{};
 };
 
+/// Remembers how long waits for an answer take, and tells how long to spin for the next: about twice as long, but not at
+/// all where that is longer than `maxSpin`. Not thread-safe.
+class WaitGate {
+ public:
+  using Duration = SpinGate::Duration;
+
+  explicit WaitGate(Duration maxSpin) : maxSpin_(maxSpin), usualWait_(2 * maxSpin) {}
+
+  void noteWait(Duration wait) {
+    usualWait_ += (std::min(wait, 2 * maxSpin_) - usualWait_) / kMemory;
+  }
+
+  Duration spin() const {
+    return usualWait_ < maxSpin_ ? std::min(maxSpin_, 2 * usualWait_ + kSlack) : Duration(0);
+  }
+
+ private:
+  static constexpr int kMemory = 4; // waits that the usual one is about an average of
+  static constexpr Duration kSlack = std::chrono::microseconds(10);
+
+  const Duration maxSpin_;
+  Duration usualWait_;
+};
+
 } // namespace torchwire

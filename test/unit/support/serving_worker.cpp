@@ -17,8 +17,8 @@ ServingWorker::ServingWorker(size_t threads, std::shared_ptr<ResponseLog> respon
       server_(
           std::make_shared<Server>(
               dispatcher_,
-              [this](uint32_t type) -> ThreadPool& {
-                return isControl(type) ? *control_ : *requests_;
+              [this](uint32_t type, Task&& task) {
+                return (isControl(type) ? control_ : requests_)->run(std::move(task));
               },
               Disposer(control_),
               [log = responses_](WorkerId caller, OutgoingFrame frame) {
