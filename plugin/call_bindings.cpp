@@ -30,9 +30,10 @@ using torch::distributed::rpc::RpcAgent;
 using torch::jit::PythonFutureWrapper;
 using Future = c10::ivalue::Future;
 
-/// The future that a thread has got for the call that it has sent last.
+/// The call that a thread has sent last, and the future that it has got for it. Only compared: as long as the call is in
+/// the agent's table, it keeps the future, and no other has its address.
 struct LatestCall {
-  c10::weak_intrusive_ptr<Future> future{c10::intrusive_ptr<Future>()};
+  const Future* future = nullptr;
   const RpcAgent* agent = nullptr;
   uint64_t id = 0;
 };
@@ -51,7 +52,7 @@ py::object callAndNote(const py::function& invoke, const py::args& args, const p
   const auto agent = currentAgent();
   if (agent && Agent::sentByThisThread().count == before + 1) {
     latestCall = {
-        c10::weak_intrusive_ptr<Future>(result.cast<std::shared_ptr<PythonFutureWrapper>>()->fut),
+        result.cast<std::shared_ptr<PythonFutureWrapper>>()->fut.get(),
         agent.get(), Agent::sentByThisThread().latest};
   }
   return result;
@@ -66,7 +67,7 @@ bool hasCallbacks(Future& future) {
 
 /// Waits for the call behind the future if it is the latest of this thread's, so as to end it here. Takes the GIL away.
 void awaitLatestCall(const c10::intrusive_ptr<Future>& future) {
-  if (future->completed() || latestCall.future._unsafe_get_target() != future.get()) {
+  if (future->completed() || latestCall.future != future.get()) {
     return;
   }
   const auto agent = currentAgent();

@@ -232,11 +232,12 @@ ThreadPool& Agent::poolOf(uint32_t messageType) {
   return isControl(messageType) ? *control_ : requests_;
 }
 
-// A request that came on the loop may run on the thread that has read it.
+// A request that came on the loop may run on the thread that has read it. Not what evaluates: libtorch marks the thread, and
+// functions of the user's must not run on it afterwards (docs/gotchas.md).
 bool Agent::runRequest(uint32_t messageType, Task&& task) {
   ThreadPool& pool = poolOf(messageType);
-  return loop_->isLoopThread() ? loop_->runAside(std::move(task), pool)
-                               : pool.run(std::move(task));
+  return loop_->isLoopThread() && &pool != &evaluations_ ? loop_->runAside(std::move(task), pool)
+                                                         : pool.run(std::move(task));
 }
 
 // ---- events of the links ------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -34,9 +35,7 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
       : capacity_(capacity), name_(std::move(name)), runner_(runner) {}
 
   bool run(Task&& task) EXCLUDES(mutex_);
-  void runHere(Task& task) const {
-    runLogged(runner_, task, name_);
-  }
+  bool runHere(Task& task) EXCLUDES(mutex_);
   void join() EXCLUDES(mutex_);
   size_t idle() const EXCLUDES(mutex_);
   size_t capacity() const {
@@ -50,41 +49,79 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
     std::thread handle;
   };
 
+  bool hasRoom() const REQUIRES(mutex_) {
+    return running_ < capacity_;
+  }
+  bool begin(Task& task, std::shared_ptr<Thread>& woken) REQUIRES(mutex_);
   bool start(Task& task) REQUIRES(mutex_);
   void loop(const std::shared_ptr<Thread>& self);
-  bool takeNext(const std::shared_ptr<Thread>& self, Task& task) EXCLUDES(mutex_);
+  bool takeNext(const std::shared_ptr<Thread>& self, Task& task, bool hasRun) EXCLUDES(mutex_);
 
   const size_t capacity_;
   const std::string name_;
   const Runner runner_;
   mutable Mutex mutex_{LockRank::threadPool};
   bool stopping_ GUARDED_BY(mutex_) = false;
+  size_t running_ GUARDED_BY(mutex_) = 0; // tasks, here and elsewhere
   std::vector<std::shared_ptr<Thread>> threads_ GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Thread>> idle_ GUARDED_BY(mutex_); // a stack: last in, first out
   std::deque<Task> waiting_ GUARDED_BY(mutex_);
 };
 
 bool ThreadPool::Core::run(Task&& task) {
-  MutexLock lock(mutex_);
-  if (stopping_) {
+  std::shared_ptr<Thread> woken;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) {
+      return false;
+    }
+    if (!hasRoom() || !begin(task, woken)) {
+      if (running_ == 0) {
+        return false; // not one thread could be started
+      }
+      waiting_.push_back(std::move(task));
+    }
+  }
+  if (woken) { // unlocked, or it would at once wait for the mutex
+    woken->wake.notify_one();
+  }
+  return true;
+}
+
+/// Gives the task to a thread; false if there is none. One that has to be woken is left in `woken`.
+bool ThreadPool::Core::begin(Task& task, std::shared_ptr<Thread>& woken) {
+  if (!idle_.empty()) {
+    woken = std::move(idle_.back());
+    idle_.pop_back();
+    woken->next = std::move(task);
+  } else if (threads_.size() >= capacity_ || !start(task)) {
     return false;
   }
-  if (!idle_.empty()) {
-    const std::shared_ptr<Thread> thread =
-        idle_.back(); // kept: join() may drop the others meanwhile
-    idle_.pop_back();
-    thread->next = std::move(task);
-    lock.unlock(); // or the woken thread would at once wait for the mutex
-    thread->wake.notify_one();
-    return true;
+  ++running_;
+  return true;
+}
+
+bool ThreadPool::Core::runHere(Task& task) {
+  {
+    MutexLock lock(mutex_);
+    if (!hasRoom() || !waiting_.empty()) {
+      return false;
+    }
+    ++running_;
   }
-  if (threads_.size() < capacity_ && start(task)) {
-    return true;
+  runLogged(runner_, task, name_);
+  task = Task(); // what it holds goes before the next begins
+  std::shared_ptr<Thread> woken;
+  {
+    MutexLock lock(mutex_);
+    --running_;
+    if (!waiting_.empty() && begin(waiting_.front(), woken)) { // else a thread that is busy yet takes it
+      waiting_.pop_front();
+    }
   }
-  if (threads_.empty()) {
-    return false; // not one thread could be started
+  if (woken) {
+    woken->wake.notify_one();
   }
-  waiting_.push_back(std::move(task));
   return true;
 }
 
@@ -101,9 +138,12 @@ bool ThreadPool::Core::start(Task& task) {
   return true;
 }
 
-bool ThreadPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task) {
+bool ThreadPool::Core::takeNext(
+    const std::shared_ptr<Thread>& self, Task& task, bool hasRun) {
   MutexLock lock(mutex_);
-  if (!self->next && !waiting_.empty()) {
+  running_ -= hasRun ? 1 : 0;
+  if (!self->next && !waiting_.empty() && (hasRoom() || stopping_)) {
+    ++running_;
     self->next = std::move(waiting_.front());
     waiting_.pop_front();
   }
@@ -120,7 +160,7 @@ bool ThreadPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task)
 void ThreadPool::Core::loop(const std::shared_ptr<Thread>& self) {
   pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
   Task task;
-  while (takeNext(self, task)) {
+  for (bool hasRun = false; takeNext(self, task, hasRun); hasRun = true) {
     runLogged(runner_, task, name_);
     task = Task(); // captures die here, not when the next task arrives
   }
@@ -148,7 +188,7 @@ void ThreadPool::Core::join() {
 
 size_t ThreadPool::Core::idle() const {
   MutexLock lock(mutex_);
-  return idle_.size() + (capacity_ - threads_.size());
+  return capacity_ - std::min(capacity_, running_);
 }
 
 ThreadPool::ThreadPool(size_t capacity, std::string name, Runner runner)
@@ -162,8 +202,8 @@ bool ThreadPool::run(Task&& task) {
   return core_->run(std::move(task));
 }
 
-void ThreadPool::runHere(Task& task) const {
-  core_->runHere(task);
+bool ThreadPool::runHere(Task& task) {
+  return core_->runHere(task);
 }
 
 void ThreadPool::join() {

@@ -27,8 +27,10 @@ class ThreadPool {
   /// and the task stays the caller's.
   bool run(Task&& task);
 
-  /// Runs the task on the calling thread, as one of the pool's would run it.
-  void runHere(Task& task) const;
+  /// Runs the task on the calling thread, as one of the pool's would run it and in the place of one: no more than
+  /// `capacity` tasks run at a time. False if as many run already, or others wait; the task stays the caller's. Not while
+  /// the pool is joined.
+  bool runHere(Task& task);
 
   /// Ends the threads once every accepted task has run. May be called more than once, and from a
   /// task: the calling thread then ends by itself when its task returns.

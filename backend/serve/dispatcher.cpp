@@ -107,7 +107,7 @@ c10::intrusive_ptr<JitFuture> Dispatcher::deserializeAndRun(
   {
     PendingRRefs pending;
     const OwnerWatch owners;
-    command = deserializePythonRpcCommand(rpc::deserializeRequest(request), type);
+    command = read(request);
     if (owners.sawOwner()) {
       ownerUnpickled_();
     }
@@ -117,6 +117,13 @@ c10::intrusive_ptr<JitFuture> Dispatcher::deserializeAndRun(
     return runProfiledByServer(caller, *command, type);
   }
   return runOnceConfirmed(*confirmed, caller, std::move(command), type);
+}
+
+std::shared_ptr<RpcCommandBase> Dispatcher::read(const Message& request) const {
+  if (request.type() == MessageType::SCRIPT_CALL) {
+    return scriptCalls_.read(request);
+  }
+  return deserializePythonRpcCommand(rpc::deserializeRequest(request), request.type());
 }
 
 // Not on the thread that confirms: that completes calls, and the function may wait for one.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/base/task.h"
+#include "backend/serve/script_call_reader.h"
 #include "backend/wire/roster.h"
 
 namespace torchwire {
@@ -96,10 +97,13 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   void handleFunctions();
   void refuseLibtorchsGradients();
 
+  std::shared_ptr<RpcCommandBase> read(const Message& request) const;
+
   std::unordered_map<uint32_t, Handler> handlers_;
   std::unordered_map<uint32_t, OwnHandler> ownHandlers_;
   std::function<void()> ownerUnpickled_ = [] {};
   RunFunctions runFunctions_ = [](Task&&) { return false; };
+  mutable ScriptCallReader scriptCalls_;
 };
 
 } // namespace torchwire

@@ -201,8 +201,9 @@ bool Loop::runNextAside(std::optional<Role>& role) {
   }
   const Clock::time_point begun = Clock::now();
   own.runsAside = true;
-  next.pool->runHere(next.task);
-  next.task = Task();
+  if (!next.pool->runHere(next.task)) { // as many run as may
+    next.pool->run(std::move(next.task));
+  }
   own.runsAside = false;
   const Clock::duration taken = Clock::now() - begun;
 

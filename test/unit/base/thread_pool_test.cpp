@@ -157,6 +157,76 @@ TEST_CASE("a pool that never ran a task joins", "[thread_pool]") {
   CHECK_FALSE(pool.run([] {}));
 }
 
+TEST_CASE("a task that runs elsewhere counts as one of the pool's", "[thread_pool]") {
+  CallbackLedger ledger;
+  ThreadPool pool(1, "test");
+  std::thread::id ranOn;
+  bool later = false;
+  Task here([&] {
+    ranOn = std::this_thread::get_id();
+    CHECK(pool.idle() == 0);
+    pool.run([&later, sent = ledger.expect("a task that comes meanwhile")] {
+      later = true;
+      sent(Error());
+    });
+    Task another([] {});
+    CHECK_FALSE(pool.runHere(another));
+    CHECK(static_cast<bool>(another));
+    CHECK_FALSE(later);
+  });
+  CHECK(pool.runHere(here));
+  CHECK(ranOn == std::this_thread::get_id());
+  CHECK_FALSE(static_cast<bool>(here));
+  CHECK(ledger.waitForAll());
+}
+
+TEST_CASE("no task runs elsewhere while the pool has its hands full", "[thread_pool]") {
+  std::latch begun(1);
+  std::latch go(1);
+  ThreadPool pool(1, "test");
+  pool.run([&] {
+    begun.count_down();
+    go.wait();
+  });
+  begun.wait();
+  Task task([] {});
+  CHECK_FALSE(pool.runHere(task));
+  go.count_down();
+  waitUntilIdle(pool);
+  CHECK(pool.runHere(task));
+}
+
+TEST_CASE("tasks that run here and there never exceed the capacity, and all run", "[thread_pool]") {
+  constexpr int kCapacity = 2;
+  constexpr int kTasks = 2000;
+  std::atomic<int> running{0}, most{0}, ran{0};
+  const auto work = [&] {
+    const int now = ++running;
+    for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+    }
+    ++ran;
+    --running;
+  };
+  ThreadPool pool(kCapacity, "test");
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kTasks; ++i) {
+        Task task(work);
+        if (i % 2 == 0 || !pool.runHere(task)) {
+          pool.run(std::move(task));
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  pool.join();
+  CHECK(ran == 3 * kTasks);
+  CHECK(most <= kCapacity);
+}
+
 TEST_CASE("a task that throws ends neither its thread nor the process", "[thread_pool]") {
   CallbackLedger ledger;
   ThreadPool pool(1, "test");

@@ -165,6 +165,71 @@ TEST_CASE("a call fails alone, with its peer, or with all", "[call_table]") {
   CHECK(table.calls.size() == 0);
 }
 
+TEST_CASE("who waits for a call is named at its end, however it ends", "[call_table]") {
+  Table table;
+  const auto waiter = std::make_shared<Waiter>();
+  CallbackNote& note = table.ledger.note("the call");
+  std::shared_ptr<Waiter> told;
+  const uint64_t id = table.calls.open(1, milliseconds(100), [&](Outcome outcome) {
+    told = std::move(outcome.waiter);
+    note.add(outcome.error);
+  });
+  REQUIRE(table.calls.await(id, waiter));
+  const Error error(ErrorCode::linkBroken, "");
+  SECTION("with an answer") {
+    table.calls.answer(id, 1, frameOf('r'));
+  }
+  SECTION("alone") {
+    table.calls.fail(id, error);
+  }
+  SECTION("with its peer") {
+    table.calls.failPeer(1, error);
+  }
+  SECTION("with all") {
+    table.calls.failAll(error);
+  }
+  SECTION("at its deadline") {}
+  REQUIRE(table.ledger.waitForAll());
+  CHECK(told == waiter);
+}
+
+TEST_CASE("where nobody waits for a call, nobody is named at its end", "[call_table]") {
+  Table table;
+  auto told = std::make_shared<Waiter>();
+  const uint64_t id =
+      table.calls.open(1, kLong, [&](Outcome outcome) { told = std::move(outcome.waiter); });
+  const auto other = table.open(1, kLong);
+  CHECK(table.calls.await(other.id, std::make_shared<Waiter>()));
+  table.calls.answer(id, 1, frameOf('r'));
+  CHECK(told == nullptr);
+  table.calls.answer(other.id, 1, frameOf('r'));
+}
+
+TEST_CASE("nobody waits for a call that there is not", "[call_table]") {
+  Table table;
+  const auto waiter = std::make_shared<Waiter>();
+  CHECK_FALSE(table.calls.await(12345, waiter));
+  const auto answered = table.open(1, kLong);
+  table.calls.answer(answered.id, 1, frameOf('r'));
+  CHECK_FALSE(table.calls.await(answered.id, waiter));
+  const auto failed = table.open(1, kLong);
+  table.calls.fail(failed.id, Error(ErrorCode::linkBroken, ""));
+  CHECK_FALSE(table.calls.await(failed.id, waiter));
+  CHECK(waiter.use_count() == 1);
+}
+
+TEST_CASE("only the first to wait for a call is its waiter", "[call_table]") {
+  Table table;
+  const auto first = std::make_shared<Waiter>();
+  std::shared_ptr<Waiter> told;
+  const uint64_t id =
+      table.calls.open(1, kLong, [&](Outcome outcome) { told = std::move(outcome.waiter); });
+  CHECK(table.calls.await(id, first));
+  CHECK_FALSE(table.calls.await(id, std::make_shared<Waiter>()));
+  table.calls.answer(id, 1, frameOf('r'));
+  CHECK(told == first);
+}
+
 TEST_CASE("a completion may use the table", "[call_table]") {
   Table table;
   CallbackNote& inner = table.ledger.note("the call made by a completion");

@@ -17,6 +17,7 @@
 #include "test/unit/support/callback_ledger.h"
 #include "test/unit/support/local_ring.h"
 #include "test/unit/support/on_loop.h"
+#include "test/unit/support/ring_poller.h"
 
 using namespace torchwire;
 using std::chrono::microseconds;
@@ -53,52 +54,6 @@ class CpuClock {
 
 constexpr milliseconds kWhile{500};
 constexpr milliseconds kNothing{5}; // falling asleep takes a moment, and more under a sanitizer
-
-/// Reads a ring as ShmStream does: while the loop is awake by polling, else when the event wakes it.
-class RingPoller final : public Loop::Poller {
- public:
-  RingPoller(Loop& loop, RingMemory memory, int event, Notifier& progress)
-      : loop_(loop),
-        reader_(memory),
-        event_(event),
-        progress_(progress),
-        watch_(loop, event, [this] {
-          eventfd_t wakeups = 0;
-          eventfd_read(event_, &wakeups);
-        }) {
-    watch_.want(FdWatch::readable);
-    loop_.add(*this);
-  }
-  ~RingPoller() override {
-    loop_.remove(*this);
-  }
-  RingPoller(const RingPoller&) = delete;
-  RingPoller& operator=(const RingPoller&) = delete;
-
-  bool poll() override {
-    char bytes[32];
-    const size_t got = reader_.read(bytes, sizeof bytes).value_or(0);
-    read += got;
-    if (got != 0) {
-      progress_.notify();
-    }
-    return got != 0;
-  }
-  bool armWakeup() override {
-    ++arms;
-    return reader_.requestWakeup();
-  }
-
-  std::atomic<uint64_t> read{0};
-  std::atomic<int> arms{0};
-
- private:
-  Loop& loop_;
-  RingReader reader_;
-  const int event_;
-  Notifier& progress_;
-  FdWatch watch_;
-};
 
 /// A poller that does what the test says.
 class ScriptedPoller final : public Loop::Poller {

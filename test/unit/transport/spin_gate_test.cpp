@@ -27,6 +27,14 @@ struct Gate {
   }
 };
 
+/// A gate that has seen so many waits, each as long.
+WaitGate after(int count, WaitGate::Duration wait, WaitGate gate = WaitGate(kMaxSpin)) {
+  for (int i = 0; i < count; ++i) {
+    gate.noteWait(wait);
+  }
+  return gate;
+}
+
 } // namespace
 
 TEST_CASE("nobody spins before anything has happened", "[spin_gate]") {
@@ -93,4 +101,48 @@ TEST_CASE("after many pauses a few quick events are enough to spin again", "[spi
   REQUIRE_FALSE(gate.spinsAfter(microseconds(0)));
   gate.events(4, microseconds(10));
   CHECK(gate.spinsAfter(microseconds(0)));
+}
+
+// ---- waits ----------------------------------------------------------------------------------------
+
+TEST_CASE("who has not waited yet does not spin", "[spin_gate]") {
+  CHECK(WaitGate(kMaxSpin).spin() == microseconds(0));
+}
+
+TEST_CASE("a few short waits are a reason to spin", "[spin_gate]") {
+  CHECK(after(1, microseconds(10)).spin() == microseconds(0));
+  CHECK(after(5, microseconds(10)).spin() > microseconds(10));
+}
+
+TEST_CASE("who waits spins for about twice the usual wait", "[spin_gate]") {
+  const auto spin = after(100, microseconds(20)).spin();
+  CHECK(spin >= microseconds(40));
+  CHECK(spin <= microseconds(60));
+}
+
+TEST_CASE("who waits spins for a moment even if the answer always is there", "[spin_gate]") {
+  const auto spin = after(100, microseconds(0)).spin();
+  CHECK(spin > microseconds(0));
+  CHECK(spin <= microseconds(20));
+}
+
+TEST_CASE("who waits spins no longer than the longest spin", "[spin_gate]") {
+  CHECK(after(100, microseconds(90)).spin() == kMaxSpin);
+}
+
+TEST_CASE("waits longer than the longest spin are slept through", "[spin_gate]") {
+  const auto wait = GENERATE(microseconds(105), microseconds(1000), microseconds(1000000));
+  const WaitGate quick = after(100, microseconds(10));
+  CHECK(after(100, wait, quick).spin() == microseconds(0));
+}
+
+TEST_CASE("one long wait does not make a gate forget the short ones", "[spin_gate]") {
+  const WaitGate quick = after(100, microseconds(10));
+  CHECK(after(1, std::chrono::hours(24), quick).spin() > microseconds(0));
+}
+
+TEST_CASE("after long waits a few short ones are enough to spin again", "[spin_gate]") {
+  const WaitGate slow = after(100, seconds(1));
+  REQUIRE(slow.spin() == microseconds(0));
+  CHECK(after(4, microseconds(10), slow).spin() > microseconds(0));
 }
