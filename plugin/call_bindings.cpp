@@ -52,8 +52,8 @@ py::object callAndNote(const py::function& invoke, const py::args& args, const p
   const auto agent = currentAgent();
   if (agent && Agent::sentByThisThread().count == before + 1) {
     latestCall = {
-        result.cast<std::shared_ptr<PythonFutureWrapper>>()->fut.get(),
-        agent.get(), Agent::sentByThisThread().latest};
+        result.cast<std::shared_ptr<PythonFutureWrapper>>()->fut.get(), agent.get(),
+        Agent::sentByThisThread().latest};
   }
   return result;
 }

@@ -115,7 +115,8 @@ bool ThreadPool::Core::runHere(Task& task) {
   {
     MutexLock lock(mutex_);
     --running_;
-    if (!waiting_.empty() && begin(waiting_.front(), woken)) { // else a thread that is busy yet takes it
+    if (!waiting_.empty() && !stopping_ &&
+        begin(waiting_.front(), woken)) { // else a thread that is busy yet takes it
       waiting_.pop_front();
     }
   }
@@ -138,8 +139,7 @@ bool ThreadPool::Core::start(Task& task) {
   return true;
 }
 
-bool ThreadPool::Core::takeNext(
-    const std::shared_ptr<Thread>& self, Task& task, bool hasRun) {
+bool ThreadPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task, bool hasRun) {
   MutexLock lock(mutex_);
   running_ -= hasRun ? 1 : 0;
   if (!self->next && !waiting_.empty() && (hasRoom() || stopping_)) {

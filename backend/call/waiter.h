@@ -25,7 +25,6 @@ class Waiter {
   void run(Driver* driver) EXCLUDES(mutex_);
 
  private:
-
   std::atomic<bool> given_{false};
   std::atomic<Driver*> driver_{nullptr}; // while the thread drives
   Mutex mutex_{LockRank::waiter};

@@ -12,7 +12,6 @@
 #include "backend/base/guarded.h"
 #include "backend/base/lock_rank.h"
 #include "backend/base/log.h"
-#include "backend/transport/loop_role.h"
 
 namespace torchwire {
 namespace {
@@ -61,8 +60,8 @@ Loop::Loop()
   }
   if (failed == 0) {
     epoll_event readable{.events = EPOLLIN, .data = {}};
-    failed = keeperSet_ < 0 ||
-            epoll_ctl(keeperSet_, EPOLL_CTL_ADD, uv_backend_fd(&uv_), &readable) != 0
+    failed =
+        keeperSet_ < 0 || epoll_ctl(keeperSet_, EPOLL_CTL_ADD, uv_backend_fd(&uv_), &readable) != 0
         ? uv_translate_sys_error(errno)
         : 0;
   }

@@ -24,6 +24,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backend/base/annotations.h"
@@ -31,6 +32,7 @@
 #include "backend/base/task.h"
 #include "backend/base/thread_checks.h"
 #include "backend/base/thread_pool.h"
+#include "backend/base/thread_role.h"
 #include "backend/transport/spin_gate.h"
 
 namespace torchwire {
@@ -152,7 +154,8 @@ class Loop final : public Driver {
   const int keeperSet_;
   std::string name_;
 
-  std::mutex role_; // not a Mutex: taken by who holds no lock, and given up and taken back amid a scope
+  // Not a Mutex: who takes it holds no lock.
+  std::mutex role_;
   std::atomic<std::thread::id> threadId_{};
   std::atomic<bool> asleep_{false}; // nobody looks: post() has to wake
   std::atomic<bool> keeperDozes_{false}; // it sleeps, but wakes by itself in a moment
@@ -166,7 +169,8 @@ class Loop final : public Driver {
   SpinGate ringGate_, socketGate_;
   WaitGate waitGate_;
   bool socketTraffic_ = false;
-  uint64_t events_ = 0, eventsBefore_ = 0; // turns that found something; as of the keeper's last sleep
+  uint64_t events_ = 0; // turns that found something
+  uint64_t eventsBefore_ = 0; // as of the keeper's last sleep
   int looks_ = 0;
   Clock::time_point now_, busy_;
   Clock::time_point keeperWakes_ = Clock::time_point::max(); // by itself
@@ -191,6 +195,27 @@ class Loop final : public Driver {
 
   std::array<std::thread, 2> threads_;
   std::atomic<size_t> endedOn_{2}; // the own thread on which the last pointer went
+};
+
+/// Gives the calling thread the loop's role while it lives. What runs meanwhile is a delivery.
+class Loop::Role {
+ public:
+  /// Waits for the role.
+  explicit Role(Loop& loop) : Role(loop, std::unique_lock(loop.role_)) {}
+  /// Takes what the thread has got already.
+  Role(Loop& loop, std::unique_lock<std::mutex> lock) : loop_(loop), lock_(std::move(lock)) {
+    loop_.threadId_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  }
+  ~Role() {
+    loop_.threadId_.store(std::thread::id(), std::memory_order_relaxed);
+  }
+  Role(const Role&) = delete;
+  Role& operator=(const Role&) = delete;
+
+ private:
+  Loop& loop_;
+  const std::unique_lock<std::mutex> lock_; // goes after the destructor has run
+  const DeliverScope scope_;
 };
 
 } // namespace torchwire

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "backend/base/log.h"
-#include "backend/transport/loop_role.h"
+#include "backend/transport/loop.h"
 
 namespace torchwire {
 namespace {
@@ -111,8 +111,7 @@ bool Loop::keep() {
       if (!runNextAside(role)) {
         return false;
       }
-    } else if (
-        progress || (wouldDrive_ == 0 && (socketsHot || ringGate_.shouldSpin(now_)))) {
+    } else if (progress || (wouldDrive_ == 0 && (socketsHot || ringGate_.shouldSpin(now_)))) {
       lookAtSockets(socketsHot);
       pauseAfter(progress);
     } else {
@@ -136,8 +135,7 @@ void Loop::sleepAsKeeper(std::optional<Role>& role) {
     const int atMost = kDoze.count();
     timeout = timeout < 0 ? atMost : std::min(timeout, atMost);
   }
-  keeperWakes_ =
-      timeout < 0 ? Clock::time_point::max() : Clock::now() + milliseconds(timeout);
+  keeperWakes_ = timeout < 0 ? Clock::time_point::max() : Clock::now() + milliseconds(timeout);
   keeperDozes_.store(doze);
   role.reset();
   epoll_event event;
@@ -201,7 +199,8 @@ bool Loop::runNextAside(std::optional<Role>& role) {
   }
   const Clock::time_point begun = Clock::now();
   own.runsAside = true;
-  if (!next.pool->runHere(next.task)) { // as many run as may
+  // The pool's if as many run as may, or if the standby may have left.
+  if (stopping_.load() || !next.pool->runHere(next.task)) {
     next.pool->run(std::move(next.task));
   }
   own.runsAside = false;
@@ -257,13 +256,14 @@ bool Loop::standBy() {
   standbyReady_.store(true);
   uint64_t seen = aside_.load();
   int quiet = 0;
-  while (!stopping_.load()) {
+  // At the end, too, somebody has to run what is posted if the keeper is held up.
+  while (!stopping_.load() || aside_.load() % 2 == 1) {
     if (!ticking_.load()) {
       standbyWakes_.wait(lock, [this] { return ticking_.load() || stopping_.load(); });
     }
     standbyWakes_.wait_for(lock, kTick, [this] { return stopping_.load(); });
     uint64_t current = aside_.load();
-    const bool heldUp = current == seen && current % 2 == 1;
+    const bool heldUp = (current == seen || stopping_.load()) && current % 2 == 1;
     if (heldUp && aside_.compare_exchange_strong(current, current + 1)) {
       standbyReady_.store(false);
       return true;

@@ -18,6 +18,7 @@
 #include "test/unit/support/callback_ledger.h"
 #include "test/unit/support/on_loop.h"
 #include "test/unit/support/open_files.h"
+#include "test/unit/support/thread_end.h"
 
 using namespace torchwire;
 using std::chrono::milliseconds;
@@ -27,25 +28,6 @@ namespace {
 Task expected(CallbackLedger& ledger, const std::string& what) {
   return Task([sent = ledger.expect(what)] { sent(Error()); });
 }
-
-// Rings when the thread ends on which it was made to watch().
-class ThreadEnd {
- public:
-  void watch() {
-    thread_local std::shared_ptr<void> endsWithThread;
-    endsWithThread = std::shared_ptr<void>(nullptr, [this](void*) {
-      ended_ = true;
-      notifier_.notify();
-    });
-  }
-  bool wait() {
-    return notifier_.waitUntil([this] { return ended_.load(); });
-  }
-
- private:
-  std::atomic<bool> ended_{false};
-  Notifier notifier_;
-};
 
 } // namespace
 
