@@ -34,7 +34,7 @@ using Future = c10::ivalue::Future;
 /// the agent's table, it keeps the future, and no other has its address.
 struct LatestCall {
   const Future* future = nullptr;
-  const RpcAgent* agent = nullptr;
+  std::weak_ptr<const RpcAgent> agent;
   uint64_t id = 0;
 };
 thread_local LatestCall latestCall;
@@ -52,14 +52,13 @@ py::object callAndNote(const py::function& invoke, const py::args& args, const p
   const auto agent = currentAgent();
   if (agent && Agent::sentByThisThread().count == before + 1) {
     latestCall = {
-        result.cast<std::shared_ptr<PythonFutureWrapper>>()->fut.get(), agent.get(),
+        result.cast<std::shared_ptr<PythonFutureWrapper>>()->fut.get(), agent,
         Agent::sentByThisThread().latest};
   }
   return result;
 }
 
-// A callback could wait for a lock that this thread holds. One that another thread adds later may run here all the same:
-// that thread races with the end of the call anyway.
+// A callback could wait for a lock that this thread holds.
 bool hasCallbacks(Future& future) {
   const std::lock_guard<std::mutex> lock(future.*pointerTo(FutureMutex()));
   return !(future.*pointerTo(FutureCallbacks())).empty();
@@ -71,11 +70,11 @@ void awaitLatestCall(const c10::intrusive_ptr<Future>& future) {
     return;
   }
   const auto agent = currentAgent();
-  if (!agent || agent.get() != latestCall.agent || hasCallbacks(*future)) {
+  if (!agent || agent != latestCall.agent.lock() || hasCallbacks(*future)) {
     return;
   }
   const py::gil_scoped_release release;
-  agent->await(latestCall.id);
+  agent->await(latestCall.id, [&] { return hasCallbacks(*future); });
 }
 
 } // namespace

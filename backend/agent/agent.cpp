@@ -375,14 +375,15 @@ void Agent::shutdownImpl() {
   if (context_) {
     context_->join(); // from here on no event comes
   }
+  calls_->failAll(error); // before handlers are waited for, which may wait for one
   if (loop_) {
     loop_->stopAside();
   }
-  calls_->failAll(error);
   requests_.join();
   control_->join();
   evaluations_.join();
   completions_.join();
+  waitForWaiters();
 }
 
 } // namespace torchwire

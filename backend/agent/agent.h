@@ -73,9 +73,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     uint64_t latest = 0; // its id
   };
   static const SentCalls& sentByThisThread();
-  /// Waits on the calling thread, which holds neither locks nor the GIL, for one of its calls, and ends it here: completes
-  /// its future and runs that future's callbacks. Returns at once if the call has ended, or ends just now elsewhere.
-  void await(uint64_t callId);
+  /// Waits on the calling thread, which holds neither libtorch's locks nor the GIL, for one of its calls, and ends it here:
+  /// completes its future and runs that future's callbacks; elsewhere where `hasCallbacks` finds, at that moment, some of the
+  /// user's, which could wait for this thread. Returns at once if the call has ended, or ends just now elsewhere.
+  void await(uint64_t callId, const std::function<bool()>& hasCallbacks);
 
   c10::intrusive_ptr<JitFuture> send(
       const WorkerInfo& to, c10::intrusive_ptr<Message> message,
@@ -153,6 +154,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void complete(OwnCall call, Outcome outcome);
   void finishCall(const OwnCall& call, Outcome outcome);
   void callEnded(const OwnCall& call);
+  void endOnPool(Task task);
+  void waitForWaiters();
 
   // Events of the links.
   void onFrame(WorkerId from, ReceivedFrame frame);
@@ -193,6 +196,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   const std::shared_ptr<TorchEngine>
       engine_; // what RRefs that have no value yet wait with holds it weakly
   Container contexts_;
+  std::atomic<int> endingOnWaiters_{0}; // calls that threads which wait for them are about to end
   std::atomic<bool> closed_{false};
   int rounds_ = 0; // of waits for all workers; counts alike on all of them
 };

@@ -3,12 +3,14 @@
 #include <ATen/core/ivalue_inl.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
+#include <future>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
 
 #include "backend/agent/agent.h"
 #include "backend/agent/seconds.h"
+#include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
 #include "backend/codec/codec.h"
@@ -43,6 +45,14 @@ class Sending {
 thread_local Sending* Sending::current = nullptr;
 
 thread_local Agent::SentCalls sentCalls;
+thread_local int endingHere = 0; // calls that the thread has waited for
+
+/// The state of a thread on which nothing has been set.
+const at::ThreadLocalState& freshState() {
+  static const at::ThreadLocalState state =
+      std::async(std::launch::async, [] { return at::ThreadLocalState(); }).get();
+  return state;
+}
 
 bool hasFailed(const Outcome& outcome) {
   return outcome.error ||
@@ -183,10 +193,34 @@ const Agent::SentCalls& Agent::sentByThisThread() {
   return sentCalls;
 }
 
-void Agent::await(uint64_t callId) {
+void Agent::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
   const auto waiter = std::make_shared<Waiter>();
-  if (calls_->await(callId, waiter)) {
-    waiter->run(loop_.get());
+  if (!calls_->await(callId, waiter)) {
+    return;
+  }
+  Task end = waiter->await(loop_.get());
+  if (hasCallbacks()) {
+    endOnPool(std::move(end));
+  } else {
+    ++endingHere;
+    guarded("the end of a call", end);
+    end = Task();
+    --endingHere;
+  }
+  --endingOnWaiters_;
+  endingOnWaiters_.notify_all();
+}
+
+void Agent::endOnPool(Task task) {
+  if (!completions_.run(std::move(task))) {
+    task(); // a call that slipped in while the agent shut down: its future must not stay open
+  }
+}
+
+/// Returns when no thread ends a call that it has waited for, but for this one.
+void Agent::waitForWaiters() {
+  for (int ending = endingOnWaiters_; ending > endingHere; ending = endingOnWaiters_) {
+    endingOnWaiters_.wait(ending);
   }
 }
 
@@ -195,15 +229,17 @@ void Agent::await(uint64_t callId) {
 void Agent::complete(OwnCall call, Outcome outcome) {
   const std::shared_ptr<Waiter> waiter = std::move(outcome.waiter);
   Task task([this, call = std::move(call), outcome = std::move(outcome)]() mutable {
-    // As in Server::run: what a user's callback leaves in the thread's state is not for the next one.
-    const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
+    // Not the state of a thread that waits (a mode in which results would be other tensors); and what a user's callback
+    // leaves in it is not for the next one.
+    const at::ThreadLocalStateGuard restoredAfterwards{freshState()};
     finishCall(call, std::move(outcome));
     callEnded(call);
   });
   if (waiter) {
+    ++endingOnWaiters_;
     waiter->give(std::move(task));
-  } else if (!completions_.run(std::move(task))) {
-    task(); // a call that slipped in while the agent shut down: its future must not stay open
+  } else {
+    endOnPool(std::move(task));
   }
 }
 

@@ -115,9 +115,16 @@ bool ThreadPool::Core::runHere(Task& task) {
   {
     MutexLock lock(mutex_);
     --running_;
-    if (!waiting_.empty() && !stopping_ &&
-        begin(waiting_.front(), woken)) { // else a thread that is busy yet takes it
+    if (!stopping_ && !waiting_.empty() && begin(waiting_.front(), woken)) {
+      waiting_.pop_front(); // else a thread that is busy yet takes it
+    }
+    while (stopping_ && !waiting_.empty()) { // there may be no thread any more
+      Task last = std::move(waiting_.front());
       waiting_.pop_front();
+      lock.unlock();
+      runLogged(runner_, last, name_);
+      last = Task();
+      lock.lock();
     }
   }
   if (woken) {
@@ -151,6 +158,11 @@ bool ThreadPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task,
     idle_.push_back(self);
     self->wake.wait(
         lock, [&]() REQUIRES(mutex_) { return static_cast<bool>(self->next) || stopping_; });
+    if (!self->next && !waiting_.empty()) { // what had to wait for a task that runs elsewhere
+      self->next = std::move(waiting_.front());
+      waiting_.pop_front();
+      ++running_;
+    }
   }
   task = std::move(self->next);
   self->next = Task();
@@ -203,7 +215,8 @@ bool ThreadPool::run(Task&& task) {
 }
 
 bool ThreadPool::runHere(Task& task) {
-  return core_->runHere(task);
+  const auto core = core_; // the task may end the pool
+  return core->runHere(task);
 }
 
 void ThreadPool::join() {

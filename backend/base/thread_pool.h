@@ -28,8 +28,8 @@ class ThreadPool {
   bool run(Task&& task);
 
   /// Runs the task on the calling thread, as one of the pool's would run it and in the place of one: no more than
-  /// `capacity` tasks run at a time. False if as many run already, or others wait; the task stays the caller's. Not while
-  /// the pool is joined.
+  /// `capacity` tasks run at a time. False if as many run already, or others wait; the task stays the caller's. Also while
+  /// the pool is joined: that does not wait for the task, but the task may join.
   bool runHere(Task& task);
 
   /// Ends the threads once every accepted task has run. May be called more than once, and from a

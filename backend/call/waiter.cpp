@@ -15,19 +15,15 @@ void Waiter::give(Task task) {
   there_.notify_one();
 }
 
-void Waiter::run(Driver* driver) {
+Task Waiter::await(Driver* driver) {
   if (driver != nullptr) {
     driver_.store(driver);
     driver->drive([this] { return given_.load(); });
     driver_.store(nullptr);
   }
-  Task task;
-  {
-    MutexLock lock(mutex_);
-    there_.wait(lock, [this]() REQUIRES(mutex_) { return static_cast<bool>(task_); });
-    task = std::move(task_);
-  }
-  task();
+  MutexLock lock(mutex_);
+  there_.wait(lock, [this]() REQUIRES(mutex_) { return static_cast<bool>(task_); });
+  return std::move(task_);
 }
 
 } // namespace torchwire

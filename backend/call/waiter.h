@@ -21,8 +21,8 @@ class Waiter {
   /// Once; on any thread, also on a loop or in the midst of a send.
   void give(Task task) EXCLUDES(mutex_);
 
-  /// Waits for the task and runs it on this thread, which drives meanwhile where it can (`driver` may be null).
-  void run(Driver* driver) EXCLUDES(mutex_);
+  /// Waits for the task, which is the caller's to run. Drives meanwhile where it can (`driver` may be null).
+  Task await(Driver* driver) EXCLUDES(mutex_);
 
  private:
   std::atomic<bool> given_{false};

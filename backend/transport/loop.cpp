@@ -240,6 +240,7 @@ void Loop::drive(const std::function<bool()>& isOver) {
   const Role role(*this, std::move(lock));
   watchForKeeper(false);
   noteAwake();
+  handAsidesToPools(); // which the keeper could not get at meanwhile
   const Clock::time_point begun = Clock::now();
   const Clock::time_point spinUntil = begun + waitGate_.spin();
   now_ = busy_ = begun;

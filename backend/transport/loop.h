@@ -140,12 +140,14 @@ class Loop final : public Driver {
   void join(size_t thread);
   void runThread(size_t self);
   bool keep();
+  void takeOver();
   void sleepAsKeeper(std::optional<Role>& role);
   bool mayRunAside(Clock::time_point now);
   bool startStandby() EXCLUDES(standbyMutex_);
   bool runNextAside(std::optional<Role>& role);
   void asideEnded() EXCLUDES(standbyMutex_);
   void handAsidesToPools();
+  static void runOnPool(Aside aside);
   bool standBy() EXCLUDES(standbyMutex_);
 
   uv_loop_t uv_;

@@ -65,6 +65,7 @@ void Loop::end(Loop* loop) {
   if (!onOwnThread) {
     loop->join(0);
     loop->join(1);
+    loop->closeHandles(); // not before stop() is over, which wakes the keeper
     delete loop; // NOLINT(cppcoreguidelines-owning-memory)
   }
 }
@@ -86,12 +87,16 @@ void Loop::join(size_t thread) {
 void Loop::runThread(size_t self) {
   own = {this, self};
   for (bool keeper = self == 0; keeper || standBy(); keeper = false) {
+    if (!keeper) {
+      takeOver();
+    }
     if (keep()) {
       break;
     }
   }
   if (endedOn_ == self) {
     join(1 - self);
+    closeHandles();
     delete this; // NOLINT(cppcoreguidelines-owning-memory): see end()
   }
 }
@@ -102,7 +107,6 @@ void Loop::runThread(size_t self) {
 bool Loop::keep() {
   std::optional<Role> role(std::in_place, *this);
   noteAwake();
-  handAsidesToPools(); // of a keeper that was held up
   while (!stopping_.load()) {
     const bool progress = turn();
     const bool socketsHot = socketGate_.shouldSpin(now_);
@@ -121,12 +125,15 @@ bool Loop::keep() {
   while (runPosted()) { // what was posted while the last tasks ran
   }
   handAsidesToPools();
-  closeHandles();
   return true;
 }
 
 void Loop::sleepAsKeeper(std::optional<Role>& role) {
   if (!prepareToSleep()) {
+    return;
+  }
+  if (!asides_.empty()) { // which its look at the sockets has brought
+    noteAwake();
     return;
   }
   int timeout = uv_backend_timeout(&uv_);
@@ -201,7 +208,7 @@ bool Loop::runNextAside(std::optional<Role>& role) {
   own.runsAside = true;
   // The pool's if as many run as may, or if the standby may have left.
   if (stopping_.load() || !next.pool->runHere(next.task)) {
-    next.pool->run(std::move(next.task));
+    runOnPool(std::move(next));
   }
   own.runsAside = false;
   const Clock::duration taken = Clock::now() - begun;
@@ -214,6 +221,9 @@ bool Loop::runNextAside(std::optional<Role>& role) {
   role.emplace(*this);
   noteAwake();
   usualAside_ += (taken - usualAside_) / kMemory;
+  if (taken > kTick) { // the standby was about to take over
+    noAsideBefore_ = Clock::now() + kPenalty;
+  }
   return true;
 }
 
@@ -238,12 +248,22 @@ void Loop::stopAside() {
   standbyWakes_.wait(lock, [&] { return asidesRunning_.load() <= self; });
 }
 
-void Loop::handAsidesToPools() {
-  if (!asides_.empty()) {
-    noAsideBefore_ = Clock::now() + kPenalty;
+void Loop::runOnPool(Aside aside) {
+  if (!aside.pool->run(std::move(aside.task))) {
+    log(LogLevel::warning, "a request was dropped: this worker shuts down or cannot start threads");
   }
+}
+
+/// In the place of a keeper that is held up.
+void Loop::takeOver() {
+  const Role role(*this);
+  noAsideBefore_ = Clock::now() + kPenalty;
+  handAsidesToPools();
+}
+
+void Loop::handAsidesToPools() {
   for (Aside& aside : asides_) {
-    aside.pool->run(std::move(aside.task)); // else the pool has ended, and what it runs with it
+    runOnPool(std::move(aside));
   }
   asides_.clear();
 }

@@ -124,6 +124,44 @@ def test_a_callback_may_need_a_lock_under_which_its_future_is_waited_for(hot_pai
     hot_pair[0].run(wait_under_a_lock, "worker1")
 
 
+def add_callback_while_waiting(to, name):
+    """Another thread adds the callback once this one waits, and only then lets the call end."""
+    heat_up(to)
+    lock = threading.Lock()
+    future = rpc.rpc_async(to, pass_gate, (name,))
+    chained = []
+
+    def callback(done):
+        with lock:
+            return done.value()
+
+    def add_callback():
+        chained.append(future.then(callback))
+        rpc.rpc_sync(to, open_gate, (name,))
+
+    with lock:
+        thread = threading.Thread(target=add_callback)
+        thread.start()
+        passed = future.wait()
+    thread.join()
+    return passed, chained[0].wait()
+
+
+def test_a_callback_that_is_added_while_its_future_is_waited_for_may_need_the_same_lock(hot_pair):
+    for i in range(10):
+        assert hot_pair[0].run(add_callback_while_waiting, "worker1", f"callback {i}") == (True, True)
+
+
+def results_in_inference_mode(to):
+    heat_up(to)
+    with torch.inference_mode():
+        return [rpc.rpc_sync(to, torch.add, (torch.ones(2), 1)).is_inference() for _ in range(50)]
+
+
+def test_the_modes_of_a_thread_that_waits_do_not_reach_the_result(hot_pair):
+    assert set(hot_pair[0].run(results_in_inference_mode, "worker1")) == {False}
+
+
 def call_from_threads(to, threads, calls):
     heat_up(to)
     wrong = []

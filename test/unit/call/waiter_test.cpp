@@ -68,11 +68,11 @@ TEST_CASE("a task that is given before anybody waits runs on the thread that wai
   std::thread([&] { waiter.give(noteThread(ranOn)); }).join();
   CHECK(ranOn == std::thread::id());
   SECTION("without a driver") {
-    waiter.run(nullptr);
+    waiter.await(nullptr)();
   }
   SECTION("with one, which has nothing to wait for") {
     SleepyDriver driver;
-    waiter.run(&driver);
+    waiter.await (&driver)();
     CHECK(driver.wasOver);
     CHECK(driver.interrupts == 0);
   }
@@ -87,7 +87,7 @@ TEST_CASE("a task that is given while a thread drives ends the drive", "[waiter]
     driver.drives.get_future().wait();
     waiter.give(noteThread(ranOn));
   });
-  waiter.run(&driver);
+  waiter.await (&driver)();
   giver.join();
   CHECK(ranOn == std::this_thread::get_id());
   CHECK(driver.wasOver);
@@ -101,7 +101,7 @@ TEST_CASE("a thread that cannot drive waits all the same", "[waiter]") {
     driver.left.get_future().wait();
     waiter.give(noteThread(ranOn));
   });
-  waiter.run(&driver);
+  waiter.await (&driver)();
   giver.join();
   CHECK(ranOn == std::this_thread::get_id());
 }
@@ -116,7 +116,7 @@ TEST_CASE("a thread without a driver waits for its task", "[waiter]") {
     waiter.give(noteThread(ranOn));
   });
   waits.set_value();
-  waiter.run(nullptr);
+  waiter.await(nullptr)();
   giver.join();
   CHECK(ranOn == std::this_thread::get_id());
 }
@@ -127,7 +127,7 @@ TEST_CASE("what the task holds is gone when the wait is over", "[waiter]") {
   const std::weak_ptr<int> watch = held;
   waiter.give([held = std::move(held)] {});
   CHECK_FALSE(watch.expired());
-  waiter.run(nullptr);
+  waiter.await(nullptr)();
   CHECK(watch.expired());
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("tasks that are given at any moment all run, and no driver is used lat
   for (const auto& waiter : waiters) {
     const auto driver = driven ? std::make_unique<SleepyDriver>() : nullptr; // gone when it is over
     ++begun;
-    waiter->run(driver.get());
+    waiter->await(driver.get())();
   }
   giver.join();
   CHECK(ran == kRounds);

@@ -1,6 +1,8 @@
 // Requests that a loop's own thread runs, and what happens when one takes long.
 #include <pthread.h>
+#include <sys/eventfd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -17,6 +19,7 @@
 
 #include "backend/base/thread_pool.h"
 #include "backend/base/thread_role.h"
+#include "backend/transport/handshake_socket.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/loop_watch.h"
 #include "test/unit/support/callback_ledger.h"
@@ -487,4 +490,29 @@ TEST_CASE("tasks aside that take as long as they like all run once", "[loop_asid
       REQUIRE(count == 1);
     }
   }
+}
+
+TEST_CASE("a request that comes as the keeper falls asleep runs at once", "[loop_aside]") {
+  constexpr int kRounds = 41;
+  Asides asides;
+  const Descriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  std::promise<void> ran;
+  OnLoop<FdWatch> watch(asides.loop, event.get(), [&] {
+    eventfd_t count = 0;
+    eventfd_read(event.get(), &count);
+    asides.loop->runAside([&ran] { ran.set_value(); }, asides.pool);
+  });
+  watch([](FdWatch& bound) { bound.want(FdWatch::readable); });
+  std::vector<Clock::duration> times;
+  for (int round = 0; round < kRounds; ++round) {
+    asides.heat();
+    ran = std::promise<void>();
+    const auto begun = Clock::now();
+    // Written by a task, so that the keeper finds it in its last look at the sockets.
+    asides.loop->post([&] { eventfd_write(event.get(), 1); });
+    soon(ran.get_future());
+    times.push_back(Clock::now() - begun);
+  }
+  std::nth_element(times.begin(), times.begin() + kRounds / 2, times.end());
+  CHECK(times[kRounds / 2] < milliseconds(3)); // it would doze for 5
 }

@@ -340,7 +340,7 @@ TEST_CASE("a waiter that drives gets what the loop, or another thread, gives it"
       keepBusy(pause);
       byLoop ? loop->post(give) : give();
     });
-    waiter->run(loop.get());
+    waiter->await(loop.get())();
     other.join();
     REQUIRE(ranOn == std::this_thread::get_id());
   }
