@@ -141,6 +141,7 @@ class Loop final : public Driver {
   void runThread(size_t self);
   bool keep();
   void takeOver();
+  void noteAside(bool tookLong);
   void sleepAsKeeper(std::optional<Role>& role);
   bool mayRunAside(Clock::time_point now);
   bool startStandby() EXCLUDES(standbyMutex_);
@@ -180,6 +181,7 @@ class Loop final : public Driver {
   std::deque<Aside> asides_;
   Clock::time_point lastAside_, noAsideBefore_;
   Clock::duration usualAside_{}; // that one takes
+  double longAsides_ = 0; // the share of those that took long
   bool standbyStarted_ = false;
 
   // Odd while the keeper runs a task aside. The one who makes it even is the keeper from then on: who has run the task,

@@ -25,7 +25,8 @@ constexpr microseconds kTick{300};
 constexpr int kQuietTicks = 20;
 // Tasks that usually take longer than this run on the pool when there are several: there they run side by side.
 constexpr microseconds kShortAside{100};
-// After a task that took too long, none runs aside for a while: where they often do, the ticks would add up.
+// After tasks that took too long none runs aside for a while: where they often do, the ticks would add up.
+constexpr double kOftenLong = 0.3; // as share of them all; the third in a row
 constexpr milliseconds kPenalty{20};
 
 constexpr int kMemory = 8; // tasks that the usual time is about an average of
@@ -221,9 +222,7 @@ bool Loop::runNextAside(std::optional<Role>& role) {
   role.emplace(*this);
   noteAwake();
   usualAside_ += (taken - usualAside_) / kMemory;
-  if (taken > kTick) { // the standby was about to take over
-    noAsideBefore_ = Clock::now() + kPenalty;
-  }
+  noteAside(taken > kTick); // then the standby was about to take over
   return true;
 }
 
@@ -254,10 +253,18 @@ void Loop::runOnPool(Aside aside) {
   }
 }
 
+/// Whether a task aside took long. Once may be the scheduler's doing.
+void Loop::noteAside(bool tookLong) {
+  longAsides_ += ((tookLong ? 1.0 : 0.0) - longAsides_) / kMemory;
+  if (tookLong && longAsides_ > kOftenLong) {
+    noAsideBefore_ = Clock::now() + kPenalty;
+  }
+}
+
 /// In the place of a keeper that is held up.
 void Loop::takeOver() {
   const Role role(*this);
-  noAsideBefore_ = Clock::now() + kPenalty;
+  noteAside(true);
   handAsidesToPools();
 }
 
