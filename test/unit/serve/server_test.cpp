@@ -345,7 +345,7 @@ TEST_CASE("what a response keeps does not end on the thread that sends it", "[se
     return completed(messageOf("", kOwnResponse, {tensor}));
   });
   const auto server = std::make_shared<Server>(
-      dispatcher, [&](uint32_t) -> ThreadPool& { return *pool; }, Disposer(pool),
+      dispatcher, [&](uint32_t, Task&& task) { return pool->run(std::move(task)); }, Disposer(pool),
       [&](WorkerId, OutgoingFrame frame) { sent.set_value(std::move(frame)); });
   REQUIRE(server->serve(kCaller, frameOf(1, messageOf("", kOwnRequest))));
   OutgoingFrame frame = sent.get_future().get();
