@@ -183,10 +183,7 @@ void Agent::failUnseen(const OwnCall& call, uint64_t callId, const Error& error)
     return; // it has ended meanwhile in another way
   }
   finish(*call.future, call.mayCreate, {error, {}, nullptr});
-  Task rest([this, call] { callEnded(call); });
-  if (!completions_.run(std::move(rest))) {
-    rest();
-  }
+  endOnPool([this, call] { callEnded(call); });
 }
 
 const Agent::SentCalls& Agent::sentByThisThread() {

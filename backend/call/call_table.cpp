@@ -39,7 +39,7 @@ bool CallTable::await(uint64_t id, std::shared_ptr<Waiter> waiter) {
 }
 
 bool CallTable::answer(uint64_t id, WorkerId from, ReceivedFrame response) {
-  std::optional<Ended> call;
+  std::optional<Call> call;
   {
     MutexLock lock(mutex_);
     const auto it = calls_.find(id);
@@ -53,19 +53,19 @@ bool CallTable::answer(uint64_t id, WorkerId from, ReceivedFrame response) {
   return true;
 }
 
-std::optional<CallTable::Ended> CallTable::take(uint64_t id) {
+std::optional<CallTable::Call> CallTable::take(uint64_t id) {
   MutexLock lock(mutex_);
   const auto it = calls_.find(id);
   if (it == calls_.end()) {
     return std::nullopt;
   }
-  Ended call(std::move(it->second));
+  Call call = std::move(it->second);
   calls_.erase(it);
   return call;
 }
 
 bool CallTable::fail(uint64_t id, const Error& error) {
-  std::optional<Ended> call = take(id);
+  std::optional<Call> call = take(id);
   if (call) {
     call->end(error);
   }
@@ -78,19 +78,19 @@ bool CallTable::withdraw(uint64_t id) {
 
 template <typename Predicate>
 void CallTable::failWhere(Predicate matches, const Error& error) {
-  std::vector<Ended> ended;
+  std::vector<Call> ended;
   {
     MutexLock lock(mutex_);
     for (auto it = calls_.begin(); it != calls_.end();) {
       if (matches(it->second)) {
-        ended.emplace_back(std::move(it->second));
+        ended.push_back(std::move(it->second));
         it = calls_.erase(it);
       } else {
         ++it;
       }
     }
   }
-  for (Ended& call : ended) {
+  for (Call& call : ended) {
     call.end(error);
   }
 }
@@ -130,7 +130,7 @@ void CallTable::arm() {
 }
 
 void CallTable::expire() {
-  std::vector<std::pair<std::chrono::milliseconds, Ended>> expired;
+  std::vector<Call> expired;
   {
     MutexLock lock(mutex_);
     const auto now = Timer::Clock::now();
@@ -142,7 +142,7 @@ void CallTable::expire() {
         break;
       }
       if (pending) {
-        expired.emplace_back(it->second.timeout, Ended(std::move(it->second)));
+        expired.push_back(std::move(it->second));
         calls_.erase(it);
       }
       std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
@@ -150,8 +150,8 @@ void CallTable::expire() {
     }
     arm();
   }
-  for (auto& [timeout, call] : expired) {
-    call.end(timeoutError(timeout));
+  for (Call& call : expired) {
+    call.end(timeoutError(call.timeout));
   }
 }
 

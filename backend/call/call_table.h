@@ -67,16 +67,11 @@ class CallTable {
     std::chrono::milliseconds timeout;
     Completion completion;
     std::shared_ptr<Waiter> waiter;
-  };
-  /// A call that is out of the table, about to end.
-  struct Ended {
-    explicit Ended(Call call)
-        : completion(std::move(call.completion)), waiter(std::move(call.waiter)) {}
+
+    /// Once the call is out of the table, and unlocked.
     void end(Error error, ReceivedFrame response = {}) {
       completion({std::move(error), std::move(response), std::move(waiter)});
     }
-    Completion completion;
-    std::shared_ptr<Waiter> waiter;
   };
   struct Deadline {
     Timer::Clock::time_point when;
@@ -86,7 +81,7 @@ class CallTable {
     }
   };
 
-  std::optional<Ended> take(uint64_t id) EXCLUDES(mutex_);
+  std::optional<Call> take(uint64_t id) EXCLUDES(mutex_);
   template <typename Predicate>
   void failWhere(Predicate matches, const Error& error) EXCLUDES(mutex_);
   void addDeadline(Deadline deadline) REQUIRES(mutex_);
