@@ -1,14 +1,24 @@
 #include "plugin/call_bindings.h"
 
+#include <torch/csrc/autograd/profiler_legacy.h>
+#include <torch/csrc/distributed/autograd/context/container.h>
+#include <torch/csrc/distributed/rpc/types.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "backend/agent/agent.h"
 #include "backend/base/private_member.h"
+#include "backend/serve/direct_call.h"
+#include "backend/serve/python_rpc.h"
 
 namespace py = pybind11;
 
@@ -64,22 +74,153 @@ bool hasCallbacks(Future& future) {
   return !(future.*pointerTo(FutureCallbacks())).empty();
 }
 
-/// Waits for the call behind the future if it is the latest of this thread's, so as to end it here. Takes the GIL away.
-void awaitLatestCall(const c10::intrusive_ptr<Future>& future) {
-  if (future->completed() || latestCall.future != future.get()) {
-    return;
+// ---- calls of Python functions ------------------------------------------------------------------
+
+namespace rpc = torch::distributed::rpc;
+using rpc::Message;
+
+/// Whether the calls of this thread are wrapped in others: by a profiler or an autograd context.
+bool areCallsWrapped() {
+  return torch::autograd::profiler::profilerEnabled() ||
+      torch::distributed::autograd::DistAutogradContainer::getInstance().hasValidContext();
+}
+
+/// Null where `to` is nothing that PyTorch takes.
+const rpc::WorkerInfo* findWorker(const Agent& agent, py::handle to) {
+  if (PyUnicode_CheckExact(to.ptr())) {
+    return &agent.getWorkerInfo(to.cast<std::string>());
   }
+  if (PyLong_CheckExact(to.ptr())) {
+    return &agent.getWorkerInfo(to.cast<rpc::worker_id_t>());
+  }
+  return py::isinstance<rpc::WorkerInfo>(to) ? to.cast<const rpc::WorkerInfo*>() : nullptr;
+}
+
+/// As PyTorch writes it: for what writeDirectCall() cannot.
+c10::intrusive_ptr<Message> writePickledCall(
+    const py::object& function, const py::object& args, const py::object& kwargs, bool isAsync) {
+  const auto& python = PythonRpc::get();
+  const py::tuple parts = python.serialize(python.PythonUDF(function, args, kwargs));
+  const std::string_view pickle = parts[0].cast<std::string_view>();
+  std::vector<char> body;
+  body.reserve(1 + pickle.size());
+  body.push_back(isAsync ? 1 : 0);
+  body.insert(body.end(), pickle.begin(), pickle.end());
+  return c10::make_intrusive<Message>(
+      std::move(body), parts[1].cast<std::vector<at::Tensor>>(), rpc::MessageType::PYTHON_CALL);
+}
+
+c10::intrusive_ptr<Message> writeCall(
+    const py::object& function, const py::object& args, const py::object& kwargs, bool isAsync) {
+  auto direct = writeDirectCall(function.ptr(), args.ptr(), kwargs.ptr(), isAsync);
+  return direct ? direct : writePickledCall(function, args, kwargs, isAsync);
+}
+
+void raiseIfRemote(const py::object& result) {
+  const auto& python = PythonRpc::get();
+  if (reinterpret_cast<PyObject*>(Py_TYPE(result.ptr())) == python.RemoteException.ptr()) {
+    python.handleException(result);
+  }
+}
+
+/// The result in a tuple, or None where the call has to go PyTorch's way, and has not begun.
+py::object callPython(
+    const py::object& to, const py::object& function, const py::object& args,
+    const py::object& kwargs, float timeout, bool isAsync) {
   const auto agent = currentAgent();
-  if (!agent || agent != latestCall.agent.lock() || hasCallbacks(*future)) {
+  const rpc::WorkerInfo* const worker =
+      agent && !areCallsWrapped() ? findWorker(*agent, to) : nullptr;
+  if (worker == nullptr) {
+    return py::none();
+  }
+  c10::intrusive_ptr<Message> request = writeCall(function, args, kwargs, isAsync);
+  // Or whoever drops a tensor of the request, of which Python has another reference, would have to take the GIL for it.
+  const std::vector<at::Tensor> kept = request->tensors();
+  py::object result;
+  {
+    const py::gil_scoped_release release;
+    agent->call(*worker, std::move(request), timeout, [&result](Message& response) {
+      const py::gil_scoped_acquire gil;
+      result = readPythonResult(response);
+    });
+  }
+  raiseIfRemote(result);
+  return py::make_tuple(std::move(result));
+}
+
+/// What the future of a call does with its result when it is waited for, with the GIL; and whose call it is.
+struct SentPythonCall {
+  std::weak_ptr<Agent> agent;
+  uint64_t id;
+  void operator()(const py::object& result) const {
+    raiseIfRemote(result);
+  }
+};
+
+/// The future, or None where the call has to go PyTorch's way, and has not begun.
+py::object callPythonAsync(
+    const py::object& to, const py::object& function, const py::object& args,
+    const py::object& kwargs, float timeout, bool isAsync) {
+  const auto agent = currentAgent();
+  const rpc::WorkerInfo* const worker =
+      agent && !areCallsWrapped() ? findWorker(*agent, to) : nullptr;
+  if (worker == nullptr) {
+    return py::none();
+  }
+  c10::intrusive_ptr<Message> request = writeCall(function, args, kwargs, isAsync);
+  const std::vector<at::Tensor> kept = request->tensors(); // as above
+  c10::intrusive_ptr<Future> future;
+  {
+    const py::gil_scoped_release release;
+    future = agent->send(*worker, std::move(request), timeout, pythonResult);
+  }
+  return py::cast(
+      std::make_shared<PythonFutureWrapper>(
+          std::move(future), SentPythonCall{agent, Agent::sentByThisThread().latest}));
+}
+
+// ---- waiting ------------------------------------------------------------------------------------
+
+/// The call behind a future, and the agent that has made it: of any call of a Python function, and of the latest other call
+/// of this thread.
+std::optional<std::pair<std::shared_ptr<Agent>, uint64_t>> callBehind(
+    const PythonFutureWrapper& future) {
+  if (const auto* sent =
+          future.unwrap_func ? future.unwrap_func->target<SentPythonCall>() : nullptr) {
+    return std::pair(sent->agent.lock(), sent->id);
+  }
+  const auto agent = latestCall.future == future.fut.get() ? currentAgent() : nullptr;
+  if (agent && agent == latestCall.agent.lock()) {
+    return std::pair(agent, latestCall.id);
+  }
+  return std::nullopt;
+}
+
+/// Waits for the call behind the future, so as to end it here. Takes the GIL away.
+void awaitCall(const PythonFutureWrapper& future) {
+  if (future.fut->completed() || hasCallbacks(*future.fut)) {
     return;
   }
-  const py::gil_scoped_release release;
-  agent->await(latestCall.id, [&] { return hasCallbacks(*future); });
+  const auto call = callBehind(future);
+  if (call && call->first) {
+    const py::gil_scoped_release release;
+    call->first->await(call->second, [&] { return hasCallbacks(*future.fut); });
+  }
 }
 
 } // namespace
 
 void bindCalls(py::module_& module) {
+  PythonRpc::load();
+  module.def(
+      "call_python", &callPython, py::arg("to"), py::arg("function"), py::arg("args"),
+      py::arg("kwargs"), py::arg("timeout"), py::arg("is_async"),
+      "Calls a Python function and waits. The result as the only element of a tuple; None where PyTorch has to make the "
+      "call.");
+  module.def(
+      "call_python_async", &callPythonAsync, py::arg("to"), py::arg("function"), py::arg("args"),
+      py::arg("kwargs"), py::arg("timeout"), py::arg("is_async"),
+      "Calls a Python function. The future of its result; None where PyTorch has to make the call.");
   module.def(
       "noting_calls",
       [](const py::function& invoke) {
@@ -92,8 +233,9 @@ void bindCalls(py::module_& module) {
       "A function that does what `invoke` does, which sends a call and returns its future.");
   module.def(
       "await_call",
-      [](const std::shared_ptr<PythonFutureWrapper>& future) { awaitLatestCall(future->fut); },
-      "Waits for the call behind a future, if it is the one that this thread has sent last.");
+      [](const std::shared_ptr<PythonFutureWrapper>& future) { awaitCall(*future); },
+      "Waits for the call behind a future, if that is known: it is of a Python function, or the one that this thread has "
+      "sent last.");
 }
 
 } // namespace torchwire

@@ -15,6 +15,7 @@
 #include "backend/codec/codec.h"
 #include "backend/link/loopback_link.h"
 #include "backend/link/shutdown_monitor.h"
+#include "backend/serve/direct_call.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/owner_watch.h"
 #include "backend/serve/profiled_call.h"
@@ -87,6 +88,8 @@ Agent::~Agent() {
 
 void Agent::registerHandlers() {
   dispatcher_.runFunctionsOn([this](Task&& task) { return requests_.run(std::move(task)); });
+  dispatcher_.handleDirectCalls(
+      [this](Message& request) { return serveDirectCall(dispatcher_, request); });
   serveProfiledCalls(dispatcher_);
   rrefs_->serve(dispatcher_);
   engine_->serve(dispatcher_);

@@ -1,6 +1,7 @@
 // The agent: PyTorch's RpcAgent on links. Start reading at docs/architecture.md.
 #pragma once
 
+#include <ATen/ThreadLocalState.h>
 #include <torch/csrc/distributed/rpc/rpc_agent.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -78,6 +79,21 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   /// user's, which could wait for this thread. Returns at once if the call has ended, or ends just now elsewhere.
   void await(uint64_t callId, const std::function<bool()>& hasCallbacks);
 
+  /// Sends a request that makes no RRef and has no part in an autograd context, waits for its response on the calling
+  /// thread, as await(), and calls `use` with it there. No future is made. A time-out of kUnsetRpcTimeout is the default's.
+  /// Throws std::runtime_error with the text that the future would have, and what `use` throws.
+  void call(
+      const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
+      const std::function<void(Message& response)>& use);
+
+  /// Makes the value of a future of a response. Runs where the call ends, on a thread that may block.
+  using ReadResult = at::IValue (*)(c10::intrusive_ptr<Message> response);
+  /// As send(), for a request as in call(): the future is of Python objects and holds what `read` makes of the response, or
+  /// throws. It completes in the calling thread's at::ThreadLocalState, as futures of libtorch's calls do.
+  c10::intrusive_ptr<JitFuture> send(
+      const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
+      ReadResult read);
+
   c10::intrusive_ptr<JitFuture> send(
       const WorkerInfo& to, c10::intrusive_ptr<Message> message,
       const float rpcTimeoutSeconds = torch::distributed::rpc::kUnsetRpcTimeout,
@@ -142,6 +158,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void introduceToPeers();
 
   // Calls of this worker.
+  void checkCanSend(const WorkerInfo& to, const Message& message) const;
+  std::chrono::milliseconds timeoutOf(float seconds) const;
+  Outcome outcomeOf(const WorkerInfo& to, OutgoingFrame request, std::chrono::milliseconds timeout);
   Error transmit(WorkerId to, uint64_t callId, OutgoingFrame frame);
   void sendFailed(uint64_t callId, const Error& error);
   struct OwnCall {
@@ -149,10 +168,14 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     bool mayCreate = false; // an RRef
     std::optional<ContextId> context; // that the call is part of
     c10::intrusive_ptr<JitFuture> future;
+    ReadResult read = nullptr; // null: the response itself is the future's value
+    std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
   };
+  uint64_t open(OwnCall call, float rpcTimeoutSeconds);
   void failUnseen(const OwnCall& call, uint64_t callId, const Error& error);
   void complete(OwnCall call, Outcome outcome);
   void finishCall(const OwnCall& call, Outcome outcome);
+  static void setFuture(const OwnCall& call, Outcome outcome);
   void callEnded(const OwnCall& call);
   void endOnPool(Task task);
   void waitForWaiters();

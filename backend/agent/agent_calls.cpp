@@ -1,9 +1,11 @@
 // Agent: calls of this worker, from the message to its answer.
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue_inl.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
 #include <future>
+#include <optional>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -77,43 +79,46 @@ std::exception_ptr toException(const Error& error, bool mayCreate) {
                    : error.message()));
 }
 
-void finish(rpc::JitFuture& future, bool mayCreate, Outcome outcome) {
+/// The response. Throws what the call's future would hold instead.
+c10::intrusive_ptr<rpc::Message> responseIn(Outcome outcome, bool mayCreate) {
   if (outcome.error) {
-    future.setError(toException(outcome.error, mayCreate));
-    return;
+    std::rethrow_exception(toException(outcome.error, mayCreate));
   }
   c10::intrusive_ptr<rpc::Message> message;
   try {
     message = decodeMessage(std::move(outcome.response));
   } catch (const std::exception& e) {
-    future.setError(
-        std::make_exception_ptr(
-            std::runtime_error(std::string("cannot read the response: ") + e.what())));
-    return;
+    throw std::runtime_error(std::string("cannot read the response: ") + e.what());
   }
   if (message->type() == rpc::MessageType::EXCEPTION) {
     const auto& text = std::as_const(*message).payload();
-    future.setError(
-        std::make_exception_ptr(std::runtime_error(std::string(text.begin(), text.end()))));
-  } else {
-    complete(future, std::move(message));
+    throw std::runtime_error(std::string(text.begin(), text.end()));
   }
+  return message;
 }
 
 } // namespace
 
+void Agent::checkCanSend(const WorkerInfo& to, const Message& message) const {
+  TORCH_CHECK(message.isRequest(), "Agent::send(..) is only for sending requests.");
+  TORCH_CHECK(
+      rpcAgentRunning_.load() && links_, "worker '", workerInfo_.name_,
+      "' tried to send() a message of type ", message.type(), " to '", to.name_,
+      "' but RPC is no longer running on this node.");
+  cuda::refuseCudaTensors(message.tensors(), "Request");
+}
+
+milliseconds Agent::timeoutOf(float seconds) const {
+  return seconds == rpc::kUnsetRpcTimeout ? getRpcTimeout() : fromSeconds(seconds);
+}
+
 c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     const WorkerInfo& to, c10::intrusive_ptr<Message> message, const float rpcTimeoutSeconds,
     const rpc::DeviceMap& deviceMap) {
-  TORCH_CHECK(message->isRequest(), "Agent::send(..) is only for sending requests.");
-  TORCH_CHECK(
-      rpcAgentRunning_.load() && links_, "worker '", workerInfo_.name_,
-      "' tried to send() a message of type ", message->type(), " to '", to.name_,
-      "' but RPC is no longer running on this node.");
+  checkCanSend(to, *message);
   TORCH_CHECK(
       deviceMap.empty(),
       "this version of torchwire sends CPU tensors only; call without a device map");
-  cuda::refuseCudaTensors(std::as_const(*message).tensors(), "Request");
 
   std::shared_ptr<Pass> pass; // that has to wait for the answer
   if (message->type() == rpc::MessageType::BACKWARD_AUTOGRAD_REQ) {
@@ -125,18 +130,11 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   call.context = Container::contextOf(*message);
   call.future = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
   OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(message), disposer_);
-  const milliseconds timeout =
-      rpcTimeoutSeconds == rpc::kUnsetRpcTimeout ? getRpcTimeout() : fromSeconds(rpcTimeoutSeconds);
   if (call.mayCreate) {
     RRefService::watchCreation(*call.future);
   }
-  activeCalls_.start();
-  const uint64_t callId = calls_->open(to.id_, timeout, [this, call](Outcome outcome) mutable {
-    complete(std::move(call), std::move(outcome));
-  });
+  const uint64_t callId = open(call, rpcTimeoutSeconds);
   setCallId(frame, callId);
-  ++sentCalls.count;
-  sentCalls.latest = callId;
   if (pass) {
     TorchEngine::track(pass, call.future);
   }
@@ -152,6 +150,75 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     failUnseen(call, callId, failed);
   }
   return call.future;
+}
+
+c10::intrusive_ptr<rpc::JitFuture> Agent::send(
+    const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
+    ReadResult read) {
+  checkCanSend(to, *request);
+  OwnCall call;
+  call.to = to.id_;
+  call.future = c10::make_intrusive<JitFuture>(at::PyObjectType::get());
+  call.read = read;
+  call.state = std::make_shared<const at::ThreadLocalState>();
+  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_);
+  const uint64_t callId = open(call, rpcTimeoutSeconds);
+  setCallId(frame, callId);
+  if (const Error failed = transmit(to.id_, callId, std::move(frame))) {
+    failUnseen(call, callId, failed);
+  }
+  return call.future;
+}
+
+/// Enters the call into the table, as the latest of this thread's.
+uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds) {
+  activeCalls_.start();
+  const WorkerId to = call.to;
+  const uint64_t callId = calls_->open(
+      to, timeoutOf(rpcTimeoutSeconds),
+      // Not const: what it holds is moved on, never dropped where the call ends.
+      [this, call = std::move(call)](Outcome outcome) mutable {
+        complete(std::move(call), std::move(outcome));
+      });
+  ++sentCalls.count;
+  sentCalls.latest = callId;
+  return callId;
+}
+
+void Agent::call(
+    const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
+    const std::function<void(Message& response)>& use) {
+  checkCanSend(to, *request);
+  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_);
+  // Until the response has been used, which may start further calls: RRefs in it tell their owners.
+  activeCalls_.start();
+  const auto ended = c10::make_scope_exit([this] { activeCalls_.finish(); });
+  Outcome outcome = outcomeOf(to, std::move(frame), timeoutOf(rpcTimeoutSeconds));
+  c10::intrusive_ptr<Message> response;
+  {
+    std::optional<at::ThreadLocalStateGuard> restoredAfterwards;
+    if (carriesTensors(outcome.response)) {
+      restoredAfterwards.emplace(freshState()); // as in complete(); it costs more than all else here
+    }
+    response = responseIn(std::move(outcome), /* mayCreate */ false);
+  }
+  use(*response);
+}
+
+/// Sends the request of a call and waits until the call has ended.
+Outcome Agent::outcomeOf(const WorkerInfo& to, OutgoingFrame request, milliseconds timeout) {
+  const auto waiter = std::make_shared<Waiter>();
+  const auto result = std::make_shared<Outcome>();
+  const uint64_t callId = calls_->open(to.id_, timeout, [waiter, result](Outcome outcome) {
+    *result = std::move(outcome);
+    waiter->give([] {});
+  });
+  setCallId(request, callId);
+  if (const Error failed = transmit(to.id_, callId, std::move(request))) {
+    calls_->fail(callId, failed);
+  }
+  waiter->await(loop_.get());
+  return std::move(*result);
 }
 
 /// Hands the frame to the links. What fails at once is returned, what fails later fails the call.
@@ -182,7 +249,7 @@ void Agent::failUnseen(const OwnCall& call, uint64_t callId, const Error& error)
   if (!calls_->withdraw(callId)) {
     return; // it has ended meanwhile in another way
   }
-  finish(*call.future, call.mayCreate, {error, {}, nullptr});
+  call.future->setError(toException(error, call.mayCreate));
   endOnPool([this, call] { callEnded(call); });
 }
 
@@ -244,16 +311,31 @@ void Agent::finishCall(const OwnCall& call, Outcome outcome) {
   expectFree("completing the future of a call");
   try {
     if (call.to == self_ && call.mayCreate && hasFailed(outcome)) {
-      RRefService::failOwnCreation(
-          *call.future, [&] { finish(*call.future, call.mayCreate, std::move(outcome)); });
+      RRefService::failOwnCreation(*call.future, [&] { setFuture(call, std::move(outcome)); });
     } else {
-      finish(*call.future, call.mayCreate, std::move(outcome));
+      setFuture(call, std::move(outcome));
     }
   } catch (const std::exception&
                e) { // libtorch's callbacks for RRefs throw at most errors; the call is over
     log(LogLevel::warning,
         "a callback of a call to " + directory_.describe(call.to) + " raised: " + e.what());
   }
+}
+
+void Agent::setFuture(const OwnCall& call, Outcome outcome) {
+  std::optional<at::ThreadLocalStateGuard> state;
+  at::IValue value;
+  try {
+    c10::intrusive_ptr<Message> response = responseIn(std::move(outcome), call.mayCreate);
+    if (call.state) {
+      state.emplace(*call.state);
+    }
+    value = call.read ? call.read(std::move(response)) : at::IValue(std::move(response));
+  } catch (const std::exception&) {
+    call.future->setError(std::current_exception());
+    return;
+  }
+  torchwire::complete(*call.future, std::move(value));
 }
 
 void Agent::callEnded(const OwnCall& call) {

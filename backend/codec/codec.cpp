@@ -48,6 +48,13 @@ OutgoingFrame encodeMessage(
   return frame;
 }
 
+// A table of none is a count, which is zero.
+bool carriesTensors(const ReceivedFrame& received) {
+  const bool bodyInHead = (received.header.flags & kBodyInHead) != 0;
+  return received.frame.head.size() >
+      FrameHeader::kSize + (bodyInHead ? received.header.bodyLength : 0) + sizeof(uint32_t);
+}
+
 c10::intrusive_ptr<rpc::Message> decodeMessage(ReceivedFrame received) {
   const FrameHeader& header = received.header;
   IncomingFrame& frame = received.frame;

@@ -15,6 +15,9 @@ OutgoingFrame encodeMessage(
     FrameKind kind, c10::intrusive_ptr<torch::distributed::rpc::Message> message,
     const Disposer& disposer);
 
+/// Whether decodeMessage() will make tensors of the frame. Does not throw.
+bool carriesTensors(const ReceivedFrame& received);
+
 /// The message in the frame, with the frame's call id as its id. Throws FormatError or c10::Error.
 c10::intrusive_ptr<torch::distributed::rpc::Message> decodeMessage(ReceivedFrame received);
 

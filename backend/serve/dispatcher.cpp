@@ -50,6 +50,20 @@ class PendingRRefs {
   rpc::RRefContext& context_ = rpc::RRefContext::getInstance();
 };
 
+/// What `run`, which does not throw, returns. rpc._server_process_global_profile() profiles all requests of a process,
+/// whoever sends them.
+template <typename Run>
+c10::intrusive_ptr<JitFuture> profiledByServer(Run run) {
+  const auto profiling = processglobal::StateStackEntry::current();
+  if (!profiling) {
+    return run();
+  }
+  torch::autograd::profiler::enableProfilerLegacy(profiling->statePtr()->config());
+  auto result = run();
+  processglobal::pushResultRecursive(profiling, torch::autograd::profiler::disableProfilerLegacy());
+  return result;
+}
+
 } // namespace
 
 bool isControl(uint32_t messageType) {
@@ -87,6 +101,9 @@ c10::intrusive_ptr<JitFuture> Dispatcher::process(WorkerId caller, Message& requ
     const auto own = ownHandlers_.find(static_cast<uint32_t>(request.type()));
     if (own != ownHandlers_.end()) {
       return own->second(caller, request);
+    }
+    if (directCalls_ && own_messages::isDirectCall(request)) {
+      return runDirectCall(request);
     }
     return deserializeAndRun(caller, request);
   } catch (const std::exception& e) {
@@ -154,17 +171,20 @@ c10::intrusive_ptr<JitFuture> Dispatcher::runOnceConfirmed(
   return response;
 }
 
-// rpc._server_process_global_profile() profiles all requests of a process, whoever sends them.
 c10::intrusive_ptr<JitFuture> Dispatcher::runProfiledByServer(
     WorkerId caller, RpcCommandBase& command, MessageType type) const {
-  const auto profiling = processglobal::StateStackEntry::current();
-  if (!profiling) {
-    return runCatching(caller, command, type);
-  }
-  torch::autograd::profiler::enableProfilerLegacy(profiling->statePtr()->config());
-  auto result = runCatching(caller, command, type);
-  processglobal::pushResultRecursive(profiling, torch::autograd::profiler::disableProfilerLegacy());
-  return result;
+  return profiledByServer([&] { return runCatching(caller, command, type); });
+}
+
+// No RRef can be in it for which it would have to wait.
+c10::intrusive_ptr<JitFuture> Dispatcher::runDirectCall(Message& request) const {
+  return profiledByServer([&]() -> c10::intrusive_ptr<JitFuture> {
+    try {
+      return directCalls_(request);
+    } catch (const std::exception& e) {
+      return failure(e, request.type());
+    }
+  });
 }
 
 c10::intrusive_ptr<JitFuture> Dispatcher::runCatching(

@@ -42,6 +42,11 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   /// Replaces the handler of a type, if there is one.
   void handle(MessageType type, Handler handler);
   void handleOwn(MessageType type, OwnHandler handler);
+  /// Serves calls that libtorch cannot read (direct_call.h), and throws what fails them.
+  using DirectCallHandler = std::function<c10::intrusive_ptr<JitFuture>(Message& request)>;
+  void handleDirectCalls(DirectCallHandler handler) {
+    directCalls_ = std::move(handler);
+  }
   /// Called when libtorch has made an OwnerRRef for an RRef in a request's arguments; sometimes also when it has not
   /// (owner_watch.h).
   void whenOwnerUnpickled(std::function<void()> callback) {
@@ -91,6 +96,7 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
       MessageType type) const;
   c10::intrusive_ptr<JitFuture> runProfiledByServer(
       WorkerId caller, RpcCommandBase& command, MessageType type) const;
+  c10::intrusive_ptr<JitFuture> runDirectCall(Message& request) const;
   c10::intrusive_ptr<JitFuture> runCatching(
       WorkerId caller, RpcCommandBase& command, MessageType type) const;
   c10::intrusive_ptr<JitFuture> failure(const std::exception& error, MessageType type) const;
@@ -101,6 +107,7 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
 
   std::unordered_map<uint32_t, Handler> handlers_;
   std::unordered_map<uint32_t, OwnHandler> ownHandlers_;
+  DirectCallHandler directCalls_;
   std::function<void()> ownerUnpickled_ = [] {};
   RunFunctions runFunctions_ = [](Task&&) { return false; };
   mutable ScriptCallReader scriptCalls_;

@@ -50,6 +50,12 @@ constexpr bool isEvaluation(uint32_t messageType) {
   return messageType == static_cast<uint32_t>(kGradients) ||
       messageType == static_cast<uint32_t>(kResume);
 }
+/// Whether a request is a PYTHON_CALL that libtorch cannot read (direct_call.h).
+inline bool isDirectCall(const torch::distributed::rpc::Message& request) {
+  const auto& body = request.payload();
+  return request.type() == MessageType::PYTHON_CALL && !body.empty() &&
+      (body.front() == 2 || body.front() == 3);
+}
 constexpr MessageType kCreationSite = detail::request(0x90);
 constexpr MessageType kHoldersRequest = detail::request(0x92);
 constexpr MessageType kHoldersReply = detail::response(0x93);

@@ -42,14 +42,19 @@ inline const std::vector<char>& bodyOf(const torch::distributed::rpc::JitFuture&
       .payload();
 }
 
-/// Completes a future of messageType(), and runs its callbacks, which may be the user's.
-inline void complete(
-    torch::distributed::rpc::JitFuture& future,
-    c10::intrusive_ptr<torch::distributed::rpc::Message> message) {
+/// Completes a future, and runs its callbacks, which may be the user's.
+inline void complete(torch::distributed::rpc::JitFuture& future, at::IValue value) {
   expectFree("completing a future");
   expectUnlocked("completing a future");
   future.markCompleted(
-      at::IValue(std::move(message)), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
+      std::move(value), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
+}
+
+/// Completes a future of messageType().
+inline void complete(
+    torch::distributed::rpc::JitFuture& future,
+    c10::intrusive_ptr<torch::distributed::rpc::Message> message) {
+  complete(future, at::IValue(std::move(message)));
 }
 
 /// A future that is complete.

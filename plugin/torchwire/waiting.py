@@ -1,8 +1,9 @@
-"""Threads that wait for a call of theirs help to bring its answer.
+"""Calls take a shorter way on a torchwire agent, and threads that wait for a call of theirs help to bring its answer.
 
-PyTorch's `Future.wait` and what sends calls are replaced once, when torchwire is imported. Each looks at every call who
-the current agent is; on any other backend they do what they always did. What sends calls notes which call a thread has
-sent last, and a thread that waits for that one's future reads the answer itself: no other thread has to be woken.
+What PyTorch's `rpc_sync` and `rpc_async` call, and its `Future.wait`, are replaced once, when torchwire is imported. Each
+looks at every call who the current agent is; on any other backend they do what they always did. `rpc_sync` of a Python
+function makes no future. What else sends calls notes which call a thread has sent last. A thread that waits for the future
+of a Python function's call, or for that of its latest other one, reads the answer itself: no other thread has to be woken.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ import functools
 from typing import Any
 
 import torch
-from torch.distributed.rpc import api
+from torch.distributed.rpc import api, internal
+from torch.distributed.rpc.constants import UNSET_RPC_TIMEOUT
+from torch.jit._builtins import _find_builtin
 
 from torchwire import _C
 
 _INVOKE = ("_invoke_rpc_builtin", "_invoke_rpc_python_udf", "_invoke_rpc_torchscript")
+_SYNC = internal.RPCExecMode.SYNC
+_ASYNC = internal.RPCExecMode.ASYNC
+_PICKLER = internal._internal_rpc_pickler
 
 _installed = False
 
@@ -27,8 +33,53 @@ def install() -> None:
         return
     for name in _INVOKE:
         setattr(api, name, _C.noting_calls(getattr(api, name)))
+    _replace_invoke()
     _replace_wait()
     _installed = True
+
+
+class _Done:
+    """In the place of a future, for a call that has been waited for."""
+
+    __slots__ = ("_result",)
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    def wait(self) -> Any:
+        return self._result
+
+
+def _replace_invoke() -> None:
+    original = api._invoke_rpc
+
+    @functools.wraps(original)
+    def invoke(
+        to: Any, func: Any, rpc_type: Any, args: Any = None, kwargs: Any = None, rpc_timeout: float = UNSET_RPC_TIMEOUT
+    ) -> Any:
+        if _is_python(func) and _has_own_pickler():
+            call = to, func, args or (), kwargs or {}, rpc_timeout, hasattr(func, "_wrapped_async_rpc_function")
+            if rpc_type is _SYNC:  # rpc_sync waits at once for what it gets
+                done = _C.call_python(*call)
+                if done is not None:
+                    return _Done(done[0])
+            elif rpc_type is _ASYNC:
+                future = _C.call_python_async(*call)
+                if future is not None:
+                    return future
+        return original(to, func, rpc_type, args, kwargs, rpc_timeout)
+
+    api._invoke_rpc = invoke
+
+
+def _is_python(func: Any) -> bool:
+    wrapped = getattr(func, "_wrapped_async_rpc_function", func)
+    return callable(func) and _find_builtin(func) is None and not isinstance(wrapped, torch.jit.ScriptFunction)
+
+
+def _has_own_pickler() -> bool:
+    """Whether neither _use_rpc_pickler nor a reducer of the user's has a say in what is sent."""
+    return api._default_pickler is _PICKLER and not _PICKLER._class_reducer_dict
 
 
 def _replace_wait() -> None:

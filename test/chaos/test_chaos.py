@@ -43,11 +43,13 @@ def test_without_faults_nothing_fails(tmp_path, transports, channels):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_same_processes_start_group_after_group(tmp_path):
     expect_good(tmp_path, 6, seconds=0.3, reuse=True)
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @over_each_transport
 def test_calls_queue_where_threads_run_out(tmp_path, transports, channels):
     operations = ("echo", "fan_out", "nested_calls", "async_chain", "exceptions", "remote_value", "gradients")
@@ -56,6 +58,7 @@ def test_calls_queue_where_threads_run_out(tmp_path, transports, channels):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @over_each_transport
 def test_survivors_of_kills_go_on(tmp_path, transports, channels):
     chosen = {"world": 5, "kills": 2, "timeout": 2, "seconds": 0.5}
@@ -64,6 +67,7 @@ def test_survivors_of_kills_go_on(tmp_path, transports, channels):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_group_goes_on_after_workers_stood_still(tmp_path):
     outcomes = expect_good(tmp_path, 2, world=3, freezes=1, timeout=2, seconds=0.5)
     assert sum(outcome.faults["freeze"] for outcome in outcomes) == 2

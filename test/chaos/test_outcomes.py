@@ -26,6 +26,7 @@ def outcome_of(defect, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("defect", "kind", "text"),
     [

@@ -212,6 +212,7 @@ def thousand_contexts(chain):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_thousand_contexts_of_which_some_end_in_errors_leave_nothing(four):
     four[0].run(thousand_contexts, names(1, 2, 3))
     await_none(four)

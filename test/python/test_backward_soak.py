@@ -100,6 +100,7 @@ def resident_bytes():
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_contexts_leave_nothing_behind(tmp_path):
     with running(WORKERS, tmp_path, rpc_timeout=30, **SMART) as group:
         third = CONTEXTS // 3 // WORKERS

@@ -336,6 +336,7 @@ def test_a_contestant_that_fails_is_named_and_the_others_go_on(tmp_path, monkeyp
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_every_workload_measures_torchwire_beside_stock(tmp_path):
     status, data, _ = bench(tmp_path, "--contestants", "stock,torchwire")
     assert status == 0, data["errors"]

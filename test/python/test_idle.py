@@ -41,6 +41,7 @@ def cpu_seconds(pid):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_an_idle_worker_uses_next_to_no_cpu_and_few_threads_and_files(tmp_path):
     with running(2, tmp_path) as group:
         warm_up_all(group)

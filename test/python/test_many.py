@@ -27,6 +27,7 @@ def most_open(group):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_group_of_64_starts_calls_and_ends(tmp_path):
     with Group(SIZE) as group:
         begin = time.monotonic()

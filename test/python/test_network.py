@@ -185,6 +185,7 @@ def own_details():
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_an_address_that_leads_nowhere_is_named_by_who_cannot_reach_it(across):
     with across() as group:
         options = [{}, {"bind_address": "0.0.0.0", "advertise_address": "10.77.0.99"}]
@@ -316,6 +317,7 @@ def test_calls_that_are_being_sent_fail_within_two_beats_of_the_cut(linked, cabl
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_call_that_is_made_after_the_cut_does_not_delay_the_failure_of_earlier_ones(linked, cable):
     linked[0].run(begin_call, "worker1")
     cable("down")
@@ -364,6 +366,7 @@ def bytes_received(worker):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_worker_that_stands_still_is_not_taken_for_gone(linked):
     before = bytes_received(linked[1])
     linked[0].run(begin_large_call, "worker1")

@@ -56,6 +56,7 @@ MAX_GROWTH = 2 * 2**20
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_ten_thousand_rrefs_come_and_go_without_a_trace(tmp_path):
     with running(4, tmp_path) as group:
         group.all(fill_rings)

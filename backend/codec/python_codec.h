@@ -1,0 +1,77 @@
+// Values of Python's simple types to bytes and tensors, and back, without pickle.
+//
+// A value is a tag and what follows it: docs/protocol.md has the bytes. What has another type than those below, and a
+// value in which one list, dict or tensor appears twice, is left to pickle, which keeps identities and asks the
+// types themselves.
+#pragma once
+
+#include <Python.h>
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "backend/base/bytes.h"
+
+namespace torchwire {
+
+/// Writes values. For one message, with the GIL. Never raises.
+class PythonWriter {
+ public:
+  /// Appends to both; what a value's tensors are is said by their positions in `tensors`.
+  PythonWriter(std::vector<char>& out, std::vector<at::Tensor>& tensors)
+      : out_(out), tensors_(tensors) {}
+
+  /// None, bool, int (of 64 bits), float, str, bytes, torch.Tensor, and tuples, lists and dicts of these; no subclasses.
+  /// False: it is something else, and what has been written is of no use.
+  bool value(PyObject* object) {
+    return value(object, 0);
+  }
+
+  /// A function or class that can be found by its module and name, as pickle would send it.
+  /// False: it is something else, or is not found there.
+  bool global(PyObject* object);
+
+ private:
+  bool value(PyObject* object, int depth);
+  bool integer(PyObject* object);
+  bool text(PyObject* object);
+  bool tensor(PyObject* object);
+  bool sequence(PyObject* object, int depth);
+  bool dict(PyObject* object, int depth);
+  bool isFirst(PyObject* object);
+
+  ByteWriter out_;
+  std::vector<at::Tensor>& tensors_;
+  std::vector<PyObject*> seen_; // with an identity that matters; few: a linear search beats a set
+};
+
+/// Reads what a PythonWriter has written. For one message, with the GIL. Throws FormatError for other bytes, and
+/// pybind11::error_already_set.
+class PythonReader {
+ public:
+  PythonReader(ByteReader& in, const std::vector<at::Tensor>& tensors)
+      : in_(in), tensors_(tensors) {}
+
+  pybind11::object value() {
+    return value(0);
+  }
+
+  /// The object of that name now, or an empty one where there is none: then `missing` has the pickle that says the same.
+  pybind11::object global(std::vector<char>& missing);
+
+ private:
+  pybind11::object value(int depth);
+  pybind11::object tensor();
+  pybind11::object sequence(bool isTuple, int depth);
+  pybind11::object dict(int depth);
+  std::string_view view();
+
+  ByteReader& in_;
+  const std::vector<at::Tensor>& tensors_;
+};
+
+} // namespace torchwire

@@ -1,0 +1,200 @@
+#include "backend/serve/direct_call.h"
+
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/codec/python_codec.h"
+#include "backend/serve/python_rpc.h"
+#include "backend/serve/response.h"
+
+namespace torchwire {
+namespace {
+
+namespace py = pybind11;
+namespace rpc = torch::distributed::rpc;
+using c10::ivalue::PyObjectHolder;
+using rpc::JitFuture;
+using rpc::Message;
+using rpc::MessageType;
+
+constexpr char kCall = 2; // and 1 more if it is async
+constexpr char kResult = 1;
+constexpr size_t kUsualLength = 128;
+
+c10::intrusive_ptr<Message> writeResult(const py::object& result) {
+  std::vector<char> body;
+  std::vector<at::Tensor> tensors;
+  body.push_back(kResult);
+  if (!PythonWriter(body, tensors).value(result.ptr())) {
+    auto [pickle, pickledTensors] = PythonRpc::get().pickled(result);
+    body.assign(pickle.begin(), pickle.end());
+    tensors = std::move(pickledTensors);
+  }
+  return c10::make_intrusive<Message>(
+      std::move(body), std::move(tensors), MessageType::PYTHON_RET);
+}
+
+py::object unpickle(const char* data, size_t length, const std::vector<at::Tensor>& tensors) {
+  return PythonRpc::get().deserialize(py::bytes(data, length), tensors);
+}
+
+/// The PythonUDF; or, as libtorch has it, the AttributeError that says why there is none. Takes the tensors out, so that
+/// the last to hold one that Python knows is not who would have to take the GIL for it.
+py::object readCall(Message& request) {
+  const auto& body = std::as_const(request).payload();
+  const std::vector<at::Tensor> tensors = std::move(request.tensors());
+  ByteReader in(body.data() + 1, body.size() - 1);
+  PythonReader reader(in, tensors);
+  std::vector<char> missing;
+  py::object function = reader.global(missing);
+  if (!function) { // which is imported, or its absence explained, by pickle
+    function = unpickle(missing.data(), missing.size(), {});
+    if (PyObject_IsInstance(function.ptr(), PyExc_AttributeError) == 1) {
+      return function;
+    }
+  }
+  const py::object args = reader.value();
+  const py::object kwargs = reader.value();
+  return PythonRpc::get().PythonUDF(function, args, kwargs);
+}
+
+bool isDirect(const Message& response) {
+  const auto& body = response.payload();
+  return !body.empty() && body.front() == kResult;
+}
+
+py::object readDirect(const std::vector<char>& body, const std::vector<at::Tensor>& tensors) {
+  ByteReader in(body.data() + 1, body.size() - 1);
+  return PythonReader(in, tensors).value();
+}
+
+/// With the GIL.
+at::IValue holding(const py::object& object) {
+  return torch::jit::toIValue(object, at::PyObjectType::get());
+}
+
+/// The result of a direct call, as bytes and tensors until it is asked for.
+class LazyResult final : public PyObjectHolder {
+ public:
+  explicit LazyResult(c10::intrusive_ptr<Message> response) : response_(std::move(response)) {}
+
+  PyObject* getPyObject() override { // with the GIL
+    if (!object_) {
+      // Python may run another thread meanwhile, that does the same.
+      const auto response = response_;
+      at::IValue made = holding(
+          readDirect(std::as_const(*response).payload(), std::as_const(*response).tensors()));
+      if (!object_) {
+        object_ = made.toPyObjectHolder();
+        response_.reset();
+      }
+    }
+    return object_->getPyObject();
+  }
+  c10::InferredType tryToInferType() override {
+    return made().tryToInferType();
+  }
+  at::IValue toIValue(const c10::TypePtr& type, std::optional<int32_t> length) override {
+    return made().toIValue(type, length);
+  }
+  std::string toStr() override {
+    return made().toStr();
+  }
+  std::vector<at::Tensor> extractTensors() override {
+    return made().extractTensors();
+  }
+
+ private:
+  PyObjectHolder& made() {
+    const py::gil_scoped_acquire gil;
+    getPyObject();
+    return *object_;
+  }
+
+  c10::intrusive_ptr<Message> response_;
+  c10::intrusive_ptr<PyObjectHolder> object_;
+};
+
+/// What goes with the GIL held.
+struct Held {
+  py::object object;
+  Held() = default;
+  ~Held() {
+    const py::gil_scoped_acquire gil;
+    object = py::object();
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+};
+
+c10::intrusive_ptr<JitFuture> serveAsync(
+    const rpc::RequestCallbackImpl& callback, Message& request) {
+  Held call;
+  {
+    const MeasuredGil gil;
+    call.object = readCall(request);
+  }
+  return callback.runPythonFunction(call.object, {}, /* isAsyncExecution */ true)
+      ->then(
+          [](JitFuture& result) {
+            const MeasuredGil gil;
+            return withoutStorages(writeResult(torch::jit::toPyObject(result.value())));
+          },
+          messageType());
+}
+
+} // namespace
+
+c10::intrusive_ptr<Message> writeDirectCall(
+    PyObject* function, PyObject* args, PyObject* kwargs, bool isAsync) {
+  std::vector<char> body;
+  std::vector<at::Tensor> tensors;
+  body.reserve(kUsualLength);
+  body.push_back(static_cast<char>(kCall + (isAsync ? 1 : 0)));
+  PythonWriter writer(body, tensors);
+  if (!writer.global(function) || !writer.value(args) || !writer.value(kwargs)) {
+    return {};
+  }
+  return c10::make_intrusive<Message>(
+      std::move(body), std::move(tensors), MessageType::PYTHON_CALL);
+}
+
+c10::intrusive_ptr<JitFuture> serveDirectCall(
+    const rpc::RequestCallbackImpl& callback, Message& request) {
+  if (std::as_const(request).payload().front() != kCall) {
+    return serveAsync(callback, request);
+  }
+  c10::intrusive_ptr<Message> response;
+  {
+    const MeasuredGil gil;
+    response = writeResult(PythonRpc::get().runFunction(readCall(request)));
+  }
+  return completed(std::move(response));
+}
+
+py::object readPythonResult(Message& response) {
+  const auto& body = std::as_const(response).payload();
+  const std::vector<at::Tensor> tensors = std::move(response.tensors());
+  try {
+    return isDirect(response) ? readDirect(body, tensors)
+                              : unpickle(body.data(), body.size(), tensors);
+  } catch (py::error_already_set& e) {
+    throw std::runtime_error(e.what()); // as PyTorch has it
+  }
+}
+
+at::IValue pythonResult(c10::intrusive_ptr<Message> response) {
+  if (isDirect(*response)) {
+    return at::IValue(
+        c10::intrusive_ptr<PyObjectHolder>(c10::make_intrusive<LazyResult>(std::move(response))));
+  }
+  const MeasuredGil gil;
+  return holding(readPythonResult(*response));
+}
+
+} // namespace torchwire

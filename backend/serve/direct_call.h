@@ -1,0 +1,40 @@
+// Calls of Python functions without pickle and without libtorch's steps in between: a PYTHON_CALL whose body torchwire
+// has written. What it cannot write goes as libtorch's; a callee serves both, and answers each in its own way.
+//
+// | body         | first byte                         | then                                                    |
+// | ------------ | ---------------------------------- | ------------------------------------------------------- |
+// | PYTHON_CALL  | 0 or 1: libtorch's; 1 is async     | the pickled PythonUDF                                   |
+// |              | 2 or 3: direct; 3 is async         | module and name of the function, args, kwargs           |
+// |              |                                    | (python_codec.h)                                        |
+// | PYTHON_RET   | 0x80, as pickles begin: libtorch's | the pickled result                                      |
+// |              | 1: direct; only as the answer to a | the result                                              |
+// |              | direct call                        |                                                         |
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/rpc/message.h>
+#include <torch/csrc/distributed/rpc/request_callback_impl.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace torchwire {
+
+/// The request, or null where something in it has to be pickled: then nothing has happened. `args` is a tuple, `kwargs` a
+/// dict. With the GIL.
+c10::intrusive_ptr<torch::distributed::rpc::Message> writeDirectCall(
+    PyObject* function, PyObject* args, PyObject* kwargs, bool isAsync);
+
+/// Runs the function of a direct call, holding the GIL once where it is not async; takes its tensors. The future is that
+/// of the response. Throws what fails the request.
+c10::intrusive_ptr<torch::distributed::rpc::JitFuture> serveDirectCall(
+    const torch::distributed::rpc::RequestCallbackImpl& callback,
+    torch::distributed::rpc::Message& request);
+
+/// The result in the response to a call of a Python function, direct or pickled; takes its tensors. With the GIL. Throws
+/// FormatError, or std::runtime_error with Python's text.
+pybind11::object readPythonResult(torch::distributed::rpc::Message& response);
+
+/// The same as the value of a future. A pickled one is unpickled now, and takes the GIL for it; of a direct one the Python
+/// object is made when it is first asked for, by who holds the GIL anyway.
+at::IValue pythonResult(c10::intrusive_ptr<torch::distributed::rpc::Message> response);
+
+} // namespace torchwire

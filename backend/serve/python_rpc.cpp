@@ -1,0 +1,67 @@
+#include "backend/serve/python_rpc.h"
+
+#include <torch/csrc/distributed/rpc/rpc_agent.h>
+
+#include <string>
+#include <vector>
+
+#include "backend/base/private_member.h"
+
+namespace torchwire {
+
+// For libtorch's own handler of Python.
+struct GilWaitTime {
+  friend auto pointerTo(GilWaitTime);
+};
+template struct PrivateMember<GilWaitTime, &torch::distributed::rpc::RpcAgent::addGilWaitTime>;
+
+namespace {
+
+namespace py = pybind11;
+namespace rpc = torch::distributed::rpc;
+
+const PythonRpc* loaded = nullptr; // for good: Python may have ended when the process does
+
+} // namespace
+
+void PythonRpc::load() {
+  if (loaded != nullptr) {
+    return;
+  }
+  const auto module = py::module_::import("torch.distributed.rpc.internal");
+  loaded = new PythonRpc{
+      .runFunction = module.attr("_run_function"),
+      .serialize = module.attr("serialize"),
+      .deserialize = module.attr("deserialize"),
+      .handleException = module.attr("_handle_exception"),
+      .PythonUDF = module.attr("PythonUDF"),
+      .RemoteException = module.attr("RemoteException")};
+}
+
+const PythonRpc& PythonRpc::get() {
+  return *loaded;
+}
+
+rpc::SerializedPyObj PythonRpc::pickled(const py::object& object) const {
+  std::string problem;
+  try {
+    const py::tuple parts = serialize(object);
+    return {parts[0].cast<std::string>(), parts[1].cast<std::vector<at::Tensor>>()};
+  } catch (py::error_already_set& e) {
+    problem = e.what(); // the Python exception itself ends here, while the GIL is held
+  }
+  TORCH_CHECK(false, problem);
+}
+
+MeasuredGil::MeasuredGil() {
+  if (!rpc::RpcAgent::isCurrentRpcAgentSet()) {
+    return;
+  }
+  const auto agent = rpc::RpcAgent::getCurrentRpcAgent();
+  if (agent->isGILProfilingEnabled()) {
+    const auto wait = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start_);
+    (*agent.*pointerTo(GilWaitTime()))(wait);
+  }
+}
+
+} // namespace torchwire
