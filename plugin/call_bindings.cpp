@@ -17,6 +17,7 @@
 
 #include "backend/agent/agent.h"
 #include "backend/base/private_member.h"
+#include "backend/codec/python_codec.h"
 #include "backend/serve/direct_call.h"
 #include "backend/serve/python_rpc.h"
 
@@ -221,6 +222,24 @@ void bindCalls(py::module_& module) {
       "call_python_async", &callPythonAsync, py::arg("to"), py::arg("function"), py::arg("args"),
       py::arg("kwargs"), py::arg("timeout"), py::arg("is_async"),
       "Calls a Python function. The future of its result; None where PyTorch has to make the call.");
+  module.def(
+      "_encode_value",
+      [](const py::object& value) -> std::optional<std::pair<py::bytes, std::vector<at::Tensor>>> {
+        std::vector<char> bytes;
+        std::vector<at::Tensor> tensors;
+        if (!PythonWriter(bytes, tensors).value(value.ptr())) {
+          return std::nullopt;
+        }
+        return std::pair(py::bytes(bytes.data(), bytes.size()), std::move(tensors));
+      },
+      "For tests: a value as direct calls write it. None: it is left to pickle.");
+  module.def(
+      "_decode_value",
+      [](std::string_view bytes, const std::vector<at::Tensor>& tensors) {
+        ByteReader in(bytes.data(), bytes.size());
+        return PythonReader(in, tensors).value();
+      },
+      "For tests: the reverse.");
   module.def(
       "noting_calls",
       [](const py::function& invoke) {

@@ -25,7 +25,7 @@ compatibility.require_matching_torch()
 compatibility.require_rpc()
 compatibility.require_extension()
 
-from torchwire import distributed_autograd, registration, replacement, waiting
+from torchwire import calls, distributed_autograd, registration, replacement
 from torchwire._build import VERSION as __version__
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import peers
@@ -47,6 +47,6 @@ __all__ = [
 
 registration.register()
 distributed_autograd.install()
-waiting.install()
+calls.install()
 
 replacement.replace_if_requested()  # last, because it needs everything above

@@ -1,0 +1,449 @@
+"""Calls of Python functions that torchwire writes without pickle: nobody but a clock can tell them from the others."""
+
+import collections
+import enum
+import math
+import random
+import sys
+import threading
+import types
+
+import pytest
+import torch
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+from group import running
+from processes import LIMIT
+from torch.autograd import profiler_legacy
+from torch.distributed.rpc import api, internal
+from torchwire import _C
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A running group of two."""
+    with running(2, tmp_path_factory.mktemp("direct")) as group:
+        yield group
+
+
+# ---- values ----
+
+
+class Word(str):
+    pass
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+class Color(enum.IntEnum):
+    red = 1
+
+
+def nested(depth):
+    return () if depth == 0 else (nested(depth - 1),)
+
+
+DIRECT = {
+    "None": None,
+    "True": True,
+    "False": False,
+    "zero": 0,
+    "smallest": -(2**63),
+    "largest": 2**63 - 1,
+    "negative zero": -0.0,
+    "infinity": math.inf,
+    "empty text": "",
+    "text": "déjà vu \0 漢字 🙂",
+    "bytes": bytes(range(256)),
+    "empty": ((), [], {}),
+    "nested": {"a": [1, (2.5, None), {"b": b"c"}], 2: "d", (3, 4): [True]},
+    "order": dict.fromkeys("zyxabc"),
+    "long": list(range(5000)),
+    "depth 15": nested(15),
+}
+PICKLED = {
+    "beyond 64 bits": 2**63,
+    "lone surrogate": "\ud800",
+    "str subclass": Word("a"),
+    "namedtuple": Point(1, 2),
+    "ordered dict": collections.OrderedDict(a=1),
+    "enum": Color.red,
+    "set": {1, 2},
+    "complex": 1j,
+    "dtype": torch.float16,
+    "size": torch.Size([2, 3]),
+    "depth 100": nested(100),
+    "inside": [1, {"a": (Color.red,)}],
+}
+
+
+def same(a, b):
+    """Equal, with equal types all the way down."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return same(list(a), list(b)) and same(list(a.values()), list(b.values()))
+    if isinstance(a, float):
+        return math.copysign(1, a) == math.copysign(1, b) and a == b
+    return a == b
+
+
+def echo(*args, **kwargs):
+    return args, kwargs
+
+
+def give_back(*args, **kwargs):
+    return rpc.rpc_sync("worker1", echo, args, kwargs), rpc.rpc_async("worker1", echo, args, kwargs).wait()
+
+
+@pytest.mark.parametrize("name", [*DIRECT, *PICKLED])
+def test_a_value_arrives_as_it_left(pair, name):
+    value = (DIRECT | PICKLED)[name]
+    assert (_C._encode_value(value) is not None) == (name in DIRECT)
+    for args, kwargs in pair[0].run(give_back, value, 7, key=value):
+        assert same(args, (value, 7))
+        assert same(kwargs, {"key": value})
+
+
+def call_with_tensors():
+    base = torch.arange(12.0).reshape(3, 4)
+    large = torch.ones(300, 300)
+    wholes = [base.t(), torch.tensor([], dtype=torch.int8), large, torch.eye(3).to_sparse(), torch.tensor(True)]
+    (back,), _ = rpc.rpc_sync("worker1", echo, (wholes,))
+    assert all(torch.equal(a.to_dense(), b.to_dense()) for a, b in zip(wholes, back))
+    assert [t.dtype for t in back] == [t.dtype for t in wholes]
+    assert [type(t) for t in back] == [torch.Tensor] * len(wholes)
+    (parameter,), _ = rpc.rpc_sync("worker1", echo, (torch.nn.Parameter(base),))
+    assert type(parameter) is torch.nn.Parameter
+    (left, right), _ = rpc.rpc_async("worker1", echo, (base[:2], base[1:])).wait()
+    left[1] = 100
+    assert torch.equal(right[0], left[1])  # they share their storage, as they did
+    with torch.inference_mode():
+        (tensor,), _ = rpc.rpc_sync("worker1", echo, (base,))
+    assert not tensor.is_inference()
+
+
+def test_tensors_arrive_as_they_left(pair):
+    pair[0].run(call_with_tensors)
+
+
+def are_same(a, b):
+    return a is b
+
+
+def call_with_twins():
+    values, tensor = [1], torch.ones(1)
+    assert rpc.rpc_sync("worker1", are_same, (values, values))
+    assert rpc.rpc_sync("worker1", are_same, (tensor, tensor))
+    assert not rpc.rpc_sync("worker1", are_same, ([1], [1]))
+    (pair_of_one,), _ = rpc.rpc_sync("worker1", echo, ([values, values],))
+    assert pair_of_one[0] is pair_of_one[1]
+    circle = []
+    circle.append(circle)
+    (round_trip,), _ = rpc.rpc_sync("worker1", echo, (circle,))
+    assert round_trip[0] is round_trip
+
+
+def test_what_is_one_object_stays_one(pair):
+    pair[0].run(call_with_twins)
+
+
+def test_damaged_bytes_give_an_error_and_nothing_worse():
+    generator = random.Random(4)
+    tensors = [torch.ones(2)]
+    value = {"a": [1, (2.5, None), {"b": b"c"}], 2: "déjà", (3, 4): [True, tensors[0]]}
+    whole, _ = _C._encode_value(value)
+    for cut in range(len(whole)):
+        with pytest.raises(RuntimeError):
+            _C._decode_value(whole[:cut], tensors)
+    read = 0
+    for _ in range(20000):
+        damaged = bytearray(whole)
+        for _ in range(generator.randint(1, 4)):
+            damaged[generator.randrange(len(damaged))] = generator.randrange(256)
+        try:
+            _C._decode_value(bytes(damaged), tensors)
+            read += 1
+        except (RuntimeError, TypeError, UnicodeDecodeError):  # of the format; an unhashable key; no UTF-8
+            pass
+    assert 0 < read < 20000
+    with pytest.raises(RuntimeError, match="too deeply"):
+        _C._decode_value(b"\x08\x01\x00\x00\x00" * 100 + b"\x00", [])
+    with pytest.raises(RuntimeError, match="tensor 1, which did not come"):
+        _C._decode_value(b"\x07\x01\x00\x00\x00", tensors)
+
+
+# ---- functions ----
+
+
+class Box:
+    def __init__(self, content):
+        self.content = content
+
+    def __eq__(self, other):
+        return self.content == other.content
+
+    @staticmethod
+    def twice(x):
+        return 2 * x
+
+    @classmethod
+    def of_two(cls, x):
+        return cls(2 * x)
+
+    def __call__(self, x):
+        return self.content + x
+
+
+def call_all_sorts():
+    return [
+        rpc.rpc_sync("worker1", Box, (1,)).content,
+        rpc.rpc_sync("worker1", Box.twice, (1,)),
+        rpc.rpc_sync("worker1", Box.of_two, (1,)).content,
+        rpc.rpc_sync("worker1", Box(3), (1,)),
+        rpc.rpc_sync("worker1", math.sqrt, (4.0,)),
+        rpc.rpc_sync("worker1", divmod, (7, 2)),
+        rpc.rpc_sync(1, Box.twice, [1]),
+        rpc.rpc_sync(rpc.get_worker_info("worker1"), Box.twice, kwargs={"x": 1}),
+        rpc.rpc_sync("worker0", Box.twice, (1,)),
+    ]
+
+
+def test_whatever_can_be_called(pair):
+    assert pair[0].run(call_all_sorts) == [1, 2, 2, 4, 2.0, (3, 1), 2, 2, 2]
+
+
+def say(text):
+    return text
+
+
+def replace_say():
+    globals()["say"] = lambda text: text.upper()
+
+
+def call_replaced():
+    before = rpc.rpc_sync("worker1", say, ("a",))
+    rpc.rpc_sync("worker1", replace_say)
+    return before, rpc.rpc_sync("worker1", say, ("a",))
+
+
+def test_the_function_is_what_has_its_name_at_the_callee_now(pair):
+    assert pair[0].run(call_replaced) == ("a", "A")
+
+
+def text_of(call):
+    with pytest.raises(Exception) as error:
+        call()
+    return type(error.value), str(error.value)
+
+
+def both_errors(function, *args):
+    """Of a direct call, and of one that has to be pickled."""
+    extra = Word("a")
+    return [
+        text_of(lambda: rpc.rpc_sync("worker1", function, args)),
+        text_of(lambda: rpc.rpc_async("worker1", function, args).wait()),
+        text_of(lambda: rpc.rpc_sync("worker1", function, args, {"unused": extra})),
+    ]
+
+
+def call_what_is_not_there():
+    here = types.ModuleType("only_here")
+    exec("def function(*args, **kwargs): pass", here.__dict__)
+    sys.modules["only_here"] = here
+    no_module = both_errors(here.function)
+    exec("def late(*args, **kwargs): pass", sys.modules[__name__].__dict__)
+    return no_module, both_errors(late)  # noqa: F821
+
+
+def test_a_function_that_is_not_there_is_named(pair):
+    no_module, no_function = pair[0].run(call_what_is_not_there)
+    assert {kind for kind, _ in no_module} == {RuntimeError}
+    assert all("No module named 'only_here'" in text for _, text in no_module)
+    assert {kind for kind, _ in no_function} == {AttributeError}
+    assert all("late" in text and "does not serialize" in text for _, text in no_function)
+
+
+class OwnError(Exception):
+    pass
+
+
+def fail(kind, unused=None):
+    raise kind("it failed\nin two lines")
+
+
+def call_what_fails():
+    # Builtin exceptions are pickled; both ways of the response are taken.
+    return [both_errors(fail, kind) for kind in (ValueError, OwnError)] + [both_errors(Box.twice)]
+
+
+def test_what_a_function_raises_is_raised(pair):
+    value_error, own_error, missing = pair[0].run(call_what_fails)
+    assert {kind for kind, _ in value_error} == {ValueError}
+    assert {kind for kind, _ in own_error} == {OwnError}
+    assert {kind for kind, _ in missing} == {TypeError}
+    for _, text in value_error + own_error:
+        assert "On WorkerInfo(id=1, name=worker1)" in text
+        assert "it failed\nin two lines" in text
+        assert "in fail" in text  # the traceback
+
+
+def hide():
+    return lambda: None
+
+
+def call_hide():
+    return [text_of(lambda: rpc.rpc_sync("worker1", hide)), text_of(lambda: rpc.rpc_async("worker1", hide).wait())]
+
+
+def test_a_result_that_cannot_be_pickled_is_an_error(pair):
+    assert all("pickle" in text for _, text in pair[0].run(call_hide))
+
+
+def call_badly():
+    return [
+        text_of(lambda: rpc.rpc_sync("nobody", say, ("a",))),
+        text_of(lambda: rpc.rpc_sync(17, say, ("a",))),
+        text_of(lambda: rpc.rpc_sync(None, say, ("a",))),
+        text_of(lambda: rpc.rpc_sync("worker1", 5)),
+        text_of(lambda: rpc.rpc_sync("worker1", say, (lambda: None,))),
+    ]
+
+
+def test_bad_calls_say_why(pair):
+    nobody, no_id, none, number, closure = pair[0].run(call_badly)
+    assert "nobody" in nobody[1]
+    assert "17" in no_id[1]
+    assert none[0] is ValueError
+    assert number == (TypeError, "function should be callable.")
+    assert "pickle" in closure[1]
+
+
+# ---- async functions and futures ----
+
+
+@rpc.functions.async_execution
+def add_elsewhere(x, y):
+    return rpc.rpc_async("worker0", sum, ((x, y),))
+
+
+@rpc.functions.async_execution
+def no_future(*args, **kwargs):
+    return 5
+
+
+def call_async_functions():
+    assert rpc.rpc_sync("worker1", add_elsewhere, (1, 2)) == 3
+    assert rpc.rpc_async("worker1", add_elsewhere, (1, 2)).wait() == 3
+    return both_errors(no_future)
+
+
+def test_functions_that_return_a_future(pair):
+    for _, text in pair[0].run(call_async_functions):
+        assert "must return a torch.futures.Future object" in text
+
+
+def use_futures():
+    future = rpc.rpc_async("worker1", Box.twice, (4,))
+    assert future.then(lambda done: done.value() + 1).wait() == 9
+    assert future.done()
+    assert future.value() == future.wait() == 8
+    heard = torch.futures.Future()
+    future.add_done_callback(lambda done: heard.set_result(done.wait()))
+    assert heard.wait() == 8
+    many = [rpc.rpc_async("worker1", echo, ({"i": i, "t": torch.full((2,), i)},)) for i in range(50)]
+    for i, ((value,), _) in enumerate(torch.futures.wait_all(many)):
+        assert value["i"] == i == value["t"][1]
+    # What waits for several at a time, and in another order.
+    later = [rpc.rpc_async("worker1", Box.twice, (i,)) for i in range(100)]
+    assert [one.wait() for one in reversed(later)] == [2 * i for i in reversed(range(100))]
+    first = rpc.rpc_async("worker1", echo, ([],))
+    assert first.wait() is first.value()  # one object, however often one asks
+    failed = rpc.rpc_async("worker1", fail, (OwnError,))
+    with pytest.raises(RuntimeError, match="OwnError"):  # as PyTorch has it, for what a callback raises
+        failed.then(lambda done: done.wait()).wait()
+    with pytest.raises(OwnError):
+        failed.wait()
+
+
+def test_futures_are_futures(pair):
+    pair[0].run(use_futures)
+
+
+released = threading.Event()
+
+
+def wait_for_release():
+    return released.wait(LIMIT)
+
+
+def release():
+    released.set()
+
+
+def wait_too_long():
+    texts = [
+        text_of(lambda: rpc.rpc_sync("worker1", wait_for_release, timeout=0.2)),
+        text_of(lambda: rpc.rpc_async("worker1", wait_for_release, timeout=0.2).wait()),
+    ]
+    rpc.rpc_sync("worker1", release)
+    return texts
+
+
+def test_time_outs_hold(pair):
+    for kind, text in pair[0].run(wait_too_long):
+        assert kind is RuntimeError
+        assert "ran for more than set timeout" in text
+
+
+# ---- what goes PyTorch's way ----
+
+
+class CountingPickler(internal._InternalRPCPickler):
+    count = 0
+
+    def serialize(self, obj):
+        self.count += 1
+        return super().serialize(obj)
+
+
+def call_with_a_pickler():
+    pickler = CountingPickler()
+    with api._use_rpc_pickler(pickler):
+        assert rpc.rpc_sync("worker1", Box.twice, (1,)) == 2
+        assert rpc.rpc_async("worker1", Box.twice, (1,)).wait() == 2
+    return pickler.count
+
+
+def test_a_pickler_of_the_users_is_asked(pair):
+    assert pair[0].run(call_with_a_pickler) == 2
+
+
+def multiply(x, y):
+    return x * y
+
+
+def backward_through_a_call():
+    x = torch.full((2,), 3.0, requires_grad=True)
+    with dist_autograd.context() as context:
+        y = rpc.rpc_sync("worker1", multiply, (x, 2)) + rpc.rpc_async("worker1", multiply, (x, 3)).wait()
+        dist_autograd.backward(context, [y.sum()])
+        return dist_autograd.get_gradients(context)[x]
+
+
+def test_autograd_goes_through_calls(pair):
+    assert torch.equal(pair[0].run(backward_through_a_call), torch.full((2,), 5.0))
+
+
+def profiled_events():
+    with profiler_legacy.profile() as profile:  # the only profiler that PyTorch's RPC knows
+        rpc.rpc_sync("worker1", multiply, (torch.ones(1), 2))
+    return [event.name for event in profile.function_events]
+
+
+def test_a_profiler_sees_the_call(pair):
+    names = pair[0].run(profiled_events)
+    assert any(name.startswith("rpc_sync#") and "multiply" in name for name in names), names
