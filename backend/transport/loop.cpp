@@ -16,8 +16,9 @@
 namespace torchwire {
 namespace {
 
-// Longer than a wake-up costs (some 40 us), shorter than anybody minds a busy core.
-constexpr std::chrono::microseconds kMaxSpin{100};
+// Longer than what lies between two calls where one had to wake somebody (some 100 us): else a pair that began by sleeping
+// would go on so. Shorter than anybody minds a busy core.
+constexpr std::chrono::microseconds kMaxSpin{200};
 // A look at the sockets is a system call; a look at the rings is not.
 constexpr int kRingLooksPerSocketLook = 16;
 // Waiting for longer than this gives the core to whoever else wants it. That may be the peer, who cannot
