@@ -79,8 +79,9 @@ def _is_python(func: Any) -> bool:
 
 
 def _has_own_pickler() -> bool:
-    """Whether neither _use_rpc_pickler nor a reducer of the user's has a say in what is sent."""
-    return api._default_pickler is _PICKLER and not _PICKLER._class_reducer_dict
+    """Whether neither _use_rpc_pickler nor a reducer has a say in how the values are sent that need no pickle."""
+    # Reducers of other classes are common: torch.distributed.nn registers its own.
+    return api._default_pickler is _PICKLER and torch.Tensor not in _PICKLER._class_reducer_dict
 
 
 def _replace_wait() -> None:

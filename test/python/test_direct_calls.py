@@ -422,6 +422,35 @@ def test_a_pickler_of_the_users_is_asked(pair):
     assert pair[0].run(call_with_a_pickler) == 2
 
 
+class Reduced:
+    def __init__(self, content):
+        self.content = content
+
+
+def rebuild(content):
+    return Reduced(content + 1)
+
+
+def call_with_reducers():
+    reducers = internal._internal_rpc_pickler._class_reducer_dict
+    try:
+        internal._internal_rpc_pickler._register_reducer(Reduced, lambda it: (rebuild, (it.content,)))
+        (args, _) = rpc.rpc_sync("worker1", echo, (Reduced(1), 5))
+        assert args[0].content == 2
+        internal._internal_rpc_pickler._register_reducer(torch.Tensor, lambda it: (rebuild, (it.item(),)))
+        (args, _) = rpc.rpc_sync("worker1", echo, (torch.tensor(3),))
+        assert args[0].content == 4
+    finally:
+        reducers.pop(Reduced)
+        reducers.pop(torch.Tensor)
+        internal._internal_rpc_pickler._dispatch_table.pop(Reduced)
+        internal._internal_rpc_pickler._dispatch_table[torch.Tensor] = internal._internal_rpc_pickler._tensor_reducer
+
+
+def test_reducers_are_asked(pair):
+    pair[0].run(call_with_reducers)
+
+
 def multiply(x, y):
     return x * y
 
