@@ -36,6 +36,7 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.secret = dict["secret"].cast<std::string>(); // of bytes, as they are
   options.keepAlive = std::chrono::milliseconds(
       static_cast<int64_t>(dict["keepalive_interval"].cast<double>() * 1000));
+  options.receiveCache = dict["receive_cache"].cast<size_t>();
   options.backwardMode = dict["backward_mode"].cast<std::string>() == "fast" ? BackwardMode::fast
                                                                              : BackwardMode::smart;
   options.interceptors = dict["interceptors"].cast<std::vector<std::shared_ptr<LinkInterceptor>>>();

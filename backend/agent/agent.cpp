@@ -152,7 +152,8 @@ TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
 
 void Agent::openLinks(const GroupKey& key) {
   loop_ = Loop::start("torchwire_io");
-  context_ = makeTensorPipeContext(linkSettings(key), timer_);
+  buffers_ = std::make_shared<BufferPool>(options_.receiveCache, timer_);
+  context_ = makeTensorPipeContext(linkSettings(key), buffers_, timer_);
   for (const auto& interceptor : options_.interceptors) {
     context_ = interceptor->wrap(std::move(context_), timer_);
   }
@@ -387,6 +388,9 @@ void Agent::shutdownImpl() {
   evaluations_.join();
   completions_.join();
   waitForWaiters();
+  if (buffers_) {
+    buffers_->close();
+  }
 }
 
 } // namespace torchwire

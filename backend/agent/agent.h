@@ -19,6 +19,7 @@
 #include "autograd/torch_engine.h"
 #include "backend/agent/worker_directory.h"
 #include "backend/base/address.h"
+#include "backend/base/buffer_pool.h"
 #include "backend/base/disposer.h"
 #include "backend/base/thread_pool.h"
 #include "backend/base/timer.h"
@@ -46,6 +47,7 @@ struct AgentOptions {
   std::optional<std::vector<std::string>> channels;
   std::string secret; // the group's, see GroupKey; empty: the workers have none of their own
   std::chrono::milliseconds keepAlive{10000}; // 0: none
+  size_t receiveCache = size_t{256} << 20; // bytes of what BufferPool keeps
   BackwardMode backwardMode = BackwardMode::smart;
   std::vector<std::shared_ptr<LinkInterceptor>> interceptors; // the innermost first
   size_t deviceMaps = 0; // how many entries the options have: refused, see cuda/devices.h
@@ -211,6 +213,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   ActiveCalls activeCalls_;
   std::shared_ptr<CallTable> calls_;
   WorkerDirectory directory_;
+  std::shared_ptr<BufferPool> buffers_; // from the start on
   std::shared_ptr<Loop> loop_; // from the start on
   std::unique_ptr<LinkContext> context_;
   std::shared_ptr<LinkManager> links_;

@@ -40,6 +40,11 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
   info["agent.backward_passes"] = std::to_string(engine_->passesStarted());
   info["agent.address"] = address_;
   info["agent.address_chosen_by"] = chosen_.reason;
+  if (buffers_) {
+    const BufferPool::Usage usage = buffers_->usage();
+    info["agent.receive_buffers.bytes_lent"] = std::to_string(usage.lent);
+    info["agent.receive_buffers.bytes_kept"] = std::to_string(usage.kept);
+  }
   for (const PeerStatus& peer : peers()) {
     const std::string key = "agent.peer." + peer.record.name;
     info[key] =

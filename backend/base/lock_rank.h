@@ -56,6 +56,7 @@ namespace torchwire {
   X(messageStreams)    /* MessageStreams: those that are open */                                      \
   X(messageStream)     /* MessageStream: reads and writes; posts to the loop, writes to its stream */ \
   X(testStream)        /* a stream of tests: posts to the loop */                                     \
+  X(bufferPool)        /* BufferPool: what it keeps; sets a timer */                                  \
   X(timer)             /* Timer: tasks; starts its thread */                                          \
   X(loop)              /* Loop: posted tasks */                                                       \
   X(loopStandby)       /* Loop: whether the thread that stands by looks at the clock */               \

@@ -46,7 +46,8 @@ TransportEnvironment environmentFor(const TensorPipeOptions& options) {
 
 class TensorPipeContext final : public LinkContext {
  public:
-  TensorPipeContext(TensorPipeOptions options, Timer& timer);
+  TensorPipeContext(
+      TensorPipeOptions options, std::shared_ptr<BufferPool> buffers, Timer& timer);
   ~TensorPipeContext() override {
     join();
   }
@@ -66,6 +67,7 @@ class TensorPipeContext final : public LinkContext {
   void listenAgain(int attempt);
 
   const TensorPipeOptions options_;
+  const std::shared_ptr<BufferPool> buffers_;
   Timer& timer_;
   TransportEnvironment environment_;
   const std::shared_ptr<CallbackRelay> relay_;
@@ -80,8 +82,10 @@ class TensorPipeContext final : public LinkContext {
   std::atomic<bool> joined_{false};
 };
 
-TensorPipeContext::TensorPipeContext(TensorPipeOptions options, Timer& timer)
+TensorPipeContext::TensorPipeContext(
+    TensorPipeOptions options, std::shared_ptr<BufferPool> buffers, Timer& timer)
     : options_(bindable(std::move(options))),
+      buffers_(std::move(buffers)),
       timer_(timer),
       environment_(environmentFor(options_)),
       relay_(std::make_shared<CallbackRelay>(environment_.loop)),
@@ -159,7 +163,7 @@ void TensorPipeContext::onAccepted(
     }
   }
   guarded(
-      "a link that was accepted", [&] { accepted_(makeTensorPipeLink(std::move(pipe), relay_)); });
+      "a link that was accepted", [&] { accepted_(makeTensorPipeLink(std::move(pipe), relay_, buffers_)); });
 }
 
 // One connection that ends before its first message, be it of a peer that was killed or unknown,
@@ -190,7 +194,7 @@ void TensorPipeContext::listenAgain(int attempt) {
 
 std::shared_ptr<Link> TensorPipeContext::dial(const WorkerRecord& peer) {
   const SendScope scope;
-  return makeTensorPipeLink(context_.connect(peer.address), relay_);
+  return makeTensorPipeLink(context_.connect(peer.address), relay_, buffers_);
 }
 
 std::vector<char> TensorPipeContext::offer() const {
@@ -275,8 +279,9 @@ void TensorPipeContext::join() {
 
 } // namespace
 
-std::unique_ptr<LinkContext> makeTensorPipeContext(TensorPipeOptions options, Timer& timer) {
-  return std::make_unique<TensorPipeContext>(std::move(options), timer);
+std::unique_ptr<LinkContext> makeTensorPipeContext(
+    TensorPipeOptions options, std::shared_ptr<BufferPool> buffers, Timer& timer) {
+  return std::make_unique<TensorPipeContext>(std::move(options), std::move(buffers), timer);
 }
 
 } // namespace torchwire

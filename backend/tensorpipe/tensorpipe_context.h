@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/base/buffer_pool.h"
 #include "backend/base/timer.h"
 #include "backend/link/link.h"
 #include "backend/tensorpipe/channel_interceptor.h"
@@ -31,8 +32,10 @@ struct TensorPipeOptions {
   std::shared_ptr<Loop> loop; // of torchwire's own transports, and for callbacks
 };
 
+/// `buffers`: where links receive large tensors.
 /// The timer must outlive the context's listening and be stopped before the context is joined.
 /// Throws std::runtime_error when a name is unknown or nothing usable is left.
-std::unique_ptr<LinkContext> makeTensorPipeContext(TensorPipeOptions options, Timer& timer);
+std::unique_ptr<LinkContext> makeTensorPipeContext(
+    TensorPipeOptions options, std::shared_ptr<BufferPool> buffers, Timer& timer);
 
 } // namespace torchwire

@@ -57,7 +57,8 @@ tp::Message toMessage(const OutgoingFrame& frame) {
 }
 
 /// Memory for a frame that the peer announced, in the frame and in TensorPipe's form.
-tp::Allocation allocate(const tp::Descriptor& descriptor, IncomingFrame& frame) {
+tp::Allocation allocate(
+    const tp::Descriptor& descriptor, BufferPool& buffers, IncomingFrame& frame) {
   if (descriptor.payloads.empty()) {
     throw FormatError("a message without a payload");
   }
@@ -70,7 +71,7 @@ tp::Allocation allocate(const tp::Descriptor& descriptor, IncomingFrame& frame) 
     allocation.payloads.push_back({frame.payloads[i].data()});
   }
   for (const auto& tensor : descriptor.tensors) {
-    frame.tensors.push_back(allocateBlob(tensor.length));
+    frame.tensors.push_back({buffers.allocate(tensor.length), tensor.length});
     tp::Allocation::Tensor into;
     into.buffer = tp::CpuBuffer{.ptr = frame.tensors.back().data.get()};
     allocation.tensors.push_back(std::move(into));
@@ -83,8 +84,10 @@ tp::Allocation allocate(const tp::Descriptor& descriptor, IncomingFrame& frame) 
 /// it relays.
 class TensorPipeLink final : public Link {
  public:
-  TensorPipeLink(std::shared_ptr<tp::Pipe> pipe, std::shared_ptr<CallbackRelay> relay)
-      : end_(std::make_shared<End>(std::move(pipe), std::move(relay))) {}
+  TensorPipeLink(
+      std::shared_ptr<tp::Pipe> pipe, std::shared_ptr<CallbackRelay> relay,
+      std::shared_ptr<BufferPool> buffers)
+      : end_(std::make_shared<End>(std::move(pipe), std::move(relay), std::move(buffers))) {}
   ~TensorPipeLink() override {
     end_->close();
   }
@@ -100,8 +103,9 @@ class TensorPipeLink final : public Link {
  private:
   // What callbacks share with the link, which may go before them.
   struct End : std::enable_shared_from_this<End> {
-    End(std::shared_ptr<tp::Pipe> p, std::shared_ptr<CallbackRelay> r)
-        : pipe(std::move(p)), relay(std::move(r)) {}
+    End(std::shared_ptr<tp::Pipe> p, std::shared_ptr<CallbackRelay> r,
+        std::shared_ptr<BufferPool> b)
+        : pipe(std::move(p)), relay(std::move(r)), buffers(std::move(b)) {}
     ~End() {
       const SendScope scope; // the end of a pipe is a call down into TensorPipe, too
       pipe.reset();
@@ -123,6 +127,7 @@ class TensorPipeLink final : public Link {
 
     std::shared_ptr<tp::Pipe> pipe;
     const std::shared_ptr<CallbackRelay> relay;
+    const std::shared_ptr<BufferPool> buffers;
   };
 
   const std::shared_ptr<End> end_;
@@ -164,7 +169,7 @@ void TensorPipeLink::End::onDescriptor(
   }
   auto frame = std::make_shared<IncomingFrame>();
   tp::Allocation allocation;
-  if (const Error failed = errorOf([&] { allocation = allocate(descriptor, *frame); })) {
+  if (const Error failed = errorOf([&] { allocation = allocate(descriptor, *buffers, *frame); })) {
     close();
     handOn(*received, failed, {});
     return;
@@ -199,8 +204,10 @@ void TensorPipeLink::End::handOn(
 } // namespace
 
 std::shared_ptr<Link> makeTensorPipeLink(
-    std::shared_ptr<tensorpipe::Pipe> pipe, std::shared_ptr<CallbackRelay> relay) {
-  return std::make_shared<TensorPipeLink>(std::move(pipe), std::move(relay));
+    std::shared_ptr<tensorpipe::Pipe> pipe, std::shared_ptr<CallbackRelay> relay,
+    std::shared_ptr<BufferPool> buffers) {
+  return std::make_shared<TensorPipeLink>(
+      std::move(pipe), std::move(relay), std::move(buffers));
 }
 
 } // namespace torchwire

@@ -39,6 +39,15 @@ def thread_count(argument: str, value: Any) -> int:
     return int(value)
 
 
+def byte_count(argument: str, value: Any) -> int:
+    """A whole number of bytes; 0 stands for none."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{argument} must be a whole number of bytes, got {_described(value)}")
+    if not 0 <= value < 2**63:
+        raise ValueError(f"{argument} must be from 0 to 2**63 - 1 bytes, got {value}")
+    return int(value)
+
+
 def timeout(argument: str, value: Any) -> float:
     """Seconds, finite and not negative; 0 stands for no limit."""
     return _seconds(argument, value, zero="means no limit")

@@ -42,6 +42,7 @@ struct Side {
   ~Side() {
     context.join();
     relay->drain();
+    buffers->close();
   }
 
   // So that what has come in by now has been read: the loop looks at its streams after each round of tasks.
@@ -51,9 +52,11 @@ struct Side {
     }
   }
   std::shared_ptr<Link> link(std::shared_ptr<tp::Pipe> pipe) const {
-    return makeTensorPipeLink(std::move(pipe), relay);
+    return makeTensorPipeLink(std::move(pipe), relay, buffers);
   }
 
+  Timer timer; // which outlives the pool
+  const std::shared_ptr<BufferPool> buffers = std::make_shared<BufferPool>(64 << 20, timer);
   const std::shared_ptr<Loop> loop = Loop::start("side");
   const std::shared_ptr<CallbackRelay> relay = std::make_shared<CallbackRelay>(loop);
   tp::Context context;
