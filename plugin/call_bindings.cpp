@@ -88,11 +88,13 @@ bool areCallsWrapped() {
 
 /// Null where `to` is nothing that PyTorch takes.
 const rpc::WorkerInfo* findWorker(const Agent& agent, py::handle to) {
-  if (PyUnicode_CheckExact(to.ptr())) {
-    return &agent.getWorkerInfo(to.cast<std::string>());
+  py::detail::make_caster<std::string> name;
+  if (PyUnicode_CheckExact(to.ptr()) && name.load(to, /* convert */ false)) {
+    return &agent.getWorkerInfo(static_cast<const std::string&>(name));
   }
-  if (PyLong_CheckExact(to.ptr())) {
-    return &agent.getWorkerInfo(to.cast<rpc::worker_id_t>());
+  py::detail::make_caster<rpc::worker_id_t> id;
+  if (PyLong_CheckExact(to.ptr()) && id.load(to, /* convert */ false)) {
+    return &agent.getWorkerInfo(static_cast<rpc::worker_id_t>(id));
   }
   return py::isinstance<rpc::WorkerInfo>(to) ? to.cast<const rpc::WorkerInfo*>() : nullptr;
 }
@@ -120,7 +122,18 @@ c10::intrusive_ptr<Message> writeCall(
 void raiseIfRemote(const py::object& result) {
   const auto& python = PythonRpc::get();
   if (reinterpret_cast<PyObject*>(Py_TYPE(result.ptr())) == python.RemoteException.ptr()) {
-    python.handleException(result);
+    try {
+      python.handleException(result);
+    } catch (py::error_already_set& e) {
+      // As libtorch's way to the caller has it, which keeps two types.
+      if (e.matches(PyExc_ValueError)) {
+        throw py::value_error(e.what());
+      }
+      if (e.matches(PyExc_TypeError)) {
+        throw py::type_error(e.what());
+      }
+      throw std::runtime_error(e.what());
+    }
   }
 }
 
@@ -145,6 +158,7 @@ py::object callPython(
       result = readPythonResult(response);
     });
   }
+  raisePendingSignal();
   raiseIfRemote(result);
   return py::make_tuple(std::move(result));
 }
@@ -216,12 +230,14 @@ void bindCalls(py::module_& module) {
   module.def(
       "call_python", &callPython, py::arg("to"), py::arg("function"), py::arg("args"),
       py::arg("kwargs"), py::arg("timeout"), py::arg("is_async"),
-      "Calls a Python function and waits. The result as the only element of a tuple; None where PyTorch has to make the "
+      "Calls a Python function and waits. The result as the only element of a tuple; None where "
+      "PyTorch has to make the "
       "call.");
   module.def(
       "call_python_async", &callPythonAsync, py::arg("to"), py::arg("function"), py::arg("args"),
       py::arg("kwargs"), py::arg("timeout"), py::arg("is_async"),
-      "Calls a Python function. The future of its result; None where PyTorch has to make the call.");
+      "Calls a Python function. The future of its result; None where PyTorch has to make the "
+      "call.");
   module.def(
       "_encode_value",
       [](const py::object& value) -> std::optional<std::pair<py::bytes, std::vector<at::Tensor>>> {
@@ -252,8 +268,12 @@ void bindCalls(py::module_& module) {
       "A function that does what `invoke` does, which sends a call and returns its future.");
   module.def(
       "await_call",
-      [](const std::shared_ptr<PythonFutureWrapper>& future) { awaitCall(*future); },
-      "Waits for the call behind a future, if that is known: it is of a Python function, or the one that this thread has "
+      [](const std::shared_ptr<PythonFutureWrapper>& future) {
+        awaitCall(*future);
+        raisePendingSignal();
+      },
+      "Waits for the call behind a future, if that is known: it is of a Python function, or the "
+      "one that this thread has "
       "sent last.");
 }
 

@@ -5,7 +5,7 @@
 
 namespace torchwire {
 
-/// Adds what torchwire.waiting needs. Keeps the GIL.
+/// Adds what torchwire.calls needs. Keeps the GIL.
 void bindCalls(pybind11::module_& module);
 
 } // namespace torchwire

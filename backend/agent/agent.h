@@ -76,7 +76,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     uint64_t latest = 0; // its id
   };
   static const SentCalls& sentByThisThread();
-  /// Waits on the calling thread, which holds neither libtorch's locks nor the GIL, for one of its calls, and ends it here:
+  /// Waits on the calling thread, which holds neither libtorch's locks nor the GIL, for a call, and ends it here:
   /// completes its future and runs that future's callbacks; elsewhere where `hasCallbacks` finds, at that moment, some of the
   /// user's, which could wait for this thread. Returns at once if the call has ended, or ends just now elsewhere.
   void await(uint64_t callId, const std::function<bool()>& hasCallbacks);

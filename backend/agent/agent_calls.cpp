@@ -192,24 +192,32 @@ void Agent::call(
   OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_);
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
-  const auto ended = c10::make_scope_exit([this] { activeCalls_.finish(); });
+  const auto finished = c10::make_scope_exit([this] { activeCalls_.finish(); });
   Outcome outcome = outcomeOf(to, std::move(frame), timeoutOf(rpcTimeoutSeconds));
+  ++endingHere;
+  const auto ended = c10::make_scope_exit([this] {
+    --endingHere;
+    --endingOnWaiters_;
+    endingOnWaiters_.notify_all();
+  });
   c10::intrusive_ptr<Message> response;
   {
     std::optional<at::ThreadLocalStateGuard> restoredAfterwards;
     if (carriesTensors(outcome.response)) {
-      restoredAfterwards.emplace(freshState()); // as in complete(); it costs more than all else here
+      restoredAfterwards.emplace(
+          freshState()); // as in complete(); it costs more than all else here
     }
     response = responseIn(std::move(outcome), /* mayCreate */ false);
   }
   use(*response);
 }
 
-/// Sends the request of a call and waits until the call has ended.
+/// Sends the request of a call and waits until the call has ended, which then counts in endingOnWaiters_.
 Outcome Agent::outcomeOf(const WorkerInfo& to, OutgoingFrame request, milliseconds timeout) {
   const auto waiter = std::make_shared<Waiter>();
   const auto result = std::make_shared<Outcome>();
-  const uint64_t callId = calls_->open(to.id_, timeout, [waiter, result](Outcome outcome) {
+  const uint64_t callId = calls_->open(to.id_, timeout, [this, waiter, result](Outcome outcome) {
+    ++endingOnWaiters_;
     *result = std::move(outcome);
     waiter->give([] {});
   });
@@ -322,14 +330,28 @@ void Agent::finishCall(const OwnCall& call, Outcome outcome) {
   }
 }
 
+namespace {
+void enter(
+    const std::shared_ptr<const at::ThreadLocalState>& wanted,
+    std::optional<at::ThreadLocalStateGuard>& state) {
+  if (wanted) {
+    state.emplace(*wanted);
+  }
+}
+} // namespace
+
 void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   std::optional<at::ThreadLocalStateGuard> state;
   at::IValue value;
   try {
-    c10::intrusive_ptr<Message> response = responseIn(std::move(outcome), call.mayCreate);
-    if (call.state) {
-      state.emplace(*call.state);
+    c10::intrusive_ptr<Message> response;
+    try { // not in the caller's state, in which tensors could be others; but its callbacks are
+      response = responseIn(std::move(outcome), call.mayCreate);
+    } catch (const std::exception&) {
+      enter(call.state, state);
+      throw;
     }
+    enter(call.state, state);
     value = call.read ? call.read(std::move(response)) : at::IValue(std::move(response));
   } catch (const std::exception&) {
     call.future->setError(std::current_exception());

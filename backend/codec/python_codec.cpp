@@ -27,13 +27,40 @@ enum class Tag : uint8_t {
 };
 
 constexpr int kMaxDepth = 16;
+// Strings from here on are not written twice.
+constexpr Py_ssize_t kLong = 64;
+// So many objects are looked for one by one.
+constexpr size_t kFew = 32;
 constexpr size_t kMaxLength = std::numeric_limits<uint32_t>::max();
 
-/// What `module.qualname` is now; null, without an error set, where there is nothing.
+/// The attribute, or null where there is none. Throws what else the look-up raises.
+py::object attribute(PyObject* object, PyObject* name) {
+  auto value = py::reinterpret_steal<py::object>(PyObject_GetAttr(object, name));
+  if (!value && PyErr_ExceptionMatches(PyExc_AttributeError) == 0) {
+    throw py::error_already_set();
+  }
+  PyErr_Clear();
+  return value;
+}
+
+py::object attribute(PyObject* object, const char* name) {
+  return attribute(object, py::str(name).ptr());
+}
+
+/// The module if it has been imported, or null: also while its import is under way, for which pickle waits.
+py::object importedModule(PyObject* name) {
+  const auto module =
+      py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(PyImport_GetModuleDict(), name));
+  static PyObject* const specName = PyUnicode_InternFromString("__spec__");
+  static PyObject* const initializingName = PyUnicode_InternFromString("_initializing");
+  const py::object spec = module ? attribute(module.ptr(), specName) : py::object();
+  const py::object initializing = spec ? attribute(spec.ptr(), initializingName) : py::object();
+  return initializing && PyObject_IsTrue(initializing.ptr()) != 0 ? py::object() : module;
+}
+
+/// What `module.qualname` is now, or null. Throws what else than an AttributeError the look-up raises.
 py::object find(PyObject* module, PyObject* qualname) {
-  PyObject* const modules = PyImport_GetModuleDict();
-  py::object found =
-      py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(modules, module)); // as pickle does
+  py::object found = importedModule(module);
   const Py_ssize_t length = PyUnicode_GET_LENGTH(qualname);
   Py_ssize_t start = 0;
   while (found && start <= length) {
@@ -42,24 +69,13 @@ py::object find(PyObject* module, PyObject* qualname) {
     const auto name = start == 0 && dot == length
         ? py::reinterpret_borrow<py::object>(qualname)
         : py::reinterpret_steal<py::object>(PyUnicode_Substring(qualname, start, dot));
-    found = py::reinterpret_steal<py::object>(
-        name ? PyObject_GetAttr(found.ptr(), name.ptr()) : nullptr);
+    if (!name) {
+      throw py::error_already_set();
+    }
+    found = attribute(found.ptr(), name.ptr());
     start = dot + 1;
   }
-  if (!found) {
-    PyErr_Clear();
-  }
   return found;
-}
-
-py::object attribute(PyObject* object, const char* name) {
-  auto value = py::reinterpret_steal<py::object>(PyObject_GetAttrString(object, name));
-  if (!value) {
-    PyErr_Clear();
-  } else if (!PyUnicode_CheckExact(value.ptr())) {
-    return {};
-  }
-  return value;
 }
 
 py::object orThrow(PyObject* made) {
@@ -98,13 +114,16 @@ bool PythonWriter::value(PyObject* object, int depth) {
   }
   if (PyUnicode_CheckExact(object)) {
     out_.number(Tag::text);
-    return text(object);
+    return text(object) && (PyUnicode_GET_LENGTH(object) < kLong || isFirst(object));
   }
   if (PyBytes_CheckExact(object)) {
     const auto length = static_cast<size_t>(PyBytes_GET_SIZE(object));
+    if (length > kMaxLength || (length >= kLong && !isFirst(object))) {
+      return false;
+    }
     out_.number(Tag::bytes);
-    out_.string({PyBytes_AS_STRING(object), std::min(length, kMaxLength)});
-    return length <= kMaxLength;
+    out_.string({PyBytes_AS_STRING(object), length});
+    return true;
   }
   if (reinterpret_cast<PyObject*>(Py_TYPE(object)) == THPVariableClass) {
     return tensor(object);
@@ -151,7 +170,8 @@ bool PythonWriter::sequence(PyObject* object, int depth) {
   const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(object));
   out_.number(isTuple ? Tag::tuple : Tag::list);
   out_.number(static_cast<uint32_t>(count));
-  return count <= kMaxLength && (isTuple || isFirst(object)) &&
+  const bool isShared = isTuple && count == 0; // Python has one empty tuple
+  return count <= kMaxLength && (isShared || isFirst(object)) &&
       std::all_of(items, items + count, [&](PyObject* item) { return value(item, depth + 1); });
 }
 
@@ -173,11 +193,17 @@ bool PythonWriter::dict(PyObject* object, int depth) {
 }
 
 bool PythonWriter::isFirst(PyObject* object) {
-  if (std::find(seen_.begin(), seen_.end(), object) != seen_.end()) {
-    return false;
+  if (few_.size() < kFew) {
+    if (std::find(few_.begin(), few_.end(), object) != few_.end()) {
+      return false;
+    }
+    few_.push_back(object);
+    return true;
   }
-  seen_.push_back(object);
-  return true;
+  if (many_.empty()) {
+    many_.insert(few_.begin(), few_.end());
+  }
+  return many_.insert(object).second;
 }
 
 bool PythonWriter::global(PyObject* object) {
@@ -186,7 +212,8 @@ bool PythonWriter::global(PyObject* object) {
   }
   const py::object module = attribute(object, "__module__");
   const py::object qualname = attribute(object, "__qualname__");
-  return module && qualname && find(module.ptr(), qualname.ptr()).ptr() == object &&
+  return module && PyUnicode_CheckExact(module.ptr()) && qualname &&
+      PyUnicode_CheckExact(qualname.ptr()) && find(module.ptr(), qualname.ptr()).ptr() == object &&
       text(module.ptr()) && text(qualname.ptr());
 }
 
@@ -201,7 +228,8 @@ py::object PythonReader::global(std::vector<char>& missing) {
   const std::string_view module = view();
   const std::string_view qualname = view();
   const auto text = [](std::string_view utf8) {
-    return orThrow(PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), nullptr));
+    return orThrow(
+        PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), nullptr));
   };
   py::object found = find(text(module).ptr(), text(qualname).ptr());
   if (!found) {
@@ -250,14 +278,24 @@ py::object PythonReader::value(int depth) {
 py::object PythonReader::tensor() {
   const auto position = in_.number<uint32_t>();
   if (position >= tensors_.size()) {
-    throw FormatError("a Python value names tensor " + std::to_string(position) +
-                      ", which did not come");
+    throw FormatError(
+        "a Python value names tensor " + std::to_string(position) + ", which did not come");
   }
   return orThrow(THPVariable_Wrap(tensors_[position]));
 }
 
+/// A count of items in a container. All containers together have at most as many items as the message has bytes.
+uint32_t PythonReader::count(size_t itemSize) {
+  const uint32_t n = in_.count(itemSize);
+  if (n > itemsLeft_) {
+    throw FormatError("Python values claim more items than came");
+  }
+  itemsLeft_ -= n;
+  return n;
+}
+
 py::object PythonReader::sequence(bool isTuple, int depth) {
-  const auto count = static_cast<Py_ssize_t>(in_.count(1));
+  const auto count = static_cast<Py_ssize_t>(this->count(1));
   if (depth == kMaxDepth) {
     throw FormatError("Python values lie in each other too deeply");
   }
@@ -274,7 +312,7 @@ py::object PythonReader::sequence(bool isTuple, int depth) {
 }
 
 py::object PythonReader::dict(int depth) {
-  const uint32_t count = in_.count(2);
+  const uint32_t count = this->count(2);
   if (depth == kMaxDepth) {
     throw FormatError("Python values lie in each other too deeply");
   }

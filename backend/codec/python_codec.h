@@ -1,14 +1,16 @@
 // Values of Python's simple types to bytes and tensors, and back, without pickle.
 //
 // A value is a tag and what follows it: docs/protocol.md has the bytes. What has another type than those below, and a
-// value in which one list, dict or tensor appears twice, is left to pickle, which keeps identities and asks the
-// types themselves.
+// value in which one container, tensor or long string appears twice, is left to pickle, which keeps identities, writes
+// each object once and asks the types themselves.
 #pragma once
 
 #include <Python.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +20,7 @@
 
 namespace torchwire {
 
-/// Writes values. For one message, with the GIL. Never raises.
+/// Writes values. For one message, with the GIL. Throws pybind11::error_already_set for what a module's own look-up raises.
 class PythonWriter {
  public:
   /// Appends to both; what a value's tensors are is said by their positions in `tensors`.
@@ -46,7 +48,9 @@ class PythonWriter {
 
   ByteWriter out_;
   std::vector<at::Tensor>& tensors_;
-  std::vector<PyObject*> seen_; // with an identity that matters; few: a linear search beats a set
+  // Objects that must not be written twice.
+  std::vector<PyObject*> few_;
+  std::unordered_set<PyObject*> many_; // once they are no longer few
 };
 
 /// Reads what a PythonWriter has written. For one message, with the GIL. Throws FormatError for other bytes, and
@@ -54,7 +58,7 @@ class PythonWriter {
 class PythonReader {
  public:
   PythonReader(ByteReader& in, const std::vector<at::Tensor>& tensors)
-      : in_(in), tensors_(tensors) {}
+      : in_(in), tensors_(tensors), itemsLeft_(in.remaining()) {}
 
   pybind11::object value() {
     return value(0);
@@ -69,9 +73,11 @@ class PythonReader {
   pybind11::object sequence(bool isTuple, int depth);
   pybind11::object dict(int depth);
   std::string_view view();
+  uint32_t count(size_t itemSize);
 
   ByteReader& in_;
   const std::vector<at::Tensor>& tensors_;
+  size_t itemsLeft_;
 };
 
 } // namespace torchwire

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <exception>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -26,17 +27,20 @@ constexpr char kCall = 2; // and 1 more if it is async
 constexpr char kResult = 1;
 constexpr size_t kUsualLength = 128;
 
+bool needPickle(const std::vector<at::Tensor>& tensors) {
+  return !tensors.empty() && PythonRpc::get().hasTensorReducer();
+}
+
 c10::intrusive_ptr<Message> writeResult(const py::object& result) {
   std::vector<char> body;
   std::vector<at::Tensor> tensors;
   body.push_back(kResult);
-  if (!PythonWriter(body, tensors).value(result.ptr())) {
+  if (!PythonWriter(body, tensors).value(result.ptr()) || needPickle(tensors)) {
     auto [pickle, pickledTensors] = PythonRpc::get().pickled(result);
     body.assign(pickle.begin(), pickle.end());
     tensors = std::move(pickledTensors);
   }
-  return c10::make_intrusive<Message>(
-      std::move(body), std::move(tensors), MessageType::PYTHON_RET);
+  return c10::make_intrusive<Message>(std::move(body), std::move(tensors), MessageType::PYTHON_RET);
 }
 
 py::object unpickle(const char* data, size_t length, const std::vector<at::Tensor>& tensors) {
@@ -71,6 +75,24 @@ bool isDirect(const Message& response) {
 py::object readDirect(const std::vector<char>& body, const std::vector<at::Tensor>& tensors) {
   ByteReader in(body.data() + 1, body.size() - 1);
   return PythonReader(in, tensors).value();
+}
+
+// What a signal's handler has raised in the midst of a result on the program's main thread.
+thread_local std::optional<py::error_already_set> pendingSignal;
+
+/// What `read` returns. A signal's handler runs before it, so that what it raises is not taken for an error of the result.
+template <typename Read>
+py::object raisingSignalsLater(Read read) {
+  if (PyErr_CheckSignals() != 0) { // never on another thread than the main one
+    pendingSignal.emplace();
+  }
+  return read();
+}
+
+c10::intrusive_ptr<JitFuture> failedFuture(const std::exception_ptr& error) {
+  auto future = c10::make_intrusive<JitFuture>(messageType());
+  future->setError(error);
+  return future;
 }
 
 /// With the GIL.
@@ -157,7 +179,8 @@ c10::intrusive_ptr<Message> writeDirectCall(
   body.reserve(kUsualLength);
   body.push_back(static_cast<char>(kCall + (isAsync ? 1 : 0)));
   PythonWriter writer(body, tensors);
-  if (!writer.global(function) || !writer.value(args) || !writer.value(kwargs)) {
+  if (!writer.global(function) || !writer.value(args) || !writer.value(kwargs) ||
+      needPickle(tensors)) {
     return {};
   }
   return c10::make_intrusive<Message>(
@@ -170,21 +193,41 @@ c10::intrusive_ptr<JitFuture> serveDirectCall(
     return serveAsync(callback, request);
   }
   c10::intrusive_ptr<Message> response;
+  std::exception_ptr failed;
   {
     const MeasuredGil gil;
-    response = writeResult(PythonRpc::get().runFunction(readCall(request)));
+    const py::object call = readCall(request);
+    try {
+      response = writeResult(PythonRpc::get().runFunction(call));
+    } catch (py::error_already_set& e) { // no Exception, or runFunction would have caught it
+      failed = std::make_exception_ptr(std::runtime_error(e.what()));
+    } catch (const std::exception&) { // of the result's pickling
+      failed = std::current_exception();
+    }
   }
-  return completed(std::move(response));
+  return failed ? failedFuture(failed) : completed(std::move(response));
 }
 
 py::object readPythonResult(Message& response) {
   const auto& body = std::as_const(response).payload();
   const std::vector<at::Tensor> tensors = std::move(response.tensors());
-  try {
-    return isDirect(response) ? readDirect(body, tensors)
-                              : unpickle(body.data(), body.size(), tensors);
-  } catch (py::error_already_set& e) {
-    throw std::runtime_error(e.what()); // as PyTorch has it
+  return raisingSignalsLater([&] {
+    try {
+      return isDirect(response) ? readDirect(body, tensors)
+                                : unpickle(body.data(), body.size(), tensors);
+    } catch (py::error_already_set& e) {
+      if (!e.matches(PyExc_Exception)) {
+        throw;
+      }
+      throw std::runtime_error(e.what()); // as PyTorch has it
+    }
+  });
+}
+
+void raisePendingSignal() {
+  if (pendingSignal) {
+    const py::error_already_set error = *std::exchange(pendingSignal, std::nullopt);
+    throw error;
   }
 }
 

@@ -19,7 +19,7 @@
 namespace torchwire {
 
 /// The request, or null where something in it has to be pickled: then nothing has happened. `args` is a tuple, `kwargs` a
-/// dict. With the GIL.
+/// dict, or something in their place that is left to pickle. With the GIL.
 c10::intrusive_ptr<torch::distributed::rpc::Message> writeDirectCall(
     PyObject* function, PyObject* args, PyObject* kwargs, bool isAsync);
 
@@ -32,6 +32,10 @@ c10::intrusive_ptr<torch::distributed::rpc::JitFuture> serveDirectCall(
 /// The result in the response to a call of a Python function, direct or pickled; takes its tensors. With the GIL. Throws
 /// FormatError, or std::runtime_error with Python's text.
 pybind11::object readPythonResult(torch::distributed::rpc::Message& response);
+
+/// Raises what a signal's handler has raised while this thread read results: whoever waits for one calls it afterwards,
+/// with the GIL.
+void raisePendingSignal();
 
 /// The same as the value of a future. A pickled one is unpickled now, and takes the GIL for it; of a direct one the Python
 /// object is made when it is first asked for, by who holds the GIL anyway.

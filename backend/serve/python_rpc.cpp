@@ -1,5 +1,6 @@
 #include "backend/serve/python_rpc.h"
 
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/rpc/rpc_agent.h>
 
 #include <string>
@@ -35,11 +36,16 @@ void PythonRpc::load() {
       .deserialize = module.attr("deserialize"),
       .handleException = module.attr("_handle_exception"),
       .PythonUDF = module.attr("PythonUDF"),
-      .RemoteException = module.attr("RemoteException")};
+      .RemoteException = module.attr("RemoteException"),
+      .reducers = module.attr("_internal_rpc_pickler").attr("_class_reducer_dict")};
 }
 
 const PythonRpc& PythonRpc::get() {
   return *loaded;
+}
+
+bool PythonRpc::hasTensorReducer() const {
+  return PyDict_Contains(reducers.ptr(), THPVariableClass) == 1;
 }
 
 rpc::SerializedPyObj PythonRpc::pickled(const py::object& object) const {

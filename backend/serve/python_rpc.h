@@ -12,15 +12,20 @@ namespace torchwire {
 struct PythonRpc {
   pybind11::object runFunction; // PythonUDF -> its result, or a RemoteException
   pybind11::object serialize; // object -> (bytes, list of tensors)
-  pybind11::object deserialize; // the reverse; an AttributeError is returned, for runFunction to raise
+  pybind11::object
+      deserialize; // the reverse; an AttributeError is returned, for runFunction to raise
   pybind11::object handleException; // raises what a RemoteException says
   pybind11::object PythonUDF;
   pybind11::object RemoteException;
+  pybind11::object reducers; // of classes, that users register: a dict
 
   /// Looks them up, for the life of the process. With the GIL, on import: a look-up may give the GIL away meanwhile.
   static void load();
   /// After load().
   static const PythonRpc& get();
+
+  /// Whether tensors are to be pickled by a reducer of the user's.
+  bool hasTensorReducer() const;
 
   /// The object, pickled. Throws c10::Error with Python's text when it cannot be.
   torch::distributed::rpc::SerializedPyObj pickled(const pybind11::object& object) const;

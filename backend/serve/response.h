@@ -46,8 +46,7 @@ inline const std::vector<char>& bodyOf(const torch::distributed::rpc::JitFuture&
 inline void complete(torch::distributed::rpc::JitFuture& future, at::IValue value) {
   expectFree("completing a future");
   expectUnlocked("completing a future");
-  future.markCompleted(
-      std::move(value), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
+  future.markCompleted(std::move(value), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
 }
 
 /// Completes a future of messageType().

@@ -46,8 +46,7 @@ TransportEnvironment environmentFor(const TensorPipeOptions& options) {
 
 class TensorPipeContext final : public LinkContext {
  public:
-  TensorPipeContext(
-      TensorPipeOptions options, std::shared_ptr<BufferPool> buffers, Timer& timer);
+  TensorPipeContext(TensorPipeOptions options, std::shared_ptr<BufferPool> buffers, Timer& timer);
   ~TensorPipeContext() override {
     join();
   }
@@ -162,8 +161,9 @@ void TensorPipeContext::onAccepted(
       acceptNext(same);
     }
   }
-  guarded(
-      "a link that was accepted", [&] { accepted_(makeTensorPipeLink(std::move(pipe), relay_, buffers_)); });
+  guarded("a link that was accepted", [&] {
+    accepted_(makeTensorPipeLink(std::move(pipe), relay_, buffers_));
+  });
 }
 
 // One connection that ends before its first message, be it of a peer that was killed or unknown,

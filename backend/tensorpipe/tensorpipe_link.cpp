@@ -206,8 +206,7 @@ void TensorPipeLink::End::handOn(
 std::shared_ptr<Link> makeTensorPipeLink(
     std::shared_ptr<tensorpipe::Pipe> pipe, std::shared_ptr<CallbackRelay> relay,
     std::shared_ptr<BufferPool> buffers) {
-  return std::make_shared<TensorPipeLink>(
-      std::move(pipe), std::move(relay), std::move(buffers));
+  return std::make_shared<TensorPipeLink>(std::move(pipe), std::move(relay), std::move(buffers));
 }
 
 } // namespace torchwire

@@ -79,9 +79,8 @@ def _is_python(func: Any) -> bool:
 
 
 def _has_own_pickler() -> bool:
-    """Whether neither _use_rpc_pickler nor a reducer has a say in how the values are sent that need no pickle."""
-    # Reducers of other classes are common: torch.distributed.nn registers its own.
-    return api._default_pickler is _PICKLER and torch.Tensor not in _PICKLER._class_reducer_dict
+    """Whether _use_rpc_pickler has no say in what is sent."""
+    return api._default_pickler is _PICKLER
 
 
 def _replace_wait() -> None:

@@ -4,6 +4,8 @@ import collections
 import enum
 import math
 import random
+import re
+import signal
 import sys
 import threading
 import types
@@ -143,6 +145,8 @@ def call_with_twins():
     assert pair_of_one[0] is pair_of_one[1]
     circle = []
     circle.append(circle)
+    for value in ("a" * 100, bytes(100), (1, [2]), ()):
+        assert rpc.rpc_sync("worker1", are_same, (value, value))
     (round_trip,), _ = rpc.rpc_sync("worker1", echo, (circle,))
     assert round_trip[0] is round_trip
 
@@ -240,31 +244,42 @@ def text_of(call):
     return type(error.value), str(error.value)
 
 
-def both_errors(function, *args):
-    """Of a direct call, and of one that has to be pickled."""
-    extra = Word("a")
+def sync_and_async(function, args, kwargs):
     return [
-        text_of(lambda: rpc.rpc_sync("worker1", function, args)),
-        text_of(lambda: rpc.rpc_async("worker1", function, args).wait()),
-        text_of(lambda: rpc.rpc_sync("worker1", function, args, {"unused": extra})),
+        text_of(lambda: rpc.rpc_sync("worker1", function, args, kwargs)),
+        text_of(lambda: rpc.rpc_async("worker1", function, args, kwargs).wait()),
     ]
+
+
+def without_stack(text):
+    return re.sub(r"(  .*\n)*$", "", text.partition("\nAt:\n")[0])  # it differs with who waits
+
+
+def errors_of(function, *args):
+    """Type and text, which have to be those that PyTorch's own way gives. Of direct calls and pickled ones."""
+    found = sync_and_async(function, args, {"unused": 1}) + sync_and_async(function, args, {"unused": Word("a")})
+    with api._use_rpc_pickler(internal._InternalRPCPickler()):
+        stock, _ = sync_and_async(function, args, {"unused": 1})
+    for kind, text in found:
+        assert kind is stock[0]
+        assert without_stack(text) == without_stack(stock[1])
+    return stock
 
 
 def call_what_is_not_there():
     here = types.ModuleType("only_here")
     exec("def function(*args, **kwargs): pass", here.__dict__)
     sys.modules["only_here"] = here
-    no_module = both_errors(here.function)
+    no_module = errors_of(here.function)
     exec("def late(*args, **kwargs): pass", sys.modules[__name__].__dict__)
-    return no_module, both_errors(late)  # noqa: F821
+    return no_module, errors_of(late)  # noqa: F821
 
 
 def test_a_function_that_is_not_there_is_named(pair):
     no_module, no_function = pair[0].run(call_what_is_not_there)
-    assert {kind for kind, _ in no_module} == {RuntimeError}
-    assert all("No module named 'only_here'" in text for _, text in no_module)
-    assert {kind for kind, _ in no_function} == {AttributeError}
-    assert all("late" in text and "does not serialize" in text for _, text in no_function)
+    assert "No module named 'only_here'" in no_module[1]
+    assert "late" in no_function[1]
+    assert "does not serialize" in no_function[1]
 
 
 class OwnError(Exception):
@@ -275,32 +290,73 @@ def fail(kind, unused=None):
     raise kind("it failed\nin two lines")
 
 
-def call_what_fails():
-    # Builtin exceptions are pickled; both ways of the response are taken.
-    return [both_errors(fail, kind) for kind in (ValueError, OwnError)] + [both_errors(Box.twice)]
+RAISED = [
+    ValueError,
+    TypeError,
+    UnicodeError,
+    KeyError,
+    StopIteration,
+    AttributeError,
+    RuntimeError,
+    SystemExit,
+    OwnError,
+]
 
 
-def test_what_a_function_raises_is_raised(pair):
-    value_error, own_error, missing = pair[0].run(call_what_fails)
-    assert {kind for kind, _ in value_error} == {ValueError}
-    assert {kind for kind, _ in own_error} == {OwnError}
-    assert {kind for kind, _ in missing} == {TypeError}
-    for _, text in value_error + own_error:
+@pytest.mark.parametrize("kind", RAISED)
+def test_what_a_function_raises_is_raised_as_pytorch_does(pair, kind):
+    raised, text = pair[0].run(errors_of, fail, kind)
+    assert raised in (ValueError, TypeError, RuntimeError)
+    assert "it failed" in text
+    if kind is not SystemExit:
         assert "On WorkerInfo(id=1, name=worker1)" in text
-        assert "it failed\nin two lines" in text
         assert "in fail" in text  # the traceback
 
 
-def hide():
+def hide(unused=None):
     return lambda: None
 
 
-def call_hide():
-    return [text_of(lambda: rpc.rpc_sync("worker1", hide)), text_of(lambda: rpc.rpc_async("worker1", hide).wait())]
-
-
 def test_a_result_that_cannot_be_pickled_is_an_error(pair):
-    assert all("pickle" in text for _, text in pair[0].run(call_hide))
+    assert "pickle" in pair[0].run(errors_of, hide)[1]
+
+
+def import_in_the_midst(folder):
+    """Two calls of a function in a module whose import takes its time."""
+    sys.path.insert(0, str(folder))
+    rpc.rpc_sync("worker1", add_to_path, (str(folder),))
+    import slow_module
+
+    first = rpc.rpc_async("worker1", slow_module.answer)
+    rpc.rpc_sync("worker1", await_import)
+    second = rpc.rpc_async("worker1", slow_module.answer)
+    rpc.rpc_sync("worker1", open_slow_module_gate)
+    return first.wait(), second.wait()
+
+
+def add_to_path(folder):
+    sys.path.insert(0, folder)
+    sys.slow_module_gate, sys.slow_module_begun = threading.Event(), threading.Event()
+
+
+def await_import():
+    assert sys.slow_module_begun.wait(LIMIT)
+
+
+def open_slow_module_gate():
+    sys.slow_module_gate.set()
+
+
+def test_a_function_waits_for_the_import_of_its_module(pair, tmp_path):
+    (tmp_path / "slow_module.py").write_text(
+        "import sys\n"
+        "def answer(): return LATER\n"
+        "if hasattr(sys, 'slow_module_gate'):\n"
+        "    sys.slow_module_begun.set()\n"
+        "    sys.slow_module_gate.wait(60)\n"
+        "LATER = 5\n"
+    )
+    assert pair[0].run(import_in_the_midst, tmp_path) == (5, 5)
 
 
 def call_badly():
@@ -338,12 +394,11 @@ def no_future(*args, **kwargs):
 def call_async_functions():
     assert rpc.rpc_sync("worker1", add_elsewhere, (1, 2)) == 3
     assert rpc.rpc_async("worker1", add_elsewhere, (1, 2)).wait() == 3
-    return both_errors(no_future)
+    return errors_of(no_future)
 
 
 def test_functions_that_return_a_future(pair):
-    for _, text in pair[0].run(call_async_functions):
-        assert "must return a torch.futures.Future object" in text
+    assert "must return a torch.futures.Future object" in pair[0].run(call_async_functions)[1]
 
 
 def use_futures():
@@ -365,7 +420,7 @@ def use_futures():
     failed = rpc.rpc_async("worker1", fail, (OwnError,))
     with pytest.raises(RuntimeError, match="OwnError"):  # as PyTorch has it, for what a callback raises
         failed.then(lambda done: done.wait()).wait()
-    with pytest.raises(OwnError):
+    with pytest.raises(RuntimeError, match="OwnError"):
         failed.wait()
 
 
@@ -384,6 +439,10 @@ def release():
     released.set()
 
 
+def renew():
+    released.clear()
+
+
 def wait_too_long():
     texts = [
         text_of(lambda: rpc.rpc_sync("worker1", wait_for_release, timeout=0.2)),
@@ -397,6 +456,51 @@ def test_time_outs_hold(pair):
     for kind, text in pair[0].run(wait_too_long):
         assert kind is RuntimeError
         assert "ran for more than set timeout" in text
+
+
+def signal_while_waiting(kind, result):
+    """The handler's exception comes out of the wait, whatever the result is; the workers go on."""
+    before = signal.signal(signal.SIGALRM, lambda *_: fail(kind))
+    try:
+        for call in (rpc.rpc_sync, lambda *it: rpc.rpc_async(*it).wait()):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(kind, match="it failed"):
+                call("worker1", return_later, (0.3, result))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def return_later(seconds, result):
+    threading.Event().wait(seconds)
+    return result
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, OwnError])
+@pytest.mark.parametrize("result", [None, Word("pickled")])
+def test_what_a_signals_handler_raises_comes_out_of_the_wait(pair, kind, result):
+    pair[0].run(signal_while_waiting, kind, result)
+
+
+def states_of_callbacks():
+    seen = []
+    rpc.rpc_sync("worker1", renew)
+    with torch.no_grad():
+        for function, timeout in ((say, 0), (hide, 0), (wait_for_release, 0.2)):
+            heard = threading.Event()
+
+            def note(done, heard=heard):
+                seen.append(torch.is_grad_enabled())
+                heard.set()
+
+            args = () if function is wait_for_release else ("a",)
+            rpc.rpc_async("worker1", function, args, timeout=timeout).add_done_callback(note)
+            assert heard.wait(LIMIT)
+    rpc.rpc_sync("worker1", release)
+    return seen
+
+
+def test_callbacks_run_in_the_callers_state(pair):
+    assert pair[0].run(states_of_callbacks) == [False] * 3
 
 
 # ---- what goes PyTorch's way ----
@@ -431,6 +535,20 @@ def rebuild(content):
     return Reduced(content + 1)
 
 
+def identity(it):
+    return it
+
+
+def reduce_tensors():
+    internal._internal_rpc_pickler._register_reducer(torch.Tensor, lambda it: (rebuild, (it.item(),)))
+
+
+def forget_reducers():
+    pickler = internal._internal_rpc_pickler
+    pickler._class_reducer_dict.pop(torch.Tensor)
+    pickler._dispatch_table[torch.Tensor] = pickler._tensor_reducer
+
+
 def call_with_reducers():
     reducers = internal._internal_rpc_pickler._class_reducer_dict
     try:
@@ -440,6 +558,11 @@ def call_with_reducers():
         internal._internal_rpc_pickler._register_reducer(torch.Tensor, lambda it: (rebuild, (it.item(),)))
         (args, _) = rpc.rpc_sync("worker1", echo, (torch.tensor(3),))
         assert args[0].content == 4
+        forget_reducers()
+        rpc.rpc_sync("worker1", reduce_tensors)  # a callee's own, for its results
+        assert rpc.rpc_sync("worker1", identity, (torch.tensor([3]),)).content == 4
+        rpc.rpc_sync("worker1", forget_reducers)
+        reduce_tensors()
     finally:
         reducers.pop(Reduced)
         reducers.pop(torch.Tensor)

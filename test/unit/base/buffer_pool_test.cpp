@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-
 namespace torchwire {
 namespace {
 
@@ -45,7 +44,8 @@ TEST_CASE("BufferPool: a buffer that was let go is lent again", "[buffer_pool]")
   }
 }
 
-TEST_CASE("BufferPool: what is lent and kept is counted, and wastes an eighth at most", "[buffer_pool]") {
+TEST_CASE(
+    "BufferPool: what is lent and kept is counted, and wastes an eighth at most", "[buffer_pool]") {
   Pool one;
   for (size_t length = 64 * 1024; length < 64 * kMiB; length = length * 5 / 4 + 1) {
     const auto buffer = one.pool->allocate(length);
@@ -67,7 +67,8 @@ TEST_CASE("BufferPool: what is small, or nothing, is not its affair", "[buffer_p
   CHECK(one.pool->usage().kept == 0);
 }
 
-TEST_CASE("BufferPool: keeps no more than its limit, and lets the oldest go first", "[buffer_pool]") {
+TEST_CASE(
+    "BufferPool: keeps no more than its limit, and lets the oldest go first", "[buffer_pool]") {
   Pool one(3 * kMiB);
   auto a = one.pool->allocate(kMiB);
   auto b = one.pool->allocate(2 * kMiB);
@@ -132,7 +133,8 @@ TEST_CASE("BufferPool: many threads lend and let go, and no two have the same", 
         bytes[0] = static_cast<char>(t);
         bytes[length - 1] = static_cast<char>(i);
         std::this_thread::yield();
-        spoiled += bytes[0] == static_cast<char>(t) && bytes[length - 1] == static_cast<char>(i) ? 0 : 1;
+        spoiled +=
+            bytes[0] == static_cast<char>(t) && bytes[length - 1] == static_cast<char>(i) ? 0 : 1;
         held.push_back(std::move(buffer));
         if (held.size() > 3) {
           held.erase(held.begin());
