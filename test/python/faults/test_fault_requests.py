@@ -1,5 +1,7 @@
 """Requests and responses that are dropped, fail, are late, come twice or in another order."""
 
+import threading
+
 import faulty
 import injected_calls
 import pytest
@@ -16,7 +18,7 @@ from injected_calls import (
     new_tag,
     put,
 )
-from processes import wait_until
+from processes import LIMIT, wait_until
 from torchwire.testing import Exponential, Normal, Uniform
 
 PHASES = ["request", "in_flight", "response"]
@@ -122,10 +124,20 @@ def note_order(number):
 
 def call_two(to):
     """The values of two calls, and whether the second had ended when the first did."""
-    futures = [rpc.rpc_async(to, note_order, (number,), timeout=LONG) for number in range(2)]
-    value = futures[0].wait()
-    second_was_done = futures[1].done()
-    return [value, futures[1].wait()], second_was_done
+    both_are_sent = threading.Event()
+    futures = []
+
+    def is_second_done(_):
+        # On the only thread of the pool, which ends calls in the order of their responses where nobody waits for one.
+        both_are_sent.wait(LIMIT)
+        return futures[1].done()
+
+    futures.append(rpc.rpc_async(to, note_order, (0,), timeout=LONG))
+    second_was_done = futures[0].then(is_second_done)
+    futures.append(rpc.rpc_async(to, note_order, (1,), timeout=LONG))
+    both_are_sent.set()
+    second_was_done = second_was_done.wait()
+    return [future.wait() for future in futures], second_was_done
 
 
 def order():
