@@ -119,24 +119,6 @@ c10::intrusive_ptr<Message> writeCall(
   return direct ? direct : writePickledCall(function, args, kwargs, isAsync);
 }
 
-void raiseIfRemote(const py::object& result) {
-  const auto& python = PythonRpc::get();
-  if (reinterpret_cast<PyObject*>(Py_TYPE(result.ptr())) == python.RemoteException.ptr()) {
-    try {
-      python.handleException(result);
-    } catch (py::error_already_set& e) {
-      // As libtorch's way to the caller has it, which keeps two types.
-      if (e.matches(PyExc_ValueError)) {
-        throw py::value_error(e.what());
-      }
-      if (e.matches(PyExc_TypeError)) {
-        throw py::type_error(e.what());
-      }
-      throw std::runtime_error(e.what());
-    }
-  }
-}
-
 /// The result in a tuple, or None where the call has to go PyTorch's way, and has not begun.
 py::object callPython(
     const py::object& to, const py::object& function, const py::object& args,
@@ -159,17 +141,14 @@ py::object callPython(
     });
   }
   raisePendingSignal();
-  raiseIfRemote(result);
   return py::make_tuple(std::move(result));
 }
 
-/// What the future of a call does with its result when it is waited for, with the GIL; and whose call it is.
+/// Whose call a future is of. In the form of what PyTorch lets a future do with its value when it is asked for.
 struct SentPythonCall {
   std::weak_ptr<Agent> agent;
   uint64_t id;
-  void operator()(const py::object& result) const {
-    raiseIfRemote(result);
-  }
+  void operator()(const py::object& /* result */) const {}
 };
 
 /// The future, or None where the call has to go PyTorch's way, and has not begun.

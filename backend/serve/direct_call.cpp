@@ -77,6 +77,25 @@ py::object readDirect(const std::vector<char>& body, const std::vector<at::Tenso
   return PythonReader(in, tensors).value();
 }
 
+/// The result, unless it is what a function has raised: that is thrown, as PyTorch has it, which keeps two types.
+py::object raisingRemote(py::object result) {
+  const auto& python = PythonRpc::get();
+  if (reinterpret_cast<PyObject*>(Py_TYPE(result.ptr())) == python.RemoteException.ptr()) {
+    try {
+      python.handleException(result);
+    } catch (py::error_already_set& e) {
+      if (e.matches(PyExc_ValueError)) {
+        throw py::value_error(e.what());
+      }
+      if (e.matches(PyExc_TypeError)) {
+        throw py::type_error(e.what());
+      }
+      throw;
+    }
+  }
+  return result;
+}
+
 // What a signal's handler has raised in the midst of a result on the program's main thread.
 thread_local std::optional<py::error_already_set> pendingSignal;
 
@@ -213,8 +232,9 @@ py::object readPythonResult(Message& response) {
   const std::vector<at::Tensor> tensors = std::move(response.tensors());
   return raisingSignalsLater([&] {
     try {
-      return isDirect(response) ? readDirect(body, tensors)
-                                : unpickle(body.data(), body.size(), tensors);
+      return isDirect(response)
+          ? readDirect(body, tensors)
+          : raisingRemote(unpickle(body.data(), body.size(), tensors));
     } catch (py::error_already_set& e) {
       if (!e.matches(PyExc_Exception)) {
         throw;

@@ -439,6 +439,22 @@ def release():
     released.set()
 
 
+def wait_for_all():
+    """An error ends the wait at once, as its future is one that has failed."""
+    rpc.rpc_sync("worker1", renew)
+    blocked = rpc.rpc_async("worker1", wait_for_release)
+    failed = rpc.rpc_async("worker1", fail, (ValueError,))
+    with pytest.raises(ValueError, match="it failed"):
+        torch.futures.wait_all([blocked, failed])
+    assert not blocked.done()
+    rpc.rpc_sync("worker1", release)
+    assert blocked.wait()
+
+
+def test_an_error_ends_a_wait_for_several(pair):
+    pair[0].run(wait_for_all)
+
+
 def renew():
     released.clear()
 
