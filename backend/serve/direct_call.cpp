@@ -232,9 +232,8 @@ py::object readPythonResult(Message& response) {
   const std::vector<at::Tensor> tensors = std::move(response.tensors());
   return raisingSignalsLater([&] {
     try {
-      return isDirect(response)
-          ? readDirect(body, tensors)
-          : raisingRemote(unpickle(body.data(), body.size(), tensors));
+      return isDirect(response) ? readDirect(body, tensors)
+                                : raisingRemote(unpickle(body.data(), body.size(), tensors));
     } catch (py::error_already_set& e) {
       if (!e.matches(PyExc_Exception)) {
         throw;

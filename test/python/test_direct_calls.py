@@ -460,6 +460,7 @@ def renew():
 
 
 def wait_too_long():
+    rpc.rpc_sync("worker1", renew)
     texts = [
         text_of(lambda: rpc.rpc_sync("worker1", wait_for_release, timeout=0.2)),
         text_of(lambda: rpc.rpc_async("worker1", wait_for_release, timeout=0.2).wait()),
