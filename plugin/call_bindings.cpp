@@ -103,14 +103,13 @@ const rpc::WorkerInfo* findWorker(const Agent& agent, py::handle to) {
 c10::intrusive_ptr<Message> writePickledCall(
     const py::object& function, const py::object& args, const py::object& kwargs, bool isAsync) {
   const auto& python = PythonRpc::get();
-  const py::tuple parts = python.serialize(python.PythonUDF(function, args, kwargs));
-  const std::string_view pickle = parts[0].cast<std::string_view>();
+  auto [pickle, tensors] = python.pickle(python.PythonUDF(function, args, kwargs));
   std::vector<char> body;
   body.reserve(1 + pickle.size());
   body.push_back(isAsync ? 1 : 0);
   body.insert(body.end(), pickle.begin(), pickle.end());
   return c10::make_intrusive<Message>(
-      std::move(body), parts[1].cast<std::vector<at::Tensor>>(), rpc::MessageType::PYTHON_CALL);
+      std::move(body), std::move(tensors), rpc::MessageType::PYTHON_CALL);
 }
 
 c10::intrusive_ptr<Message> writeCall(
@@ -119,26 +118,46 @@ c10::intrusive_ptr<Message> writeCall(
   return direct ? direct : writePickledCall(function, args, kwargs, isAsync);
 }
 
+/// A call of a Python function that is ready to be sent.
+struct PreparedCall {
+  std::shared_ptr<Agent> agent;
+  const rpc::WorkerInfo& worker;
+  c10::intrusive_ptr<Message> request;
+  // Or whoever drops a tensor of the request, of which Python has another reference, would have to take the GIL for it.
+  std::vector<at::Tensor> kept;
+};
+
+/// None where the call has to go PyTorch's way.
+std::optional<PreparedCall> prepareCall(
+    const py::object& to, const py::object& function, const py::object& args,
+    const py::object& kwargs, bool isAsync) {
+  auto agent = currentAgent();
+  const rpc::WorkerInfo* const worker =
+      agent && !areCallsWrapped() ? findWorker(*agent, to) : nullptr;
+  if (worker == nullptr) {
+    return std::nullopt;
+  }
+  auto request = writeCall(function, args, kwargs, isAsync);
+  std::vector<at::Tensor> kept = request->tensors();
+  return PreparedCall{std::move(agent), *worker, std::move(request), std::move(kept)};
+}
+
 /// The result in a tuple, or None where the call has to go PyTorch's way, and has not begun.
 py::object callPython(
     const py::object& to, const py::object& function, const py::object& args,
     const py::object& kwargs, float timeout, bool isAsync) {
-  const auto agent = currentAgent();
-  const rpc::WorkerInfo* const worker =
-      agent && !areCallsWrapped() ? findWorker(*agent, to) : nullptr;
-  if (worker == nullptr) {
+  auto call = prepareCall(to, function, args, kwargs, isAsync);
+  if (!call) {
     return py::none();
   }
-  c10::intrusive_ptr<Message> request = writeCall(function, args, kwargs, isAsync);
-  // Or whoever drops a tensor of the request, of which Python has another reference, would have to take the GIL for it.
-  const std::vector<at::Tensor> kept = request->tensors();
   py::object result;
   {
     const py::gil_scoped_release release;
-    agent->call(*worker, std::move(request), timeout, [&result](Message& response) {
-      const py::gil_scoped_acquire gil;
-      result = readPythonResult(response);
-    });
+    call->agent->call(
+        call->worker, std::move(call->request), timeout, [&result](Message& response) {
+          const py::gil_scoped_acquire gil;
+          result = readPythonResult(response);
+        });
   }
   raisePendingSignal();
   return py::make_tuple(std::move(result));
@@ -155,22 +174,18 @@ struct SentPythonCall {
 py::object callPythonAsync(
     const py::object& to, const py::object& function, const py::object& args,
     const py::object& kwargs, float timeout, bool isAsync) {
-  const auto agent = currentAgent();
-  const rpc::WorkerInfo* const worker =
-      agent && !areCallsWrapped() ? findWorker(*agent, to) : nullptr;
-  if (worker == nullptr) {
+  auto call = prepareCall(to, function, args, kwargs, isAsync);
+  if (!call) {
     return py::none();
   }
-  c10::intrusive_ptr<Message> request = writeCall(function, args, kwargs, isAsync);
-  const std::vector<at::Tensor> kept = request->tensors(); // as above
   c10::intrusive_ptr<Future> future;
   {
     const py::gil_scoped_release release;
-    future = agent->send(*worker, std::move(request), timeout, pythonResult);
+    future = call->agent->send(call->worker, std::move(call->request), timeout, pythonResult);
   }
   return py::cast(
       std::make_shared<PythonFutureWrapper>(
-          std::move(future), SentPythonCall{agent, Agent::sentByThisThread().latest}));
+          std::move(future), SentPythonCall{call->agent, Agent::sentByThisThread().latest}));
 }
 
 // ---- waiting ------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     ReadResult read = nullptr; // null: the response itself is the future's value
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
   };
-  uint64_t open(OwnCall call, float rpcTimeoutSeconds);
+  uint64_t open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds);
   void failUnseen(const OwnCall& call, uint64_t callId, const Error& error);
   void complete(OwnCall call, Outcome outcome);
   void finishCall(const OwnCall& call, Outcome outcome);

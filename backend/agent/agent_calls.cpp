@@ -133,8 +133,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   if (call.mayCreate) {
     RRefService::watchCreation(*call.future);
   }
-  const uint64_t callId = open(call, rpcTimeoutSeconds);
-  setCallId(frame, callId);
+  const uint64_t callId = open(call, frame, rpcTimeoutSeconds);
   if (pass) {
     TorchEngine::track(pass, call.future);
   }
@@ -162,16 +161,15 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   call.read = read;
   call.state = std::make_shared<const at::ThreadLocalState>();
   OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_);
-  const uint64_t callId = open(call, rpcTimeoutSeconds);
-  setCallId(frame, callId);
+  const uint64_t callId = open(call, frame, rpcTimeoutSeconds);
   if (const Error failed = transmit(to.id_, callId, std::move(frame))) {
     failUnseen(call, callId, failed);
   }
   return call.future;
 }
 
-/// Enters the call into the table, as the latest of this thread's.
-uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds) {
+/// Enters the call into the table, as the latest of this thread's, and its id into its request.
+uint64_t Agent::open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds) {
   activeCalls_.start();
   const WorkerId to = call.to;
   const uint64_t callId = calls_->open(
@@ -180,6 +178,7 @@ uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds) {
       [this, call = std::move(call)](Outcome outcome) mutable {
         complete(std::move(call), std::move(outcome));
       });
+  setCallId(request, callId);
   ++sentCalls.count;
   sentCalls.latest = callId;
   return callId;
@@ -330,34 +329,31 @@ void Agent::finishCall(const OwnCall& call, Outcome outcome) {
   }
 }
 
-namespace {
-void enter(
-    const std::shared_ptr<const at::ThreadLocalState>& wanted,
-    std::optional<at::ThreadLocalStateGuard>& state) {
-  if (wanted) {
-    state.emplace(*wanted);
-  }
-}
-} // namespace
-
 void Agent::setFuture(const OwnCall& call, Outcome outcome) {
-  std::optional<at::ThreadLocalStateGuard> state;
-  at::IValue value;
-  try {
-    c10::intrusive_ptr<Message> response;
-    try { // not in the caller's state, in which tensors could be others; but its callbacks are
-      response = responseIn(std::move(outcome), call.mayCreate);
-    } catch (const std::exception&) {
-      enter(call.state, state);
-      throw;
-    }
-    enter(call.state, state);
-    value = call.read ? call.read(std::move(response)) : at::IValue(std::move(response));
+  c10::intrusive_ptr<Message> response;
+  std::exception_ptr failed;
+  try { // not in the caller's state, in which tensors could be others
+    response = responseIn(std::move(outcome), call.mayCreate);
   } catch (const std::exception&) {
-    call.future->setError(std::current_exception());
-    return;
+    failed = std::current_exception();
   }
-  torchwire::complete(*call.future, std::move(value));
+  std::optional<at::ThreadLocalStateGuard> callersForTheCallbacks;
+  if (call.state) {
+    callersForTheCallbacks.emplace(*call.state);
+  }
+  at::IValue value;
+  if (!failed) {
+    try {
+      value = call.read ? call.read(std::move(response)) : at::IValue(std::move(response));
+    } catch (const std::exception&) {
+      failed = std::current_exception();
+    }
+  }
+  if (failed) {
+    call.future->setError(failed);
+  } else {
+    torchwire::complete(*call.future, std::move(value));
+  }
 }
 
 void Agent::callEnded(const OwnCall& call) {

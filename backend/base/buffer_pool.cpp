@@ -5,16 +5,16 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <cstdlib>
 #include <new>
 #include <utility>
+
+#include "backend/base/aligned_memory.h"
 
 namespace torchwire {
 namespace {
 
 // Below, malloc does the same.
 constexpr size_t kMinPooled = 64 * 1024;
-constexpr size_t kAlignment = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = 2 * 1024 * 1024;
 // From here on a huge page more or less is little.
@@ -48,15 +48,6 @@ void* mapHuge(size_t size) {
   return start;
 }
 
-std::shared_ptr<void> allocateSmall(size_t length) {
-  void* const memory =
-      std::aligned_alloc(kAlignment, (length + kAlignment - 1) / kAlignment * kAlignment);
-  if (memory == nullptr) {
-    throw std::bad_alloc();
-  }
-  return {memory, std::free};
-}
-
 } // namespace
 
 BufferPool::~BufferPool() {
@@ -64,11 +55,8 @@ BufferPool::~BufferPool() {
 }
 
 std::shared_ptr<void> BufferPool::allocate(size_t length) {
-  if (length == 0) {
-    return nullptr;
-  }
   if (length < kMinPooled) {
-    return allocateSmall(length);
+    return allocateAligned(length);
   }
   if (length > SIZE_MAX / 2) {
     throw std::bad_alloc();

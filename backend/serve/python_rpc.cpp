@@ -48,11 +48,15 @@ bool PythonRpc::hasTensorReducer() const {
   return PyDict_Contains(reducers.ptr(), THPVariableClass) == 1;
 }
 
+rpc::SerializedPyObj PythonRpc::pickle(const py::object& object) const {
+  const py::tuple parts = serialize(object);
+  return {parts[0].cast<std::string>(), parts[1].cast<std::vector<at::Tensor>>()};
+}
+
 rpc::SerializedPyObj PythonRpc::pickled(const py::object& object) const {
   std::string problem;
   try {
-    const py::tuple parts = serialize(object);
-    return {parts[0].cast<std::string>(), parts[1].cast<std::vector<at::Tensor>>()};
+    return pickle(object);
   } catch (py::error_already_set& e) {
     problem = e.what(); // the Python exception itself ends here, while the GIL is held
   }

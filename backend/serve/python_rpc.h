@@ -27,7 +27,9 @@ struct PythonRpc {
   /// Whether tensors are to be pickled by a reducer of the user's.
   bool hasTensorReducer() const;
 
-  /// The object, pickled. Throws c10::Error with Python's text when it cannot be.
+  /// The object, pickled. Throws pybind11::error_already_set when it cannot be.
+  torch::distributed::rpc::SerializedPyObj pickle(const pybind11::object& object) const;
+  /// The same for code outside of Python: throws c10::Error with Python's text.
   torch::distributed::rpc::SerializedPyObj pickled(const pybind11::object& object) const;
 };
 

@@ -1,9 +1,8 @@
 #include "backend/wire/frame.h"
 
-#include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <utility>
+
+#include "backend/base/aligned_memory.h"
 
 namespace torchwire {
 namespace {
@@ -20,19 +19,7 @@ size_t totalLength(const Pieces& pieces) {
 } // namespace
 
 Blob allocateBlob(size_t length) {
-  constexpr size_t kAlignment = 64;
-  if (length == 0) {
-    return Blob{nullptr, 0};
-  }
-  if (length > SIZE_MAX - kAlignment) {
-    throw std::bad_alloc();
-  }
-  const size_t rounded = (length + kAlignment - 1) / kAlignment * kAlignment;
-  void* memory = std::aligned_alloc(kAlignment, rounded);
-  if (memory == nullptr) {
-    throw std::bad_alloc();
-  }
-  return Blob{std::shared_ptr<void>(memory, std::free), length};
+  return Blob{allocateAligned(length), length};
 }
 
 size_t OutgoingFrame::bytes() const {

@@ -59,7 +59,8 @@ def _replace_invoke() -> None:
         to: Any, func: Any, rpc_type: Any, args: Any = None, kwargs: Any = None, rpc_timeout: float = UNSET_RPC_TIMEOUT
     ) -> Any:
         if _is_python(func) and _has_own_pickler():
-            call = to, func, args or (), kwargs or {}, rpc_timeout, hasattr(func, "_wrapped_async_rpc_function")
+            is_async = hasattr(func, "_wrapped_async_rpc_function")
+            call = to, func, args or (), kwargs or {}, rpc_timeout, is_async
             if rpc_type is _SYNC:  # rpc_sync waits at once for what it gets
                 done = _C.call_python(*call)
                 if done is not None:

@@ -562,29 +562,27 @@ def reduce_tensors():
 
 def forget_reducers():
     pickler = internal._internal_rpc_pickler
-    pickler._class_reducer_dict.pop(torch.Tensor)
+    pickler._class_reducer_dict.pop(torch.Tensor, None)
     pickler._dispatch_table[torch.Tensor] = pickler._tensor_reducer
 
 
 def call_with_reducers():
-    reducers = internal._internal_rpc_pickler._class_reducer_dict
+    pickler = internal._internal_rpc_pickler
     try:
-        internal._internal_rpc_pickler._register_reducer(Reduced, lambda it: (rebuild, (it.content,)))
+        pickler._register_reducer(Reduced, lambda it: (rebuild, (it.content,)))
         (args, _) = rpc.rpc_sync("worker1", echo, (Reduced(1), 5))
         assert args[0].content == 2
-        internal._internal_rpc_pickler._register_reducer(torch.Tensor, lambda it: (rebuild, (it.item(),)))
+        reduce_tensors()
         (args, _) = rpc.rpc_sync("worker1", echo, (torch.tensor(3),))
         assert args[0].content == 4
         forget_reducers()
         rpc.rpc_sync("worker1", reduce_tensors)  # a callee's own, for its results
         assert rpc.rpc_sync("worker1", identity, (torch.tensor([3]),)).content == 4
         rpc.rpc_sync("worker1", forget_reducers)
-        reduce_tensors()
     finally:
-        reducers.pop(Reduced)
-        reducers.pop(torch.Tensor)
-        internal._internal_rpc_pickler._dispatch_table.pop(Reduced)
-        internal._internal_rpc_pickler._dispatch_table[torch.Tensor] = internal._internal_rpc_pickler._tensor_reducer
+        forget_reducers()
+        pickler._class_reducer_dict.pop(Reduced)
+        pickler._dispatch_table.pop(Reduced)
 
 
 def test_reducers_are_asked(pair):
