@@ -199,7 +199,7 @@ void Agent::joinGroup(const std::string& address) {
   address_ = address;
   log(LogLevel::info,
       "worker '" + workerInfo_.name_ + "' listens at " + address_ + " (" + chosen_.reason + ")");
-  const Roster roster = membership_->join(address_);
+  const Roster roster = membership_->join(address_, context_->hostAddress());
   for (const WorkerRecord& worker : roster.workers) {
     directory_.add(worker);
     if (worker.id != self_) {

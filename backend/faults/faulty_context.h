@@ -22,6 +22,9 @@ class FaultyContext final : public LinkContext {
   ~FaultyContext() override;
 
   std::string listen(Accepted accepted) override;
+  HostAddress hostAddress() const override {
+    return inner_->hostAddress();
+  }
   std::shared_ptr<Link> dial(const WorkerRecord& peer) override;
   std::vector<char> offer() const override;
   LinkDescription describe(const std::vector<char>& peersOffer) const override;

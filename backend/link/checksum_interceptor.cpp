@@ -167,6 +167,9 @@ class ChecksumContext final : public LinkContext {
       accepted(std::make_shared<ChecksumLink>(std::move(link)));
     });
   }
+  HostAddress hostAddress() const override {
+    return inner_->hostAddress();
+  }
   std::shared_ptr<Link> dial(const WorkerRecord& peer) override {
     return std::make_shared<ChecksumLink>(inner_->dial(peer));
   }

@@ -57,6 +57,11 @@ class LinkContext {
   /// Called once. Throws std::runtime_error with a sentence when it cannot listen.
   virtual std::string listen(Accepted accepted) = 0;
 
+  /// Where workers on this host may dial it instead; none unless said otherwise. After listen().
+  virtual HostAddress hostAddress() const {
+    return {};
+  }
+
   /// A link to the peer's address; errors show on its first operation.
   virtual std::shared_ptr<Link> dial(const WorkerRecord& peer) = 0;
 

@@ -82,6 +82,10 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     std::chrono::milliseconds handshake{20000}; // for one dial or one accept to finish
     std::chrono::milliseconds retryDelay{50}; // before the second dial; doubles each time
     int attempts = 4;
+    // When all workers of a group dial each other at once, half of the dials are for nothing. So while `manyDials` are
+    // under way, a dial that would give way to the peer's waits for that: so long.
+    std::chrono::milliseconds precedence{100};
+    size_t manyDials = 4;
     // How long a link stays open that a refusal has ended. Ours, because to open large-tensor channels
     // TensorPipe makes connections beside the pipe, on which it must not find an end before a beginning: that
     // closes the channel for all. The peer's, for it to read why.
@@ -154,7 +158,9 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   bool isOwn(WorkerId id) const EXCLUDES(mutex_);
 
   // link_manager_dial.cpp: from the first attempt to the welcome, or to giving up.
+  bool awaitsDialOf(const Peer& peer) const REQUIRES(mutex_);
   void startDial(WorkerId to) EXCLUDES(mutex_);
+  void redialAfter(std::chrono::milliseconds delay, WorkerId to, uint64_t generation);
   void onDialReply(const Handle& dial, const Error& error, const IncomingFrame& frame);
   void onWelcome(const Handle& dial, const Hello& welcome) EXCLUDES(mutex_);
   void dialFailed(const Handle& dial, const Error& error) EXCLUDES(mutex_);

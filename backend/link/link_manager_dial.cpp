@@ -25,6 +25,14 @@ bool isTransient(ErrorCode code) {
 
 } // namespace
 
+/// Whether a first dial to the peer waits for the peer's.
+bool LinkManager::awaitsDialOf(const Peer& peer) const {
+  const auto dialing = std::count_if(peers_.begin(), peers_.end(), [](const auto& entry) {
+    return entry.second.state == State::dialing;
+  });
+  return self_.id > peer.record.id && static_cast<size_t>(dialing) > limits_.manyDials;
+}
+
 void LinkManager::startDial(WorkerId to) {
   Handle dial{to, 0, nullptr};
   Hello hello;
@@ -154,7 +162,11 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
     failWaiting(dial.peer, generation, error);
     return;
   }
-  timer_.after(delay, [weak = weak_from_this(), to = dial.peer, generation] {
+  redialAfter(delay, dial.peer, generation);
+}
+
+void LinkManager::redialAfter(std::chrono::milliseconds delay, WorkerId to, uint64_t generation) {
+  timer_.after(delay, [weak = weak_from_this(), to, generation] {
     if (auto self = weak.lock()) {
       self->redial(to, generation);
     }

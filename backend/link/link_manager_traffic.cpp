@@ -1,6 +1,7 @@
 // LinkManager: what is sent and received, and what happens when a connected link breaks.
 #include "backend/link/link_manager.h"
 
+#include <optional>
 #include <utility>
 
 #include "backend/base/log.h"
@@ -12,6 +13,7 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
   std::shared_ptr<Link> link;
   Error error;
   bool dial = false;
+  std::optional<uint64_t> postponed; // the generation of the dial
   {
     MutexLock lock(mutex_);
     Peer* peer = find(to);
@@ -28,11 +30,16 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
       link = peer->link;
       countSent(*peer, frame);
     } else {
+      const bool onlyLink =
+          frame.head.empty(); // connect(): of a worker that the peer does not know yet
       peer->waiting.push_back({std::move(frame), std::move(sent)});
       dial = peer->state == State::idle;
       if (dial) {
         peer->state = State::dialing;
         peer->attempts = 0;
+        if (!onlyLink && awaitsDialOf(*peer)) {
+          postponed = peer->generation;
+        }
       }
     }
   }
@@ -40,6 +47,8 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
     sent(error);
   } else if (link) {
     deliver(to, *link, {std::move(frame), std::move(sent)});
+  } else if (postponed) {
+    redialAfter(limits_.precedence, to, *postponed);
   } else if (dial) {
     startDial(to);
   }

@@ -109,8 +109,9 @@ GroupKey Membership::agree(const std::string& secret) {
   }
 }
 
-Roster Membership::join(const std::string& address) {
+Roster Membership::join(const std::string& address, const HostAddress& onHost) {
   self_.address = address;
+  self_.onHost = onHost;
   Roster entered = enter();
   if (!entered.isStatic()) {
     return entered;

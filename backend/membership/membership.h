@@ -31,11 +31,11 @@ class Membership {
   /// Throws std::runtime_error.
   GroupKey agree(const std::string& secret);
 
-  /// Enters this worker, which listens at `address`, into the list. A static group: returns once all are
+  /// Enters this worker, which listens at `address` and at `onHost`, into the list. A static group: returns once all are
   /// there, with the same roster everywhere; if one of them cannot be in the group, throws the same
   /// sentence on every worker. A dynamic group: returns those that are there now, this worker included.
   /// Throws std::runtime_error.
-  Roster join(const std::string& address);
+  Roster join(const std::string& address, const HostAddress& onHost = {});
 
   /// Takes this worker off a dynamic group's list.
   void leave();

@@ -52,6 +52,9 @@ class TensorPipeContext final : public LinkContext {
   }
 
   std::string listen(Accepted accepted) override;
+  HostAddress hostAddress() const override {
+    return onHost_;
+  }
   std::shared_ptr<Link> dial(const WorkerRecord& peer) override;
   std::vector<char> offer() const override;
   LinkDescription describe(const std::vector<char>& peersOffer) const override;
@@ -75,6 +78,7 @@ class TensorPipeContext final : public LinkContext {
   tp::Context context_;
   const TransportEntry* bootstrap_ = nullptr; // the transport over which others dial
   std::string bound_; // where it listens: "host:port"
+  HostAddress onHost_; // from listen() on
   Mutex mutex_{LockRank::tensorPipeContext};
   std::shared_ptr<tp::Listener> listener_ GUARDED_BY(mutex_);
   Accepted accepted_;
@@ -127,6 +131,12 @@ std::string TensorPipeContext::listen(Accepted accepted) {
   // To listen anew, the port that is bound has to be known; an advertised port is somebody else's.
   const bool portTold = options_.advertiseAddress.empty() || portOf(options_.advertiseAddress) == 0;
   bound_ = portTold ? withPort(options_.bindAddress, portOf(address)) : options_.bindAddress;
+  // Only where a pipe between two on this host would end up on that transport anyway.
+  if (const MadeTransport& best = transports_.front();
+      best.entry != bootstrap_ && best.entry->reach == TransportEntry::Reach::hostAlone) {
+    const std::string& name = best.entry->name;
+    onHost_ = {best.context->domainDescriptor(), name + "://" + listener->address(name)};
+  }
   {
     MutexLock lock(mutex_);
     listener_ = listener;
@@ -193,8 +203,12 @@ void TensorPipeContext::listenAgain(int attempt) {
 }
 
 std::shared_ptr<Link> TensorPipeContext::dial(const WorkerRecord& peer) {
+  const MadeTransport& best = transports_.front();
+  const bool sharesHost = peer.onHost.address.starts_with(best.entry->name + "://") &&
+      best.context->canCommunicateWithRemote(peer.onHost.host);
   const SendScope scope;
-  return makeTensorPipeLink(context_.connect(peer.address), relay_, buffers_);
+  return makeTensorPipeLink(
+      context_.connect(sharesHost ? peer.onHost.address : peer.address), relay_, buffers_);
 }
 
 std::vector<char> TensorPipeContext::offer() const {

@@ -61,6 +61,8 @@ void WorkerRecord::write(ByteWriter& out) const {
   out.number(id);
   out.number(incarnation);
   out.string(address);
+  out.string(onHost.host);
+  out.string(onHost.address);
   out.string(torchVersion);
   out.number(protocolVersion);
   out.number(linkOptions);
@@ -72,6 +74,8 @@ WorkerRecord WorkerRecord::read(ByteReader& in) {
   record.id = in.number<WorkerId>();
   record.incarnation = in.number<uint64_t>();
   record.address = in.string();
+  record.onHost.host = in.string();
+  record.onHost.address = in.string();
   record.torchVersion = in.string();
   record.protocolVersion = in.number<uint32_t>();
   record.linkOptions = in.number<uint32_t>();

@@ -25,12 +25,19 @@ constexpr uint32_t kFaultInjection = 2; // faults/fault_interceptor.h
 std::optional<std::string> linkOptionsObjection(
     const std::string& a, uint32_t optionsOfA, const std::string& b, uint32_t optionsOfB);
 
+/// Where those that share a host with a worker dial it, so that a link need not begin over the network. A value.
+struct HostAddress {
+  std::string host; // which host that is, in the words of the transport
+  std::string address; // "transport://name"; empty: they dial as all others
+};
+
 /// What a worker tells the group of itself. A value.
 struct WorkerRecord {
   std::string name;
   WorkerId id = -1;
   uint64_t incarnation = 0; // random, new at every start
   std::string address; // where others dial it: "transport://host:port"
+  HostAddress onHost;
   std::string torchVersion; // the public part: "2.11.0"
   uint32_t protocolVersion = 0;
   uint32_t linkOptions = 0;

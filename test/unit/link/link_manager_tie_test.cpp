@@ -248,3 +248,52 @@ TEST_CASE("three workers that all dial each other are all connected", "[link_man
   // Those that had to give way are closed by the timer.
   CHECK(world.network.deliverUntil([&] { return world.network.openLinks() == 3; }));
 }
+
+TEST_CASE("among many dials the higher rank waits for those of the lower", "[link_manager_tie]") {
+  World world;
+  WorkerSettings settings = withoutRetries();
+  settings.limits.manyDials = 1;
+  settings.limits.precedence = std::chrono::milliseconds(100000);
+  MemoryWorker late(world, 9, settings);
+  MemoryWorker first(world, 0);
+  MemoryWorker second(world, 1);
+  introduce(late, first);
+  introduce(late, second);
+  late.send(first, "to the first");
+  late.send(second, "to the second");
+  world.network.deliverAll();
+  CHECK(first.texts() == Texts{"to the first"});
+  CHECK(second.texts().empty());
+  CHECK(late.stateOf(second) == PeerState::dialing);
+  CHECK(world.network.openLinks() == 1);
+  second.send(late, "from the second");
+  world.network.deliverAll();
+  CHECK(late.texts() == Texts{"from the second"});
+  CHECK(second.texts() == Texts{"to the second"});
+}
+
+TEST_CASE("a dial that waited for the peer's is made if none comes", "[link_manager_tie]") {
+  World world;
+  WorkerSettings settings;
+  settings.limits.manyDials = 0;
+  settings.limits.precedence = std::chrono::milliseconds(5);
+  MemoryWorker late(world, 9, settings);
+  MemoryWorker early(world, 0);
+  introduce(late, early);
+  const CallbackNote& sent = late.send(early, "after a while");
+  CHECK(world.network.deliverUntil([&] { return early.texts() == Texts{"after a while"}; }));
+  CHECK(sent.succeeded());
+}
+
+TEST_CASE("a worker that makes itself known waits for nobody", "[link_manager_tie]") {
+  World world;
+  WorkerSettings settings;
+  settings.limits.manyDials = 0;
+  settings.limits.precedence = std::chrono::milliseconds(100000);
+  MemoryWorker late(world, 9, settings);
+  MemoryWorker early(world, 0);
+  introduce(late, early);
+  late.links().connect(early.record().id, world.ledger.expect("the link"));
+  world.network.deliverAll();
+  CHECK(late.stateOf(early) == PeerState::connected);
+}
