@@ -51,6 +51,11 @@ class TorchEngine final : public Engine {
   /// A worker is gone: ends the passes that it has started.
   void peerLost(WorkerId peer);
 
+  /// Whether a pass runs here: then its next gradients are about to come. Takes no lock.
+  bool hasPasses() const {
+    return passes_->anyRuns();
+  }
+
   /// Ends all passes. Whoever waits for one gets an error. None begins any more.
   void shutDown();
 

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/profiler_legacy.h>
 #include <torch/csrc/distributed/autograd/context/container.h>
+#include <torch/csrc/distributed/rpc/py_rref.h>
 #include <torch/csrc/distributed/rpc/types.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
@@ -37,6 +38,7 @@ template struct PrivateMember<FutureMutex, &c10::ivalue::Future::mutex_>;
 
 namespace {
 
+namespace rpc = torch::distributed::rpc;
 using torch::distributed::rpc::RpcAgent;
 using torch::jit::PythonFutureWrapper;
 using Future = c10::ivalue::Future;
@@ -47,6 +49,8 @@ struct LatestCall {
   const Future* future = nullptr;
   std::weak_ptr<const RpcAgent> agent;
   uint64_t id = 0;
+  c10::weak_intrusive_ptr<Future> creation{
+      c10::intrusive_ptr<Future>()}; // of an RRef, which completes `future`
 };
 thread_local LatestCall latestCall;
 
@@ -64,20 +68,41 @@ py::object callAndNote(const py::function& invoke, const py::args& args, const p
   if (agent && Agent::sentByThisThread().count == before + 1) {
     latestCall = {
         result.cast<std::shared_ptr<PythonFutureWrapper>>()->fut.get(), agent,
-        Agent::sentByThisThread().latest};
+        Agent::sentByThisThread().latest,
+        c10::weak_intrusive_ptr<Future>(c10::intrusive_ptr<Future>())};
   }
   return result;
 }
 
-// A callback could wait for a lock that this thread holds.
-bool hasCallbacks(Future& future) {
+/// As callAndNote(), for the creation of an RRef and the future that the program has got for it.
+void noteCreation(const rpc::PyRRef& rref, const PythonFutureWrapper& future) {
+  const auto creation = c10::static_intrusive_pointer_cast<rpc::RRef>(rref.toIValue().toRRef())
+                            ->getOwnerCreationFuture();
+  const auto agent = currentAgent();
+  if (agent && creation && creation.get() == Agent::sentByThisThread().future) {
+    latestCall = {
+        future.fut.get(), agent, Agent::sentByThisThread().latest,
+        c10::weak_intrusive_ptr<Future>(creation)};
+  }
+}
+
+size_t countCallbacks(Future& future) {
   const std::lock_guard<std::mutex> lock(future.*pointerTo(FutureMutex()));
-  return !(future.*pointerTo(FutureCallbacks())).empty();
+  return (future.*pointerTo(FutureCallbacks())).size();
+}
+
+// libtorch's, torchwire's, and what completes the future that the program waits for.
+constexpr size_t kCreationCallbacks = 3;
+
+// Whether the end of a call runs callbacks of the program's. One could wait for a lock that this thread holds.
+bool hasCallbacks(Future& future) {
+  const auto creation =
+      latestCall.future == &future ? latestCall.creation.lock() : c10::intrusive_ptr<Future>();
+  return countCallbacks(future) > 0 || (creation && countCallbacks(*creation) > kCreationCallbacks);
 }
 
 // ---- calls of Python functions ------------------------------------------------------------------
 
-namespace rpc = torch::distributed::rpc;
 using rpc::Message;
 
 /// Whether the calls of this thread are wrapped in others: by a profiler or an autograd context.
@@ -260,6 +285,33 @@ void bindCalls(py::module_& module) {
             py::name("invoke"));
       },
       "A function that does what `invoke` does, which sends a call and returns its future.");
+  module.def(
+      "note_creation",
+      [](const rpc::PyRRef& rref, const std::shared_ptr<PythonFutureWrapper>& future) {
+        noteCreation(rref, *future);
+      },
+      "Says that the future ends when the owner has confirmed the RRef.");
+  module.def(
+      "call_awaiting",
+      [](const py::function& function, const py::args& args) {
+        const Agent::AwaitingSend scope;
+        return function(*args);
+      },
+      "What a function returns that sends a call and then waits for it. The call has ended when it "
+      "has been sent.");
+  module.def(
+      "awaiting_method",
+      [](const py::object& type, const py::function& method) {
+        return py::cpp_function(
+            [method](const py::args& args, const py::kwargs& kwargs) {
+              const Agent::AwaitingSend scope;
+              return method(*args, **kwargs);
+            },
+            py::name("method"), py::is_method(type));
+      },
+      "A method of the type that does what `method` does, as call_awaiting(). It has no frame of "
+      "Python's, in which the "
+      "traceback of an error would keep its object.");
   module.def(
       "await_call",
       [](const std::shared_ptr<PythonFutureWrapper>& future) {

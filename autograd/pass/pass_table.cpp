@@ -60,11 +60,14 @@ std::shared_ptr<Pass> PassTable::running(int64_t context) {
 std::shared_ptr<Pass> PassTable::makePass(
     const PassId& id, const PassOptions& options, std::unique_ptr<LocalGraph> graph,
     const ContextPtr& context) {
-  return std::make_shared<Pass>(
+  auto pass = std::make_shared<Pass>(
       id, options, std::move(graph), network_,
-      [context = std::weak_ptr(context), id](const Error& error) {
+      [context = std::weak_ptr(context), id, running = running_](const Error& error) {
         over(context.lock(), id, error);
+        --*running;
       });
+  ++*running_;
+  return pass;
 }
 
 void PassTable::over(const ContextPtr& context, const PassId& id, const Error& error) {

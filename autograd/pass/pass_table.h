@@ -69,6 +69,11 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
     return started_.load();
   }
 
+  /// Whether any pass runs here. Takes no lock.
+  bool anyRuns() const {
+    return running_->load(std::memory_order_relaxed) > 0;
+  }
+
  private:
   struct Context {
     Mutex mutex{LockRank::passContext};
@@ -89,6 +94,7 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
   std::shared_ptr<Pass> makePass(
       const PassId& id, const PassOptions& options, std::unique_ptr<LocalGraph> graph,
       const ContextPtr& context);
+  using Count = std::shared_ptr<std::atomic<int>>;
   static void over(const ContextPtr& context, const PassId& id, const Error& error);
   std::shared_ptr<Discovery> discoveryOf(const PassId& id) EXCLUDES(mutex_);
   void forwardDiscover(const PassId& id, const Discovery::Next& next, const DiscoveryReply& reply);
@@ -99,6 +105,7 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
   GraphSource& graphs_;
   PassNetwork& network_;
   std::atomic<uint64_t> started_{0};
+  const Count running_ = std::make_shared<std::atomic<int>>(0); // a pass may end after the table
   // Of the last pass whose root is here. Begins with the time, so that a worker which takes the place of one that left
   // does not count from below it.
   std::atomic<uint64_t> lastNumber_{

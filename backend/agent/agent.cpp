@@ -152,6 +152,7 @@ TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
 
 void Agent::openLinks(const GroupKey& key) {
   loop_ = Loop::start("torchwire_io");
+  evaluations_.driveWhenIdle(loop_, [engine = engine_] { return engine->hasPasses(); });
   buffers_ = std::make_shared<BufferPool>(options_.receiveCache, timer_);
   context_ = makeTensorPipeContext(linkSettings(key), buffers_, timer_);
   for (const auto& interceptor : options_.interceptors) {

@@ -70,10 +70,26 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
       std::optional<int> worldSize, AgentOptions options);
   ~Agent() override;
 
+  /// While one lives, send() waits, on its thread, for the first call that it sends: that has ended when send() returns.
+  /// For who would wait for it at once: nobody has the future before, so that its end runs no callbacks of the user's and
+  /// may happen on this thread. Which then holds no lock, nor the GIL, when it sends a call.
+  class AwaitingSend {
+   public:
+    AwaitingSend();
+    ~AwaitingSend();
+    AwaitingSend(const AwaitingSend&) = delete;
+    AwaitingSend& operator=(const AwaitingSend&) = delete;
+
+   private:
+    const bool outer_;
+  };
+
   /// Which calls a thread has sent.
   struct SentCalls {
     uint64_t count = 0;
     uint64_t latest = 0; // its id
+    // Its future. Only to be compared: as long as the call is under way, no other has its address.
+    const JitFuture* future = nullptr;
   };
   static const SentCalls& sentByThisThread();
   /// Waits on the calling thread, which holds neither libtorch's locks nor the GIL, for a call, and ends it here:
@@ -170,6 +186,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     bool mayCreate = false; // an RRef
     std::optional<ContextId> context; // that the call is part of
     c10::intrusive_ptr<JitFuture> future;
+    ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
   };
@@ -179,7 +196,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void finishCall(const OwnCall& call, Outcome outcome);
   static void setFuture(const OwnCall& call, Outcome outcome);
   void callEnded(const OwnCall& call);
-  void endOnPool(Task task);
+  void endOn(ThreadPool& pool, Task task);
   void waitForWaiters();
 
   // Events of the links.

@@ -47,6 +47,7 @@ class Sending {
 thread_local Sending* Sending::current = nullptr;
 
 thread_local Agent::SentCalls sentCalls;
+thread_local bool awaitNext = false;
 thread_local int endingHere = 0; // calls that the thread has waited for
 
 /// The state of a thread on which nothing has been set.
@@ -66,6 +67,16 @@ bool mayCreate(rpc::MessageType type) {
   return type == rpc::MessageType::PYTHON_REMOTE_CALL ||
       type == rpc::MessageType::SCRIPT_REMOTE_CALL ||
       type == rpc::MessageType::FORWARD_AUTOGRAD_REQ;
+}
+
+// Whether a request is what a thread may wait for: not one that keeps the books of RRefs, which is also sent for an RRef
+// that is dropped along the way, with locks held.
+bool isAwaitable(rpc::MessageType type) {
+  return type == rpc::MessageType::SCRIPT_CALL || type == rpc::MessageType::PYTHON_CALL ||
+      type == rpc::MessageType::SCRIPT_RREF_FETCH_CALL ||
+      type == rpc::MessageType::PYTHON_RREF_FETCH_CALL ||
+      type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
+      type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
 }
 
 // Only by the type of an error libtorch knows that an RRef may never come to be. At any other its callback throws, the
@@ -99,6 +110,12 @@ c10::intrusive_ptr<rpc::Message> responseIn(Outcome outcome, bool mayCreate) {
 
 } // namespace
 
+Agent::AwaitingSend::AwaitingSend() : outer_(std::exchange(awaitNext, true)) {}
+
+Agent::AwaitingSend::~AwaitingSend() {
+  awaitNext = outer_;
+}
+
 void Agent::checkCanSend(const WorkerInfo& to, const Message& message) const {
   TORCH_CHECK(message.isRequest(), "Agent::send(..) is only for sending requests.");
   TORCH_CHECK(
@@ -124,8 +141,10 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   if (message->type() == rpc::MessageType::BACKWARD_AUTOGRAD_REQ) {
     std::tie(message, pass) = engine_->gradientsRequest(std::move(message));
   }
+  const bool wait = isAwaitable(message->type()) && std::exchange(awaitNext, false);
   OwnCall call;
   call.to = to.id_;
+  call.pool = own_messages::isEvaluation(message->type()) ? &evaluations_ : &completions_;
   call.mayCreate = mayCreate(message->type());
   call.context = Container::contextOf(*message);
   call.future = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
@@ -147,6 +166,8 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   }
   if (failed) {
     failUnseen(call, callId, failed);
+  } else if (wait) {
+    await(callId, [] { return false; });
   }
   return call.future;
 }
@@ -157,6 +178,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   checkCanSend(to, *request);
   OwnCall call;
   call.to = to.id_;
+  call.pool = &completions_;
   call.future = c10::make_intrusive<JitFuture>(at::PyObjectType::get());
   call.read = read;
   call.state = std::make_shared<const at::ThreadLocalState>();
@@ -172,6 +194,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
 uint64_t Agent::open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds) {
   activeCalls_.start();
   const WorkerId to = call.to;
+  sentCalls.future = call.future.get();
   const uint64_t callId = calls_->open(
       to, timeoutOf(rpcTimeoutSeconds),
       // Not const: what it holds is moved on, never dropped where the call ends.
@@ -257,7 +280,7 @@ void Agent::failUnseen(const OwnCall& call, uint64_t callId, const Error& error)
     return; // it has ended meanwhile in another way
   }
   call.future->setError(toException(error, call.mayCreate));
-  endOnPool([this, call] { callEnded(call); });
+  endOn(*call.pool, [this, call] { callEnded(call); });
 }
 
 const Agent::SentCalls& Agent::sentByThisThread() {
@@ -271,7 +294,7 @@ void Agent::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
   }
   Task end = waiter->await(loop_.get());
   if (hasCallbacks()) {
-    endOnPool(std::move(end));
+    endOn(completions_, std::move(end));
   } else {
     ++endingHere;
     guarded("the end of a call", end);
@@ -282,8 +305,8 @@ void Agent::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
   endingOnWaiters_.notify_all();
 }
 
-void Agent::endOnPool(Task task) {
-  if (!completions_.run(std::move(task))) {
+void Agent::endOn(ThreadPool& pool, Task task) {
+  if (!pool.run(std::move(task))) {
     task(); // a call that slipped in while the agent shut down: its future must not stay open
   }
 }
@@ -299,6 +322,7 @@ void Agent::waitForWaiters() {
 // one of the pool's.
 void Agent::complete(OwnCall call, Outcome outcome) {
   const std::shared_ptr<Waiter> waiter = std::move(outcome.waiter);
+  ThreadPool& pool = *call.pool;
   Task task([this, call = std::move(call), outcome = std::move(outcome)]() mutable {
     // Not the state of a thread that waits (a mode in which results would be other tensors); and what a user's callback
     // leaves in it is not for the next one.
@@ -310,7 +334,7 @@ void Agent::complete(OwnCall call, Outcome outcome) {
     ++endingOnWaiters_;
     waiter->give(std::move(task));
   } else {
-    endOnPool(std::move(task));
+    endOn(pool, std::move(task));
   }
 }
 

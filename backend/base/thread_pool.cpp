@@ -3,11 +3,13 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backend/base/annotations.h"
@@ -36,6 +38,7 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
 
   bool run(Task&& task) EXCLUDES(mutex_);
   bool runHere(Task& task) EXCLUDES(mutex_);
+  void driveWhenIdle(std::shared_ptr<Driver> driver, std::function<bool()> wanted) EXCLUDES(mutex_);
   void join() EXCLUDES(mutex_);
   size_t idle() const EXCLUDES(mutex_);
   size_t capacity() const {
@@ -47,6 +50,21 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
     std::condition_variable_any wake;
     Task next; // handed over by run() while the thread is on the idle stack
     std::thread handle;
+    std::atomic<bool> called{false}; // has a task, or is to end
+    std::atomic<Driver*> drives{nullptr};
+
+    /// Once it has got a task; unlocked, or it would at once wait for the mutex.
+    void notify() {
+      called.store(true);
+      if (Driver* const driver = drives.load()) {
+        driver->interrupt();
+      }
+      wake.notify_one();
+    }
+  };
+  struct Idling {
+    std::shared_ptr<Driver> driver;
+    std::function<bool()> wanted;
   };
 
   bool hasRoom() const REQUIRES(mutex_) {
@@ -55,6 +73,7 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
   bool begin(Task& task, std::shared_ptr<Thread>& woken) REQUIRES(mutex_);
   bool start(Task& task) REQUIRES(mutex_);
   void loop(const std::shared_ptr<Thread>& self);
+  static void drive(Thread& self, const Idling& idling);
   bool takeNext(const std::shared_ptr<Thread>& self, Task& task, bool hasRun) EXCLUDES(mutex_);
 
   const size_t capacity_;
@@ -66,6 +85,7 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
   std::vector<std::shared_ptr<Thread>> threads_ GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Thread>> idle_ GUARDED_BY(mutex_); // a stack: last in, first out
   std::deque<Task> waiting_ GUARDED_BY(mutex_);
+  std::shared_ptr<const Idling> idling_ GUARDED_BY(mutex_); // null: idle threads sleep
 };
 
 bool ThreadPool::Core::run(Task&& task) {
@@ -82,8 +102,8 @@ bool ThreadPool::Core::run(Task&& task) {
       waiting_.push_back(std::move(task));
     }
   }
-  if (woken) { // unlocked, or it would at once wait for the mutex
-    woken->wake.notify_one();
+  if (woken) {
+    woken->notify();
   }
   return true;
 }
@@ -128,7 +148,7 @@ bool ThreadPool::Core::runHere(Task& task) {
     }
   }
   if (woken) {
-    woken->wake.notify_one();
+    woken->notify();
   }
   return true;
 }
@@ -156,6 +176,11 @@ bool ThreadPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task,
   }
   if (!self->next && !stopping_) {
     idle_.push_back(self);
+    if (const auto idling = idling_) {
+      lock.unlock();
+      drive(*self, *idling);
+      lock.lock();
+    }
     self->wake.wait(
         lock, [&]() REQUIRES(mutex_) { return static_cast<bool>(self->next) || stopping_; });
     if (!self->next && !waiting_.empty()) { // what had to wait for a task that runs elsewhere
@@ -166,7 +191,19 @@ bool ThreadPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task,
   }
   task = std::move(self->next);
   self->next = Task();
+  self->called.store(stopping_);
   return static_cast<bool>(task);
+}
+
+void ThreadPool::Core::drive(Thread& self, const Idling& idling) {
+  self.drives.store(idling.driver.get());
+  idling.driver->drive([&] { return self.called.load() || !idling.wanted(); });
+  self.drives.store(nullptr);
+}
+
+void ThreadPool::Core::driveWhenIdle(std::shared_ptr<Driver> driver, std::function<bool()> wanted) {
+  MutexLock lock(mutex_);
+  idling_ = std::make_shared<const Idling>(std::move(driver), std::move(wanted));
 }
 
 void ThreadPool::Core::loop(const std::shared_ptr<Thread>& self) {
@@ -185,9 +222,10 @@ void ThreadPool::Core::join() {
     stopping_ = true;
     threads.swap(threads_);
     idle_.clear();
-    for (const auto& thread : threads) {
-      thread->wake.notify_one();
-    }
+    idling_.reset();
+  }
+  for (const auto& thread : threads) {
+    thread->notify();
   }
   for (const auto& thread : threads) {
     if (thread->handle.get_id() == std::this_thread::get_id()) {
@@ -217,6 +255,10 @@ bool ThreadPool::run(Task&& task) {
 bool ThreadPool::runHere(Task& task) {
   const auto core = core_; // the task may end the pool
   return core->runHere(task);
+}
+
+void ThreadPool::driveWhenIdle(std::shared_ptr<Driver> driver, std::function<bool()> wanted) {
+  core_->driveWhenIdle(std::move(driver), std::move(wanted));
 }
 
 void ThreadPool::join() {

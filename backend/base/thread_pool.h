@@ -1,9 +1,11 @@
 // The threads that run user code: request handlers, and the completions of this worker's own calls.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "backend/base/driver.h"
 #include "backend/base/task.h"
 
 namespace torchwire {
@@ -31,6 +33,10 @@ class ThreadPool {
   /// `capacity` tasks run at a time. False if as many run already, or others wait; the task stays the caller's. Also while
   /// the pool is joined: that does not wait for the task, but the task may join.
   bool runHere(Task& task);
+
+  /// From now on a thread that has nothing to do drives, as long as `wanted` says so, before it sleeps: so that what the
+  /// driver brings finds a thread awake. `wanted` is called often, on the pool's threads: it is quick and takes no lock.
+  void driveWhenIdle(std::shared_ptr<Driver> driver, std::function<bool()> wanted);
 
   /// Ends the threads once every accepted task has run. May be called more than once, and from a
   /// task: the calling thread then ends by itself when its task returns.

@@ -13,6 +13,7 @@ import functools
 from typing import Any
 
 import torch
+from torch._C._distributed_rpc import PyRRef
 from torch.distributed.rpc import api, internal
 from torch.distributed.rpc.constants import UNSET_RPC_TIMEOUT
 from torch.jit._builtins import _find_builtin
@@ -35,6 +36,8 @@ def install() -> None:
     for name in _INVOKE:
         setattr(api, name, _C.noting_calls(getattr(api, name)))
     _replace_invoke()
+    _replace_to_here()
+    _replace_get_future()
     _replace_wait()
     _installed = True
 
@@ -69,6 +72,8 @@ def _replace_invoke() -> None:
                 future = _C.call_python_async(*call)
                 if future is not None:
                     return future
+        if rpc_type is _SYNC:
+            return _C.call_awaiting(original, to, func, rpc_type, args, kwargs, rpc_timeout)
         return original(to, func, rpc_type, args, kwargs, rpc_timeout)
 
     api._invoke_rpc = invoke
@@ -82,6 +87,23 @@ def _is_python(func: Any) -> bool:
 def _has_own_pickler() -> bool:
     """Whether _use_rpc_pickler has no say in what is sent."""
     return api._default_pickler is _PICKLER
+
+
+def _replace_to_here() -> None:
+    # torch.distributed.rpc.RRef looks its methods up in this class at each call.
+    PyRRef.to_here = _C.awaiting_method(PyRRef, PyRRef.to_here)
+
+
+def _replace_get_future() -> None:
+    original = PyRRef._get_future
+
+    @functools.wraps(original)
+    def _get_future(self: PyRRef) -> Any:
+        future = original(self)
+        _C.note_creation(self, future)
+        return future
+
+    PyRRef._get_future = _get_future
 
 
 def _replace_wait() -> None:

@@ -41,9 +41,12 @@ def test_a_process_pauses_and_its_calls_are_late(duo, phase):
 def test_calls_to_a_paused_process_time_out_and_are_served_later(duo, phase):
     put(duo, first("pause", phase, seconds=1.0))
     outcome = duo[0].run(injected_calls.attempt, "worker1", injected_calls.note, tag := new_tag(), timeout=0.3)
-    assert "RPC ran for more than set timeout (300 ms)" in outcome.error
-    # Its own caller cannot even notice while it stands still itself.
-    assert outcome.seconds >= (1.0 if phase == "request" else 0.3)
+    timed_out = "RPC ran for more than set timeout (300 ms)" in outcome.error
+    if phase == "request":
+        # Its own caller cannot even notice while it stands still itself; then the answer may be as quick as the timer.
+        assert outcome.seconds >= 1.0 and (timed_out or outcome.value == tag)
+    else:
+        assert outcome.seconds >= 0.3 and timed_out
     expect_next_works(duo)
     expect_runs(duo[1], tag, 1)
 

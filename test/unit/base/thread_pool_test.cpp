@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <latch>
 #include <memory>
 #include <set>
@@ -321,4 +322,70 @@ TEST_CASE("tasks that race with the join run once or are refused", "[thread_pool
     runner.join();
     REQUIRE(ran == accepted + 1);
   }
+}
+
+namespace {
+
+/// Brings one event for each time that it is driven.
+class CountingDriver final : public Driver {
+ public:
+  explicit CountingDriver(std::function<void()> bring) : bring_(std::move(bring)) {}
+
+  void drive(const std::function<bool()>& isOver) override {
+    ++driving;
+    bring_();
+    while (!isOver()) {
+      interrupted.wait(false);
+      interrupted = false;
+    }
+    --driving;
+  }
+  void interrupt() override {
+    interrupted = true;
+    interrupted.notify_all();
+  }
+
+  std::atomic<bool> interrupted{false};
+  std::atomic<int> driving{0};
+
+ private:
+  const std::function<void()> bring_;
+};
+
+} // namespace
+
+TEST_CASE("a thread that drives when idle runs what it brings", "[thread_pool]") {
+  std::atomic<int> left{100};
+  std::latch over(1);
+  std::set<std::thread::id> threads; // by one task after the other
+  ThreadPool pool(4, "test");
+  const std::function<void()> task = [&] {
+    threads.insert(std::this_thread::get_id());
+    if (left == 0) {
+      over.count_down();
+    }
+  };
+  const auto driver = std::make_shared<CountingDriver>([&] {
+    --left;
+    pool.run([&] { task(); });
+  });
+  pool.driveWhenIdle(driver, [&] { return left > 0; });
+  pool.run([&] { task(); });
+  over.wait();
+  pool.join();
+  CHECK(threads.size() == 1);
+  CHECK(driver->driving == 0);
+}
+
+TEST_CASE("a thread that drives is called by a task, and by the end", "[thread_pool]") {
+  const auto driver = std::make_shared<CountingDriver>([] {});
+  ThreadPool pool(1, "test");
+  pool.driveWhenIdle(driver, [] { return true; });
+  for (int i = 0; i < 100; ++i) {
+    std::latch ran(1);
+    CHECK(pool.run([&] { ran.count_down(); }));
+    ran.wait();
+  }
+  pool.join();
+  CHECK(driver->driving == 0);
 }
