@@ -84,8 +84,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     int attempts = 4;
     // When all workers of a group dial each other at once, half of the dials are for nothing. So while `manyDials` are
     // under way, a dial that would give way to the peer's waits for that: so long.
-    std::chrono::milliseconds precedence{100};
-    size_t manyDials = 4;
+    std::chrono::milliseconds precedence{300};
+    size_t manyDials = 8;
     // How long a link stays open that a refusal has ended. Ours, because to open large-tensor channels
     // TensorPipe makes connections beside the pipe, on which it must not find an end before a beginning: that
     // closes the channel for all. The peer's, for it to read why.
