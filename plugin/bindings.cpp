@@ -37,6 +37,7 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.keepAlive = std::chrono::milliseconds(
       static_cast<int64_t>(dict["keepalive_interval"].cast<double>() * 1000));
   options.receiveCache = dict["receive_cache"].cast<size_t>();
+  options.maxBytesInFlight = dict["max_bytes_in_flight"].cast<size_t>();
   options.backwardMode = dict["backward_mode"].cast<std::string>() == "fast" ? BackwardMode::fast
                                                                              : BackwardMode::smart;
   options.interceptors = dict["interceptors"].cast<std::vector<std::shared_ptr<LinkInterceptor>>>();

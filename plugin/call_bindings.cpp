@@ -176,14 +176,11 @@ py::object callPython(
     return py::none();
   }
   py::object result;
-  {
-    const py::gil_scoped_release release;
-    call->agent->call(
-        call->worker, std::move(call->request), timeout, [&result](Message& response) {
-          const py::gil_scoped_acquire gil;
-          result = readPythonResult(response);
-        });
-  }
+  std::optional<py::gil_scoped_release> release(std::in_place);
+  call->agent->call(call->worker, std::move(call->request), timeout, [&](Message& response) {
+    release.reset(); // and not to be taken a second time: others may wait for the GIL
+    result = readPythonResult(response);
+  });
   raisePendingSignal();
   return py::make_tuple(std::move(result));
 }

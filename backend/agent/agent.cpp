@@ -74,6 +74,14 @@ Agent::Agent(
           std::make_shared<TorchEngine>(
               *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
       contexts_(*this, engine_) {
+  if (options_.maxBytesInFlight != 0) {
+    window_ = std::make_unique<SendWindow>(
+        options_.maxBytesInFlight, [this](WorkerId to, uint64_t callId, OutgoingFrame request) {
+          sendRequest(to, callId, std::move(request));
+        });
+    calls_->whenTrackedEnd(
+        [this](const std::vector<CallTable::Key>& calls) { window_->ended(calls); });
+  }
   keepErrorHandlersValid();
   cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
   registerHandlers();

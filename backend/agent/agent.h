@@ -25,6 +25,7 @@
 #include "backend/base/timer.h"
 #include "backend/call/call_table.h"
 #include "backend/call/metrics.h"
+#include "backend/call/send_window.h"
 #include "backend/link/link_interceptor.h"
 #include "backend/link/link_manager.h"
 #include "backend/membership/membership.h"
@@ -48,6 +49,8 @@ struct AgentOptions {
   std::string secret; // the group's, see GroupKey; empty: the workers have none of their own
   std::chrono::milliseconds keepAlive{10000}; // 0: none
   size_t receiveCache = size_t{256} << 20; // bytes of what BufferPool keeps
+  size_t maxBytesInFlight = size_t{1}
+      << 30; // of requests to one peer, see SendWindow; 0: unbounded
   BackwardMode backwardMode = BackwardMode::smart;
   std::vector<std::shared_ptr<LinkInterceptor>> interceptors; // the innermost first
   size_t deviceMaps = 0; // how many entries the options have: refused, see cuda/devices.h
@@ -179,6 +182,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void checkCanSend(const WorkerInfo& to, const Message& message) const;
   std::chrono::milliseconds timeoutOf(float seconds) const;
   Outcome outcomeOf(const WorkerInfo& to, OutgoingFrame request, std::chrono::milliseconds timeout);
+  bool isCounted(const OutgoingFrame& request) const;
+  void sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request);
   Error transmit(WorkerId to, uint64_t callId, OutgoingFrame frame);
   void sendFailed(uint64_t callId, const Error& error);
   struct OwnCall {
@@ -229,6 +234,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   const std::shared_ptr<RRefService> rrefs_;
   ActiveCalls activeCalls_;
   std::shared_ptr<CallTable> calls_;
+  std::unique_ptr<SendWindow> window_; // null: what is under way has no bound
   WorkerDirectory directory_;
   std::shared_ptr<BufferPool> buffers_; // from the start on
   std::shared_ptr<Loop> loop_; // from the start on

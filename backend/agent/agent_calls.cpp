@@ -27,6 +27,9 @@ namespace {
 namespace rpc = torch::distributed::rpc;
 using std::chrono::milliseconds;
 
+// What is smaller does not count as being under way: it costs its call more to count it than it costs the receiver.
+constexpr size_t kMinCounted = 4096;
+
 // A call that its thread is sending. What fails it meanwhile, on this thread, waits until the links have been left.
 class Sending {
  public:
@@ -200,7 +203,8 @@ uint64_t Agent::open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSecon
       // Not const: what it holds is moved on, never dropped where the call ends.
       [this, call = std::move(call)](Outcome outcome) mutable {
         complete(std::move(call), std::move(outcome));
-      });
+      },
+      isCounted(request));
   setCallId(request, callId);
   ++sentCalls.count;
   sentCalls.latest = callId;
@@ -238,11 +242,14 @@ void Agent::call(
 Outcome Agent::outcomeOf(const WorkerInfo& to, OutgoingFrame request, milliseconds timeout) {
   const auto waiter = std::make_shared<Waiter>();
   const auto result = std::make_shared<Outcome>();
-  const uint64_t callId = calls_->open(to.id_, timeout, [this, waiter, result](Outcome outcome) {
-    ++endingOnWaiters_;
-    *result = std::move(outcome);
-    waiter->give([] {});
-  });
+  const uint64_t callId = calls_->open(
+      to.id_, timeout,
+      [this, waiter, result](Outcome outcome) {
+        ++endingOnWaiters_;
+        *result = std::move(outcome);
+        waiter->give([] {});
+      },
+      isCounted(request));
   setCallId(request, callId);
   if (const Error failed = transmit(to.id_, callId, std::move(request))) {
     calls_->fail(callId, failed);
@@ -251,17 +258,34 @@ Outcome Agent::outcomeOf(const WorkerInfo& to, OutgoingFrame request, millisecon
   return std::move(*result);
 }
 
-/// Hands the frame to the links. What fails at once is returned, what fails later fails the call.
+// Not what a handler or a callback sends: the call that would make room may be the one that waits for it.
+bool Agent::isCounted(const OutgoingFrame& request) const {
+  return window_ && !ThreadPool::isRunningTask() && request.bytes() >= kMinCounted;
+}
+
+/// Hands the request to the links, as soon as there is room for it. What fails at once is returned, what fails later
+/// fails the call.
 Error Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
   Sending now(callId);
+  if (isCounted(frame)) {
+    window_->send(to, callId, std::move(frame));
+    if (!calls_->contains(callId)) { // ended before the window knew of it
+      window_->ended({{to, callId}});
+    }
+  } else {
+    sendRequest(to, callId, std::move(frame));
+  }
+  return now.failed;
+}
+
+void Agent::sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request) {
   const SendScope
       scope; // libtorch or Python may call with locks held: nothing of theirs may be waited for in here
-  links_->send(to, std::move(frame), [this, callId](const Error& error) {
+  links_->send(to, std::move(request), [this, callId](const Error& error) {
     if (error) {
       sendFailed(callId, error);
     }
   });
-  return now.failed;
 }
 
 void Agent::sendFailed(uint64_t callId, const Error& error) {

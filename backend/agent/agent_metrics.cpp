@@ -45,6 +45,11 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
     info["agent.receive_buffers.bytes_lent"] = std::to_string(usage.lent);
     info["agent.receive_buffers.bytes_kept"] = std::to_string(usage.kept);
   }
+  if (window_) {
+    const SendWindow::Usage usage = window_->usage();
+    info["agent.bytes_in_flight"] = std::to_string(usage.bytes);
+    info["agent.requests_waiting"] = std::to_string(usage.waiting);
+  }
   for (const PeerStatus& peer : peers()) {
     const std::string key = "agent.peer." + peer.record.name;
     info[key] =

@@ -39,7 +39,7 @@ namespace torchwire {
   X(activeCalls)       /* ActiveCalls: two counters */                                                \
   X(linkManager)       /* LinkManager: peers, their links and queues */                               \
   X(callTable)         /* CallTable: pending calls; sets a timer */                                   \
-  X(waiter)            /* Waiter: how its call ends; interrupts a Loop */                             \
+  X(sendWindow)        /* SendWindow: requests under way, and those that wait */                      \
   X(threadPool)        /* ThreadPool: threads and tasks */                                            \
   X(faultyLinks)       /* FaultyContext: its links */                                                 \
   X(faultyLink)        /* FaultyLink: frames that a fault holds */                                    \

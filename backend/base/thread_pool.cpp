@@ -18,7 +18,10 @@
 namespace torchwire {
 namespace {
 
+thread_local bool runningTask = false;
+
 void runLogged(ThreadPool::Runner runner, Task& task, const std::string& pool) {
+  const bool outer = std::exchange(runningTask, true);
   try {
     runner(task);
   } catch (const std::exception& e) {
@@ -26,6 +29,7 @@ void runLogged(ThreadPool::Runner runner, Task& task, const std::string& pool) {
   } catch (...) {
     log(LogLevel::error, "a task of the " + pool + " threads threw something unknown");
   }
+  runningTask = outer;
 }
 
 } // namespace
@@ -203,7 +207,7 @@ void ThreadPool::Core::drive(Thread& self, const Idling& idling) {
 
 void ThreadPool::Core::driveWhenIdle(std::shared_ptr<Driver> driver, std::function<bool()> wanted) {
   MutexLock lock(mutex_);
-  idling_ = std::make_shared<const Idling>(std::move(driver), std::move(wanted));
+  idling_ = std::make_shared<const Idling>(Idling{std::move(driver), std::move(wanted)});
 }
 
 void ThreadPool::Core::loop(const std::shared_ptr<Thread>& self) {
@@ -263,6 +267,10 @@ void ThreadPool::driveWhenIdle(std::shared_ptr<Driver> driver, std::function<boo
 
 void ThreadPool::join() {
   core_->join();
+}
+
+bool ThreadPool::isRunningTask() {
+  return runningTask;
 }
 
 size_t ThreadPool::capacity() const {

@@ -42,6 +42,9 @@ class ThreadPool {
   /// task: the calling thread then ends by itself when its task returns.
   void join();
 
+  /// Whether the calling thread runs a task of any pool's.
+  static bool isRunningTask();
+
   size_t capacity() const;
   /// How many more tasks could start this instant.
   size_t idle() const;

@@ -18,10 +18,11 @@ Error timeoutError(std::chrono::milliseconds timeout) {
 
 } // namespace
 
-uint64_t CallTable::open(WorkerId to, std::chrono::milliseconds timeout, Completion completion) {
+uint64_t CallTable::open(
+    WorkerId to, std::chrono::milliseconds timeout, Completion completion, bool tracked) {
   MutexLock lock(mutex_);
   const uint64_t id = nextId_++;
-  calls_.emplace(id, Call{to, timeout, std::move(completion), nullptr});
+  calls_.emplace(id, Call{to, timeout, std::move(completion), nullptr, tracked});
   if (timeout.count() > 0) {
     addDeadline({Timer::Clock::now() + timeout, id});
   }
@@ -49,19 +50,47 @@ bool CallTable::answer(uint64_t id, WorkerId from, ReceivedFrame response) {
     call.emplace(std::move(it->second));
     calls_.erase(it);
   }
+  noteEnd(*call, id);
   call->end(Error(), std::move(response));
   return true;
 }
 
 std::optional<CallTable::Call> CallTable::take(uint64_t id) {
-  MutexLock lock(mutex_);
-  const auto it = calls_.find(id);
-  if (it == calls_.end()) {
-    return std::nullopt;
+  std::optional<Call> call;
+  {
+    MutexLock lock(mutex_);
+    const auto it = calls_.find(id);
+    if (it == calls_.end()) {
+      return std::nullopt;
+    }
+    call.emplace(std::move(it->second));
+    calls_.erase(it);
   }
-  Call call = std::move(it->second);
-  calls_.erase(it);
+  noteEnd(*call, id);
   return call;
+}
+
+void CallTable::noteEnd(const Call& call, uint64_t id) const {
+  if (call.tracked) {
+    trackedEnded_({{call.to, id}});
+  }
+}
+
+void CallTable::noteEnds(const EndedCalls& calls) const {
+  std::vector<Key> tracked;
+  for (const auto& [id, call] : calls) {
+    if (call.tracked) {
+      tracked.push_back({call.to, id});
+    }
+  }
+  if (!tracked.empty()) {
+    trackedEnded_(tracked);
+  }
+}
+
+bool CallTable::contains(uint64_t id) const {
+  MutexLock lock(mutex_);
+  return calls_.contains(id);
 }
 
 bool CallTable::fail(uint64_t id, const Error& error) {
@@ -78,19 +107,20 @@ bool CallTable::withdraw(uint64_t id) {
 
 template <typename Predicate>
 void CallTable::failWhere(Predicate matches, const Error& error) {
-  std::vector<Call> ended;
+  EndedCalls ended;
   {
     MutexLock lock(mutex_);
     for (auto it = calls_.begin(); it != calls_.end();) {
       if (matches(it->second)) {
-        ended.push_back(std::move(it->second));
+        ended.emplace_back(it->first, std::move(it->second));
         it = calls_.erase(it);
       } else {
         ++it;
       }
     }
   }
-  for (Call& call : ended) {
+  noteEnds(ended);
+  for (auto& [id, call] : ended) {
     call.end(error);
   }
 }
@@ -130,7 +160,7 @@ void CallTable::arm() {
 }
 
 void CallTable::expire() {
-  std::vector<Call> expired;
+  EndedCalls expired;
   {
     MutexLock lock(mutex_);
     const auto now = Timer::Clock::now();
@@ -142,7 +172,7 @@ void CallTable::expire() {
         break;
       }
       if (pending) {
-        expired.push_back(std::move(it->second));
+        expired.emplace_back(it->first, std::move(it->second));
         calls_.erase(it);
       }
       std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
@@ -150,7 +180,8 @@ void CallTable::expire() {
     }
     arm();
   }
-  for (Call& call : expired) {
+  noteEnds(expired);
+  for (auto& [id, call] : expired) {
     call.end(timeoutError(call.timeout));
   }
 }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -35,14 +36,32 @@ class CallTable {
   /// called, and is destroyed, on a loop or in the midst of a send.
   using Completion = MoveOnlyFunction<Outcome>;
 
+  /// A call, and to whom it is.
+  struct Key {
+    WorkerId to;
+    uint64_t id;
+  };
+  /// Told of tracked calls once they are out of the table, before they are completed. On any thread, unlocked.
+  using Ended = std::function<void(const std::vector<Key>&)>;
+
   /// The timer must outlive the table's last open() and be stopped before the table goes.
   explicit CallTable(Timer& timer) : timer_(timer) {}
   CallTable(const CallTable&) = delete;
   CallTable& operator=(const CallTable&) = delete;
 
   /// Enters a call and returns its id. A time-out of 0 means none.
-  uint64_t open(WorkerId to, std::chrono::milliseconds timeout, Completion completion)
+  /// A call that is `tracked` is told of when it ends.
+  uint64_t open(
+      WorkerId to, std::chrono::milliseconds timeout, Completion completion, bool tracked = false)
       EXCLUDES(mutex_);
+
+  /// Who is told of tracked calls. Before the first of them.
+  void whenTrackedEnd(Ended ended) {
+    trackedEnded_ = std::move(ended);
+  }
+
+  /// Whether the call is under way.
+  bool contains(uint64_t id) const EXCLUDES(mutex_);
 
   /// The calling thread is about to wait for the call: it is told by whom in the call's Outcome. False if there is no such call
   /// (any more), or another thread waits.
@@ -67,6 +86,7 @@ class CallTable {
     std::chrono::milliseconds timeout;
     Completion completion;
     std::shared_ptr<Waiter> waiter;
+    bool tracked = false;
 
     /// Once the call is out of the table, and unlocked.
     void end(Error error, ReceivedFrame response = {}) {
@@ -82,13 +102,17 @@ class CallTable {
   };
 
   std::optional<Call> take(uint64_t id) EXCLUDES(mutex_);
+  void noteEnd(const Call& call, uint64_t id) const;
   template <typename Predicate>
   void failWhere(Predicate matches, const Error& error) EXCLUDES(mutex_);
+  using EndedCalls = std::vector<std::pair<uint64_t, Call>>;
+  void noteEnds(const EndedCalls& calls) const;
   void addDeadline(Deadline deadline) REQUIRES(mutex_);
   void arm() REQUIRES(mutex_);
   void expire() EXCLUDES(mutex_);
 
   Timer& timer_;
+  Ended trackedEnded_;
   mutable Mutex mutex_{LockRank::callTable};
   uint64_t nextId_ GUARDED_BY(mutex_) = 1;
   std::unordered_map<uint64_t, Call> calls_ GUARDED_BY(mutex_);

@@ -5,24 +5,24 @@
 namespace torchwire {
 
 void Waiter::give(Task task) {
-  MutexLock lock(mutex_);
   task_ = std::move(task);
-  given_.store(true);
-  // Under the lock, for the waiter not to go meanwhile: it takes the task under the lock.
+  state_.store(given);
   if (Driver* const driver = driver_.load()) {
     driver->interrupt();
   }
-  there_.notify_one();
+  state_.store(released);
+  state_.notify_one();
 }
 
 Task Waiter::await(Driver* driver) {
   if (driver != nullptr) {
     driver_.store(driver);
-    driver->drive([this] { return given_.load(); });
+    driver->drive([this] { return state_.load() != waiting; });
     driver_.store(nullptr);
   }
-  MutexLock lock(mutex_);
-  there_.wait(lock, [this]() REQUIRES(mutex_) { return static_cast<bool>(task_); });
+  for (int state = state_.load(); state != released; state = state_.load()) {
+    state_.wait(state);
+  }
   return std::move(task_);
 }
 

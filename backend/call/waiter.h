@@ -2,9 +2,7 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 
-#include "backend/base/annotations.h"
 #include "backend/base/driver.h"
 #include "backend/base/task.h"
 
@@ -18,18 +16,22 @@ class Waiter {
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
 
-  /// Once; on any thread, also on a loop or in the midst of a send.
-  void give(Task task) EXCLUDES(mutex_);
+  /// Once; on any thread, also on a loop or in the midst of a send. Takes no lock: who is woken has to wait for none.
+  void give(Task task);
 
   /// Waits for the task, which is the caller's to run. Drives meanwhile where it can (`driver` may be null).
-  Task await(Driver* driver) EXCLUDES(mutex_);
+  Task await(Driver* driver);
 
  private:
-  std::atomic<bool> given_{false};
+  enum State : int {
+    waiting,
+    given, // the task is there; who has given it may still look at the driver
+    released
+  };
+
+  std::atomic<int> state_{waiting}; // an int: only that is waited for without a lock
   std::atomic<Driver*> driver_{nullptr}; // while the thread drives
-  Mutex mutex_{LockRank::waiter};
-  std::condition_variable_any there_;
-  Task task_ GUARDED_BY(mutex_);
+  Task task_; // from `given` on that of the thread that waits
 };
 
 } // namespace torchwire

@@ -102,6 +102,10 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     receive_cache: bytes of memory that a worker keeps for about a second after tensors that were received in it are
         gone, for the next ones: memory that is mapped already is written to several times as fast. Default 256 MiB; 0
         keeps none.
+    max_bytes_in_flight: bytes of requests to one worker that are under way at most, so that a fast sender does not fill
+        a slow receiver's memory. What comes on top waits on the sender, in order, while its time-out runs. Counted are
+        requests of 4 KiB and more, from when they are sent until their call is over; a single larger one goes alone,
+        and what a handler or a callback sends does not wait. Default 1 GiB; 0 means no bound.
     checksums: whether frames carry a checksum, for memory and networks that are not to be trusted. A frame that arrives
         damaged is not used: it closes the link between its two workers, and the calls on it fail. The same on all
         workers. Default False. Costs a call with small tensors nothing that could be measured, one that echoes 16 MiB
@@ -127,6 +131,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     backward_mode = _Checked(option_checks.backward_mode)
     record_creation_site = _Checked(option_checks.switch)
     receive_cache = _Checked(option_checks.byte_count)
+    max_bytes_in_flight = _Checked(option_checks.byte_count)
     checksums = _Checked(option_checks.switch)
     _transports = _Checked(_transport_names)
     _channels = _Checked(_channel_names)
@@ -147,6 +152,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         backward_mode: str = "smart",
         record_creation_site: bool = False,
         receive_cache: int = 256 << 20,
+        max_bytes_in_flight: int = 1 << 30,
         checksums: bool = False,
         _transports: list[str] | None = None,
         _channels: list[str] | None = None,
@@ -167,6 +173,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self.backward_mode = backward_mode
         self.record_creation_site = record_creation_site
         self.receive_cache = receive_cache
+        self.max_bytes_in_flight = max_bytes_in_flight
         self.checksums = checksums
         self._transports = _transports
         self._channels = _channels
@@ -260,6 +267,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "secret": group_secret.of(options.secret, options.secret_file) or b"",
         "keepalive_interval": options.keepalive_interval,
         "receive_cache": options.receive_cache,
+        "max_bytes_in_flight": options.max_bytes_in_flight,
         "backward_mode": options.backward_mode,
         "transports": options._transports,
         "channels": options._channels,

@@ -26,6 +26,7 @@ WRONG_OPTIONS = [
     ({"nonsense": 3}, TypeError, "no option 'nonsense'; it takes num_worker_threads"),
     ({"receive_cache": "1 GiB"}, TypeError, "receive_cache must be a whole number of bytes, got '1 GiB'"),
     ({"receive_cache": True}, TypeError, "receive_cache must be a whole number of bytes, got True"),
+    ({"max_bytes_in_flight": 1.5}, TypeError, "max_bytes_in_flight must be a whole number of bytes, got 1.5"),
     ({"receive_cache": -1}, ValueError, r"receive_cache must be from 0 to 2\*\*63 - 1 bytes, got -1"),
     ({"num_worker_threads": 0}, ValueError, "num_worker_threads must be at least 1, got 0"),
     ({"num_worker_threads": 1.5}, TypeError, "num_worker_threads must be an integer, got 1.5"),

@@ -328,7 +328,7 @@ def try_to_get_in(store, secret, transports):
 
 
 def check_refusals(group):
-    """Each worker has named the address, or the process, from which it was dialed, and has not heard the intruder's name."""
+    """Each worker has named the address or process from which it was dialed, and has not heard the intruder's name."""
     for worker in group:
         wait_until(lambda worker=worker: re.search(REFUSED + r"(127\.0\.0\.1:|process )\d+", worker.output()))
         assert "intruder" not in worker.output()

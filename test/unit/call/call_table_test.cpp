@@ -354,3 +354,34 @@ TEST_CASE("a call that ends in many ways at once completes once", "[call_table]"
   CHECK(table.ledger.waitForAll());
   CHECK(table.calls.size() == 0);
 }
+
+TEST_CASE("tracked calls are told of once, before they complete", "[call_table]") {
+  Table table;
+  std::vector<uint64_t> told;
+  table.calls.whenTrackedEnd([&](const std::vector<CallTable::Key>& calls) {
+    for (const auto& [to, id] : calls) {
+      CHECK_FALSE(table.calls.contains(id));
+      told.push_back(id);
+    }
+  });
+  const auto open = [&](WorkerId to, milliseconds timeout, bool tracked) {
+    CallbackNote& note = table.ledger.note("a call");
+    return table.calls.open(
+        to, timeout,
+        [&, tracked](const Outcome& outcome) {
+          CHECK((!tracked || !told.empty()));
+          note.add(outcome.error);
+        },
+        tracked);
+  };
+  const uint64_t answered = open(1, kLong, true);
+  const uint64_t failed = open(1, kLong, true);
+  const uint64_t lost = open(2, kLong, true);
+  const uint64_t other = open(1, kLong, false);
+  CHECK(table.calls.contains(answered));
+  CHECK(table.calls.answer(answered, 1, frameOf('a')));
+  CHECK(table.calls.fail(failed, Error(ErrorCode::linkBroken, "it broke")));
+  CHECK(table.calls.fail(other, Error(ErrorCode::linkBroken, "it broke")));
+  table.calls.failPeer(2, Error(ErrorCode::linkBroken, "it broke"));
+  CHECK(told == std::vector<uint64_t>{answered, failed, lost});
+}

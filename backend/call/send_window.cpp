@@ -1,0 +1,82 @@
+#include "backend/call/send_window.h"
+
+#include <utility>
+
+namespace torchwire {
+
+void SendWindow::send(WorkerId to, uint64_t callId, OutgoingFrame request) {
+  const size_t bytes = request.bytes();
+  {
+    MutexLock lock(mutex_);
+    Peer& peer = peers_[to];
+    if (!peer.waiting.empty() || !hasRoom(peer, bytes)) {
+      peer.waiting.emplace(callId, Waiting{bytes, std::move(request)});
+      return;
+    }
+    peer.sent.emplace(callId, bytes);
+    peer.bytes += bytes;
+  }
+  send_(to, callId, std::move(request));
+}
+
+void SendWindow::ended(const std::vector<CallTable::Key>& calls) {
+  std::vector<OutgoingFrame> dropped; // unlocked
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [to, callId] : calls) {
+      const auto found = peers_.find(to);
+      if (found == peers_.end()) {
+        continue;
+      }
+      Peer& peer = found->second;
+      if (const auto sent = peer.sent.find(callId); sent != peer.sent.end()) {
+        peer.bytes -= sent->second;
+        peer.sent.erase(sent);
+      } else if (const auto waiting = peer.waiting.find(callId); waiting != peer.waiting.end()) {
+        dropped.push_back(std::move(waiting->second.request));
+        peer.waiting.erase(waiting);
+      }
+    }
+  }
+  sendWaiting();
+}
+
+std::optional<SendWindow::Next> SendWindow::takeNext() {
+  for (auto& [to, peer] : peers_) {
+    const auto first = peer.waiting.begin();
+    if (first != peer.waiting.end() && hasRoom(peer, first->second.bytes)) {
+      peer.sent.emplace(first->first, first->second.bytes);
+      peer.bytes += first->second.bytes;
+      Next next{to, first->first, std::move(first->second.request)};
+      peer.waiting.erase(first);
+      return next;
+    }
+  }
+  return std::nullopt;
+}
+
+void SendWindow::sendWaiting() {
+  MutexLock lock(mutex_);
+  if (std::exchange(sending_, true)) {
+    return; // whoever is at it looks again
+  }
+  while (std::optional<Next> next = takeNext()) {
+    lock.unlock();
+    send_(next->to, next->callId, std::move(next->request));
+    next.reset();
+    lock.lock();
+  }
+  sending_ = false;
+}
+
+SendWindow::Usage SendWindow::usage() const {
+  Usage usage;
+  MutexLock lock(mutex_);
+  for (const auto& [to, peer] : peers_) {
+    usage.bytes += peer.bytes;
+    usage.waiting += peer.waiting.size();
+  }
+  return usage;
+}
+
+} // namespace torchwire
