@@ -2,9 +2,10 @@
 
 What PyTorch's `rpc_sync` and `rpc_async` call, and its `Future.wait`, are replaced once, when torchwire is imported.
 Each looks at every call who the current agent is; on any other backend they do what they always did. `rpc_sync` of a
-Python function makes no future. What else sends calls notes which call a thread has sent last. A thread that waits for
-the future of a Python function's call, or for that of its latest other one, reads the answer itself: no other thread
-has to be woken.
+Python function makes no future. What else `rpc_sync` and `RRef.to_here` send is awaited as it is sent. What else sends
+calls notes which call a thread has sent last; `RRef._get_future`, whose creation its future is of. A thread that waits
+for the future of a Python function's call, or for that of its latest other one, reads the answer itself: no other
+thread has to be woken.
 """
 
 from __future__ import annotations

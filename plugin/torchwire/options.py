@@ -105,7 +105,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     max_bytes_in_flight: bytes of requests to one worker that are under way at most, so that a fast sender does not fill
         a slow receiver's memory. What comes on top waits on the sender, in order, while its time-out runs. Counted are
         requests of 4 KiB and more, from when they are sent until their call is over; a single larger one goes alone,
-        and what a handler or a callback sends does not wait. Default 1 GiB; 0 means no bound.
+        and what a handler or a callback sends on a thread of torchwire's neither waits nor counts. Calls that end only
+        after later ones to the same worker (which a handler collects, say) must fit in together. Default 1 GiB; with
+        PyTorch's options there is no bound. 0 means none.
     checksums: whether frames carry a checksum, for memory and networks that are not to be trusted. A frame that arrives
         damaged is not used: it closes the link between its two workers, and the calls on it fail. The same on all
         workers. Default False. Costs a call with small tensors nothing that could be measured, one that echoes 16 MiB
@@ -286,7 +288,7 @@ def from_stock(stock: rpc._TensorPipeRpcBackendOptionsBase, kind: type[Options],
         devices=stock.devices,
         _transports=_C.stock_transports(stock),
         _channels=_C.stock_channels(stock),
-        **others,
+        **{"max_bytes_in_flight": 0, **others},  # a program may rely on PyTorch's having no bound
     )
     # As they are: what the stock class let pass is refused by the whole group at once (see device_map.merged).
     options._device_maps = {worker: dict(devices) for worker, devices in stock.device_maps.items()}

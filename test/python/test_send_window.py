@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 import torch.distributed.rpc as rpc
+import torchwire
 from group import Group, file_in, running
 from processes import wait_until
 
@@ -118,6 +119,11 @@ def test_no_bound(tmp_path):
         assert "agent.requests_waiting" not in group[0].run(keys)
         group[1].run(open_gate)
         assert group[0].run(results) == list(range(50))
+
+
+def test_programs_with_options_of_pytorch_have_none():
+    stock = rpc.TensorPipeRpcBackendOptions(init_method="env://")
+    assert torchwire.options.from_any(stock).max_bytes_in_flight == 0
 
 
 def keys():
