@@ -1,5 +1,6 @@
 #include "plugin/call_bindings.h"
 
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/profiler_legacy.h>
 #include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/rpc/py_rref.h>
@@ -47,12 +48,24 @@ using Future = c10::ivalue::Future;
 /// the agent's table, it keeps the future, and no other has its address.
 struct LatestCall {
   const Future* future = nullptr;
-  std::weak_ptr<const RpcAgent> agent;
+  std::weak_ptr<const Agent> agent;
   uint64_t id = 0;
-  c10::weak_intrusive_ptr<Future> creation{
-      c10::intrusive_ptr<Future>()}; // of an RRef, which completes `future`
+  c10::weak_intrusive_ptr<Future> creation; // of an RRef, which completes `future`; or expired
+
+  LatestCall() : creation(c10::intrusive_ptr<Future>()) {}
+  /// The one that `sender` has just sent on this thread.
+  LatestCall(
+      const PythonFutureWrapper& got, const std::shared_ptr<Agent>& sender,
+      const c10::intrusive_ptr<Future>& creation = {})
+      : future(got.fut.get()),
+        agent(sender),
+        id(Agent::sentByThisThread().latest),
+        creation(creation) {}
 };
 thread_local LatestCall latestCall;
+
+// Whether the program waits at once for the call that this thread is about to send.
+thread_local bool programWaits = false;
 
 std::shared_ptr<Agent> currentAgent() {
   return RpcAgent::isCurrentRpcAgentSet()
@@ -60,18 +73,23 @@ std::shared_ptr<Agent> currentAgent() {
       : nullptr;
 }
 
-/// What `invoke` returns, having noted whose call it is.
+/// What `invoke` returns, having noted whose call it is. If the program waits, the call has ended.
 py::object callAndNote(const py::function& invoke, const py::args& args, const py::kwargs& kwargs) {
+  const auto agent = currentAgent();
+  const Agent::AwaitingSend scope(std::exchange(programWaits, false) ? agent : nullptr);
   const uint64_t before = Agent::sentByThisThread().count;
   py::object result = invoke(*args, **kwargs);
-  const auto agent = currentAgent();
   if (agent && Agent::sentByThisThread().count == before + 1) {
-    latestCall = {
-        result.cast<std::shared_ptr<PythonFutureWrapper>>()->fut.get(), agent,
-        Agent::sentByThisThread().latest,
-        c10::weak_intrusive_ptr<Future>(c10::intrusive_ptr<Future>())};
+    latestCall = LatestCall(*result.cast<std::shared_ptr<PythonFutureWrapper>>(), agent);
   }
   return result;
+}
+
+/// What a function returns that pickles the arguments of a call, sends it, and perhaps waits for it.
+py::object callSending(bool waits, const py::function& function, const py::args& args) {
+  const bool outer = std::exchange(programWaits, waits);
+  const auto restore = c10::make_scope_exit([outer] { programWaits = outer; });
+  return function(*args);
 }
 
 /// As callAndNote(), for the creation of an RRef and the future that the program has got for it.
@@ -80,9 +98,7 @@ void noteCreation(const rpc::PyRRef& rref, const PythonFutureWrapper& future) {
                             ->getOwnerCreationFuture();
   const auto agent = currentAgent();
   if (agent && creation && creation.get() == Agent::sentByThisThread().future) {
-    latestCall = {
-        future.fut.get(), agent, Agent::sentByThisThread().latest,
-        c10::weak_intrusive_ptr<Future>(creation)};
+    latestCall = LatestCall(future, agent, creation);
   }
 }
 
@@ -289,26 +305,24 @@ void bindCalls(py::module_& module) {
       },
       "Says that the future ends when the owner has confirmed the RRef.");
   module.def(
-      "call_awaiting",
-      [](const py::function& function, const py::args& args) {
-        const Agent::AwaitingSend scope;
-        return function(*args);
-      },
-      "What a function returns that sends a call and then waits for it. The call has ended when it "
-      "has been sent.");
+      "call_sending", &callSending, py::arg("waits"), py::arg("function"),
+      "What a function returns that sends a call, through one that noting_calls() has made. If it "
+      "`waits`, the call has ended when it has been sent: nobody else can have its future.");
   module.def(
       "awaiting_method",
-      [](const py::object& type, const py::function& method) {
+      [](const py::object& type, const py::function& method, const std::string& name,
+         const std::string& doc) {
         return py::cpp_function(
             [method](const py::args& args, const py::kwargs& kwargs) {
-              const Agent::AwaitingSend scope;
+              const Agent::AwaitingSend scope(currentAgent());
               return method(*args, **kwargs);
             },
-            py::name("method"), py::is_method(type));
+            py::name(name.c_str()), py::is_method(type), py::doc(doc.c_str()));
       },
-      "A method of the type that does what `method` does, as call_awaiting(). It has no frame of "
-      "Python's, in which the "
-      "traceback of an error would keep its object.");
+      py::arg("type"), py::arg("method"), py::arg("name"), py::arg("doc"),
+      "A method of the type that does what `method` does, which sends a call and waits for it: the "
+      "call has ended when it has been sent. It has no frame of Python's, in which the traceback of "
+      "an error would keep its object.");
   module.def(
       "await_call",
       [](const std::shared_ptr<PythonFutureWrapper>& future) {

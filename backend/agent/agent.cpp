@@ -80,7 +80,7 @@ Agent::Agent(
           sendRequest(to, callId, std::move(request));
         });
     calls_->whenTrackedEnd(
-        [this](const std::vector<CallTable::Key>& calls) { window_->ended(calls); });
+        [this](const std::vector<CallTable::Key>& calls) { return window_->ended(calls); });
   }
   keepErrorHandlersValid();
   cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);

@@ -73,18 +73,29 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
       std::optional<int> worldSize, AgentOptions options);
   ~Agent() override;
 
-  /// While one lives, send() waits, on its thread, for the first call that it sends: that has ended when send() returns.
-  /// For who would wait for it at once: nobody has the future before, so that its end runs no callbacks of the user's and
-  /// may happen on this thread. Which then holds no lock, nor the GIL, when it sends a call.
+  /// Where a call goes.
+  struct CallTarget {
+    WorkerId to;
+    std::optional<ContextId> context; // that the call is part of
+  };
+
+  /// While one lives, send() waits, on its thread, for the first call that this agent sends: that has ended when send()
+  /// returns. For who would wait for it at once: nobody has the future before, so that its end runs no callbacks of the
+  /// user's and may happen on this thread. Which then holds no lock, nor the GIL, when it sends a call. The call counts as
+  /// active as long as the scope lives, in which its response is used.
   class AwaitingSend {
    public:
-    AwaitingSend();
+    /// Null: nothing is awaited.
+    explicit AwaitingSend(std::shared_ptr<Agent> agent);
     ~AwaitingSend();
     AwaitingSend(const AwaitingSend&) = delete;
     AwaitingSend& operator=(const AwaitingSend&) = delete;
 
    private:
-    const bool outer_;
+    friend class Agent;
+    const std::shared_ptr<Agent> agent_;
+    AwaitingSend* const outer_;
+    std::optional<CallTarget> sent_;
   };
 
   /// Which calls a thread has sent.
@@ -183,24 +194,23 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   std::chrono::milliseconds timeoutOf(float seconds) const;
   Outcome outcomeOf(const WorkerInfo& to, OutgoingFrame request, std::chrono::milliseconds timeout);
   bool isCounted(const OutgoingFrame& request) const;
+  AwaitingSend* takeAwaiting(torch::distributed::rpc::MessageType type);
   void sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request);
-  Error transmit(WorkerId to, uint64_t callId, OutgoingFrame frame);
+  Error transmit(WorkerId to, uint64_t callId, OutgoingFrame frame, bool counted);
   void sendFailed(uint64_t callId, const Error& error);
-  struct OwnCall {
-    WorkerId to;
+  struct OwnCall : CallTarget {
     bool mayCreate = false; // an RRef
-    std::optional<ContextId> context; // that the call is part of
     c10::intrusive_ptr<JitFuture> future;
     ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
   };
-  uint64_t open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds);
+  uint64_t open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds, bool counted);
   void failUnseen(const OwnCall& call, uint64_t callId, const Error& error);
   void complete(OwnCall call, Outcome outcome);
   void finishCall(const OwnCall& call, Outcome outcome);
   static void setFuture(const OwnCall& call, Outcome outcome);
-  void callEnded(const OwnCall& call);
+  void callEnded(const CallTarget& call);
   void endOn(ThreadPool& pool, Task task);
   void waitForWaiters();
 

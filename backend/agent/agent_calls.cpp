@@ -50,7 +50,7 @@ class Sending {
 thread_local Sending* Sending::current = nullptr;
 
 thread_local Agent::SentCalls sentCalls;
-thread_local bool awaitNext = false;
+thread_local Agent::AwaitingSend* awaiting = nullptr; // that has no call yet
 thread_local int endingHere = 0; // calls that the thread has waited for
 
 /// The state of a thread on which nothing has been set.
@@ -113,10 +113,22 @@ c10::intrusive_ptr<rpc::Message> responseIn(Outcome outcome, bool mayCreate) {
 
 } // namespace
 
-Agent::AwaitingSend::AwaitingSend() : outer_(std::exchange(awaitNext, true)) {}
+Agent::AwaitingSend::AwaitingSend(std::shared_ptr<Agent> agent)
+    : agent_(std::move(agent)), outer_(std::exchange(awaiting, agent_ ? this : nullptr)) {}
 
 Agent::AwaitingSend::~AwaitingSend() {
-  awaitNext = outer_;
+  awaiting = outer_;
+  if (sent_) {
+    agent_->callEnded(*sent_);
+  }
+}
+
+/// The scope that waits for a request of this type, if there is one: for no further request.
+Agent::AwaitingSend* Agent::takeAwaiting(rpc::MessageType type) {
+  if (awaiting == nullptr || awaiting->agent_.get() != this || !isAwaitable(type)) {
+    return nullptr;
+  }
+  return std::exchange(awaiting, nullptr);
 }
 
 void Agent::checkCanSend(const WorkerInfo& to, const Message& message) const {
@@ -144,7 +156,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   if (message->type() == rpc::MessageType::BACKWARD_AUTOGRAD_REQ) {
     std::tie(message, pass) = engine_->gradientsRequest(std::move(message));
   }
-  const bool wait = isAwaitable(message->type()) && std::exchange(awaitNext, false);
+  AwaitingSend* const waits = takeAwaiting(message->type());
   OwnCall call;
   call.to = to.id_;
   call.pool = own_messages::isEvaluation(message->type()) ? &evaluations_ : &completions_;
@@ -155,11 +167,16 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   if (call.mayCreate) {
     RRefService::watchCreation(*call.future);
   }
-  const uint64_t callId = open(call, frame, rpcTimeoutSeconds);
+  const bool counted = isCounted(frame);
+  const uint64_t callId = open(call, frame, rpcTimeoutSeconds, counted);
   if (pass) {
     TorchEngine::track(pass, call.future);
   }
-  const Error failed = transmit(to.id_, callId, std::move(frame));
+  if (waits != nullptr) {
+    activeCalls_.start();
+    waits->sent_ = call;
+  }
+  const Error failed = transmit(to.id_, callId, std::move(frame), counted);
   if (pass) {
     if (failed) {
       calls_->fail(callId, failed);
@@ -169,7 +186,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   }
   if (failed) {
     failUnseen(call, callId, failed);
-  } else if (wait) {
+  } else if (waits != nullptr) {
     await(callId, [] { return false; });
   }
   return call.future;
@@ -186,15 +203,17 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   call.read = read;
   call.state = std::make_shared<const at::ThreadLocalState>();
   OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_);
-  const uint64_t callId = open(call, frame, rpcTimeoutSeconds);
-  if (const Error failed = transmit(to.id_, callId, std::move(frame))) {
+  const bool counted = isCounted(frame);
+  const uint64_t callId = open(call, frame, rpcTimeoutSeconds, counted);
+  if (const Error failed = transmit(to.id_, callId, std::move(frame), counted)) {
     failUnseen(call, callId, failed);
   }
   return call.future;
 }
 
 /// Enters the call into the table, as the latest of this thread's, and its id into its request.
-uint64_t Agent::open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds) {
+uint64_t Agent::open(
+    OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds, bool counted) {
   activeCalls_.start();
   const WorkerId to = call.to;
   sentCalls.future = call.future.get();
@@ -204,7 +223,7 @@ uint64_t Agent::open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSecon
       [this, call = std::move(call)](Outcome outcome) mutable {
         complete(std::move(call), std::move(outcome));
       },
-      isCounted(request));
+      counted);
   setCallId(request, callId);
   ++sentCalls.count;
   sentCalls.latest = callId;
@@ -242,6 +261,7 @@ void Agent::call(
 Outcome Agent::outcomeOf(const WorkerInfo& to, OutgoingFrame request, milliseconds timeout) {
   const auto waiter = std::make_shared<Waiter>();
   const auto result = std::make_shared<Outcome>();
+  const bool counted = isCounted(request);
   const uint64_t callId = calls_->open(
       to.id_, timeout,
       [this, waiter, result](Outcome outcome) {
@@ -249,9 +269,9 @@ Outcome Agent::outcomeOf(const WorkerInfo& to, OutgoingFrame request, millisecon
         *result = std::move(outcome);
         waiter->give([] {});
       },
-      isCounted(request));
+      counted);
   setCallId(request, callId);
-  if (const Error failed = transmit(to.id_, callId, std::move(request))) {
+  if (const Error failed = transmit(to.id_, callId, std::move(request), counted)) {
     calls_->fail(callId, failed);
   }
   waiter->await(loop_.get());
@@ -265,9 +285,11 @@ bool Agent::isCounted(const OutgoingFrame& request) const {
 
 /// Hands the request to the links, as soon as there is room for it. What fails at once is returned, what fails later
 /// fails the call.
-Error Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
+Error Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame, bool counted) {
+  const SendScope
+      scope; // libtorch or Python may call with locks held: nothing of theirs may be waited for in here
   Sending now(callId);
-  if (isCounted(frame)) {
+  if (counted) {
     window_->send(to, callId, std::move(frame));
     if (!calls_->contains(callId)) { // ended before the window knew of it
       window_->ended({{to, callId}});
@@ -279,8 +301,7 @@ Error Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame) {
 }
 
 void Agent::sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request) {
-  const SendScope
-      scope; // libtorch or Python may call with locks held: nothing of theirs may be waited for in here
+  const SendScope scope; // also where the end of another call has made room
   links_->send(to, std::move(request), [this, callId](const Error& error) {
     if (error) {
       sendFailed(callId, error);
@@ -404,7 +425,7 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   }
 }
 
-void Agent::callEnded(const OwnCall& call) {
+void Agent::callEnded(const CallTarget& call) {
   if (call.context) {
     // After the callbacks, because it is there that libtorch reads a response and opens its context, be it anew.
     contexts_.ownCallEnded(*call.context, call.to);

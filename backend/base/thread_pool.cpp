@@ -57,9 +57,8 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
     std::atomic<bool> called{false}; // has a task, or is to end
     std::atomic<Driver*> drives{nullptr};
 
-    /// Once it has got a task; unlocked, or it would at once wait for the mutex.
+    /// Once it is called; unlocked, or it would at once wait for the mutex.
     void notify() {
-      called.store(true);
       if (Driver* const driver = drives.load()) {
         driver->interrupt();
       }
@@ -118,6 +117,7 @@ bool ThreadPool::Core::begin(Task& task, std::shared_ptr<Thread>& woken) {
     woken = std::move(idle_.back());
     idle_.pop_back();
     woken->next = std::move(task);
+    woken->called.store(true); // under the mutex: the thread takes it back with the task
   } else if (threads_.size() >= capacity_ || !start(task)) {
     return false;
   }
@@ -225,6 +225,9 @@ void ThreadPool::Core::join() {
     MutexLock lock(mutex_);
     stopping_ = true;
     threads.swap(threads_);
+    for (const auto& thread : threads) {
+      thread->called.store(true);
+    }
     idle_.clear();
     idling_.reset();
   }

@@ -3,17 +3,21 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <unordered_set>
 
 namespace torchwire {
 namespace {
 
 constexpr size_t kSpareDeadlines = 1024;
 
-Error timeoutError(std::chrono::milliseconds timeout) {
+Error timeoutError(std::chrono::milliseconds timeout, bool sent) {
   return Error(
       ErrorCode::timeout,
       "RPC ran for more than set timeout (" + std::to_string(timeout.count()) +
-          " ms) and will now be marked with an error");
+          " ms) and will now be marked with an error" +
+          (sent ? ""
+                : "; its request has not been sent: as many bytes as max_bytes_in_flight allows "
+                  "were under way to the worker all the time"));
 }
 
 } // namespace
@@ -40,52 +44,40 @@ bool CallTable::await(uint64_t id, std::shared_ptr<Waiter> waiter) {
 }
 
 bool CallTable::answer(uint64_t id, WorkerId from, ReceivedFrame response) {
-  std::optional<Call> call;
-  {
-    MutexLock lock(mutex_);
-    const auto it = calls_.find(id);
-    if (it == calls_.end() || it->second.to != from) {
-      return false;
-    }
-    call.emplace(std::move(it->second));
-    calls_.erase(it);
+  std::optional<Call> call = take(id, from);
+  if (call) {
+    call->end(Error(), std::move(response));
   }
-  noteEnd(*call, id);
-  call->end(Error(), std::move(response));
-  return true;
+  return call.has_value();
 }
 
-std::optional<CallTable::Call> CallTable::take(uint64_t id) {
+/// Nullopt if there is no such call, to this worker where that is given.
+std::optional<CallTable::Call> CallTable::take(uint64_t id, std::optional<WorkerId> from) {
   std::optional<Call> call;
   {
     MutexLock lock(mutex_);
     const auto it = calls_.find(id);
-    if (it == calls_.end()) {
+    if (it == calls_.end() || (from && it->second.to != *from)) {
       return std::nullopt;
     }
     call.emplace(std::move(it->second));
     calls_.erase(it);
   }
-  noteEnd(*call, id);
+  if (call->tracked) {
+    trackedEnded_({{call->to, id}});
+  }
   return call;
 }
 
-void CallTable::noteEnd(const Call& call, uint64_t id) const {
-  if (call.tracked) {
-    trackedEnded_({{call.to, id}});
-  }
-}
-
-void CallTable::noteEnds(const EndedCalls& calls) const {
+/// Those whose request has not been sent.
+std::vector<CallTable::Key> CallTable::noteEnds(const EndedCalls& calls) const {
   std::vector<Key> tracked;
   for (const auto& [id, call] : calls) {
     if (call.tracked) {
       tracked.push_back({call.to, id});
     }
   }
-  if (!tracked.empty()) {
-    trackedEnded_(tracked);
-  }
+  return tracked.empty() ? tracked : trackedEnded_(tracked);
 }
 
 bool CallTable::contains(uint64_t id) const {
@@ -180,9 +172,12 @@ void CallTable::expire() {
     }
     arm();
   }
-  noteEnds(expired);
+  std::unordered_set<uint64_t> unsent;
+  for (const Key& call : noteEnds(expired)) {
+    unsent.insert(call.id);
+  }
   for (auto& [id, call] : expired) {
-    call.end(timeoutError(call.timeout));
+    call.end(timeoutError(call.timeout, !unsent.contains(id)));
   }
 }
 

@@ -41,8 +41,9 @@ class CallTable {
     WorkerId to;
     uint64_t id;
   };
-  /// Told of tracked calls once they are out of the table, before they are completed. On any thread, unlocked.
-  using Ended = std::function<void(const std::vector<Key>&)>;
+  /// Told of tracked calls once they are out of the table, before they are completed. Returns those whose request has not
+  /// been sent. On any thread, unlocked.
+  using Ended = std::function<std::vector<Key>(const std::vector<Key>&)>;
 
   /// The timer must outlive the table's last open() and be stopped before the table goes.
   explicit CallTable(Timer& timer) : timer_(timer) {}
@@ -101,12 +102,12 @@ class CallTable {
     }
   };
 
-  std::optional<Call> take(uint64_t id) EXCLUDES(mutex_);
-  void noteEnd(const Call& call, uint64_t id) const;
+  std::optional<Call> take(uint64_t id, std::optional<WorkerId> from = std::nullopt)
+      EXCLUDES(mutex_);
   template <typename Predicate>
   void failWhere(Predicate matches, const Error& error) EXCLUDES(mutex_);
   using EndedCalls = std::vector<std::pair<uint64_t, Call>>;
-  void noteEnds(const EndedCalls& calls) const;
+  std::vector<Key> noteEnds(const EndedCalls& calls) const;
   void addDeadline(Deadline deadline) REQUIRES(mutex_);
   void arm() REQUIRES(mutex_);
   void expire() EXCLUDES(mutex_);

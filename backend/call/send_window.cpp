@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "backend/base/guarded.h"
+
 namespace torchwire {
 
 void SendWindow::send(WorkerId to, uint64_t callId, OutgoingFrame request) {
@@ -19,26 +21,30 @@ void SendWindow::send(WorkerId to, uint64_t callId, OutgoingFrame request) {
   send_(to, callId, std::move(request));
 }
 
-void SendWindow::ended(const std::vector<CallTable::Key>& calls) {
+std::vector<CallTable::Key> SendWindow::ended(const std::vector<CallTable::Key>& calls) {
+  std::vector<CallTable::Key> unsent;
   std::vector<OutgoingFrame> dropped; // unlocked
   {
     MutexLock lock(mutex_);
-    for (const auto& [to, callId] : calls) {
-      const auto found = peers_.find(to);
+    for (const CallTable::Key& call : calls) {
+      const auto found = peers_.find(call.to);
       if (found == peers_.end()) {
         continue;
       }
       Peer& peer = found->second;
-      if (const auto sent = peer.sent.find(callId); sent != peer.sent.end()) {
+      if (const auto sent = peer.sent.find(call.id); sent != peer.sent.end()) {
         peer.bytes -= sent->second;
         peer.sent.erase(sent);
-      } else if (const auto waiting = peer.waiting.find(callId); waiting != peer.waiting.end()) {
+      } else if (const auto waiting = peer.waiting.find(call.id);
+                 waiting != peer.waiting.end()) {
+        unsent.push_back(call);
         dropped.push_back(std::move(waiting->second.request));
         peer.waiting.erase(waiting);
       }
     }
   }
   sendWaiting();
+  return unsent;
 }
 
 std::optional<SendWindow::Next> SendWindow::takeNext() {
@@ -62,7 +68,9 @@ void SendWindow::sendWaiting() {
   }
   while (std::optional<Next> next = takeNext()) {
     lock.unlock();
-    send_(next->to, next->callId, std::move(next->request));
+    guarded("sending a request that has waited for room", [&] {
+      send_(next->to, next->callId, std::move(next->request));
+    });
     next.reset();
     lock.lock();
   }

@@ -22,7 +22,7 @@ namespace torchwire {
 class SendWindow {
  public:
   /// Sends a request. On the thread of send(), or on one that has ended a call: so perhaps on a loop or in the midst of
-  /// another send. It may end calls.
+  /// another send. It may end calls. What it throws there is logged.
   using Send = std::function<void(WorkerId to, uint64_t callId, OutgoingFrame request)>;
 
   SendWindow(size_t limit, Send send) : limit_(limit), send_(std::move(send)) {}
@@ -31,8 +31,9 @@ class SendWindow {
   /// by the time this returns; then the caller does so.
   void send(WorkerId to, uint64_t callId, OutgoingFrame request) EXCLUDES(mutex_);
 
-  /// These calls are over. What waits of them is dropped; those that are unknown, or were reported before, do not matter.
-  void ended(const std::vector<CallTable::Key>& calls) EXCLUDES(mutex_);
+  /// These calls are over. What waits of them is dropped, and returned is whose that was; those that are unknown, or were
+  /// reported before, do not matter.
+  std::vector<CallTable::Key> ended(const std::vector<CallTable::Key>& calls) EXCLUDES(mutex_);
 
   struct Usage {
     size_t bytes = 0; // under way
@@ -66,8 +67,8 @@ class SendWindow {
   const Send send_;
   mutable Mutex mutex_{LockRank::sendWindow};
   std::unordered_map<WorkerId, Peer> peers_ GUARDED_BY(mutex_);
-  bool sending_ GUARDED_BY(mutex_) =
-      false; // what waits: a request that fails at once ends a call in the midst
+  // Some thread sends what waits: perhaps this one, in whose midst a request that fails at once has ended a call.
+  bool sending_ GUARDED_BY(mutex_) = false;
 };
 
 } // namespace torchwire

@@ -29,7 +29,7 @@ class Waiter {
     released
   };
 
-  std::atomic<int> state_{waiting}; // an int: only that is waited for without a lock
+  std::atomic<int> state_{waiting}; // an int is what the system waits for (futex), without a lock
   std::atomic<Driver*> driver_{nullptr}; // while the thread drives
   Task task_; // from `given` on that of the thread that waits
 };

@@ -27,10 +27,13 @@ bool isTransient(ErrorCode code) {
 
 /// Whether a first dial to the peer waits for the peer's.
 bool LinkManager::awaitsDialOf(const Peer& peer) const {
+  if (self_.id < peer.record.id) {
+    return false;
+  }
   const auto dialing = std::count_if(peers_.begin(), peers_.end(), [](const auto& entry) {
     return entry.second.state == State::dialing;
   });
-  return self_.id > peer.record.id && static_cast<size_t>(dialing) > limits_.manyDials;
+  return static_cast<size_t>(dialing) > limits_.manyDials;
 }
 
 void LinkManager::startDial(WorkerId to) {

@@ -31,7 +31,7 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
       countSent(*peer, frame);
     } else {
       const bool onlyLink =
-          frame.head.empty(); // connect(): of a worker that the peer does not know yet
+          frame.head.empty(); // connect(): perhaps of a worker that the peer does not know
       peer->waiting.push_back({std::move(frame), std::move(sent)});
       dial = peer->state == State::idle;
       if (dial) {

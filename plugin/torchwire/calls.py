@@ -73,9 +73,7 @@ def _replace_invoke() -> None:
                 future = _C.call_python_async(*call)
                 if future is not None:
                     return future
-        if rpc_type is _SYNC:
-            return _C.call_awaiting(original, to, func, rpc_type, args, kwargs, rpc_timeout)
-        return original(to, func, rpc_type, args, kwargs, rpc_timeout)
+        return _C.call_sending(rpc_type is _SYNC, original, to, func, rpc_type, args, kwargs, rpc_timeout)
 
     api._invoke_rpc = invoke
 
@@ -92,7 +90,7 @@ def _has_own_pickler() -> bool:
 
 def _replace_to_here() -> None:
     # torch.distributed.rpc.RRef looks its methods up in this class at each call.
-    PyRRef.to_here = _C.awaiting_method(PyRRef, PyRRef.to_here)
+    PyRRef.to_here = _C.awaiting_method(PyRRef, PyRRef.to_here, "to_here", PyRRef.to_here.__doc__)
 
 
 def _replace_get_future() -> None:

@@ -61,9 +61,13 @@ def count_small_calls(to):
     return sum(rpc.rpc_sync(to, len, ([1],)) for _ in range(100))
 
 
-def errors():
+def first_results(count):
+    return [call.wait() for call in calls[:count]]
+
+
+def errors(first=0):
     texts = []
-    for call in calls:
+    for call in calls[first:]:
         with pytest.raises(RuntimeError) as raised:
             call.wait()
         texts.append(str(raised.value))
@@ -71,10 +75,16 @@ def errors():
 
 
 def test_the_time_out_runs_while_a_request_waits(group):
+    sent = BOUND // MIB - 1  # a request is larger than its tensor
+    group[0].run(begin, "worker1", sent)
     group[0].run(begin, "worker1", 100, 0.5)
-    assert all("RPC ran for more than set timeout (500 ms)" in text for text in group[0].run(errors))
-    assert group[0].run(info, "bytes_in_flight") == group[0].run(info, "requests_waiting") == 0
+    texts = group[0].run(errors, sent)
+    assert all("RPC ran for more than set timeout (500 ms)" in text for text in texts)
+    assert all("has not been sent" in text and "max_bytes_in_flight" in text for text in texts)
+    assert group[0].run(info, "requests_waiting") == 0
     group[1].run(open_gate)
+    assert group[0].run(first_results, sent) == list(range(sent))
+    assert group[0].run(info, "bytes_in_flight") == 0
 
 
 def test_calls_fail_with_their_worker(tmp_path):

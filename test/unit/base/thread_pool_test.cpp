@@ -389,3 +389,30 @@ TEST_CASE("a thread that drives is called by a task, and by the end", "[thread_p
   pool.join();
   CHECK(driver->driving == 0);
 }
+
+TEST_CASE("a thread that has run a task drives again", "[thread_pool]") {
+  std::atomic<int> drives{0};
+  struct Counter final : Driver {
+    std::atomic<int>& drives;
+    explicit Counter(std::atomic<int>& drives) : drives(drives) {}
+    void drive(const std::function<bool()>& isOver) override {
+      if (!isOver()) {
+        ++drives;
+        drives.notify_all();
+        while (!isOver()) {
+          std::this_thread::yield();
+        }
+      }
+    }
+    void interrupt() override {}
+  };
+  ThreadPool pool(1, "test");
+  pool.driveWhenIdle(std::make_shared<Counter>(drives), [] { return true; });
+  for (int i = 1; i <= 200; ++i) {
+    CHECK(pool.run([] {}));
+    for (int now = drives; now < i; now = drives) {
+      drives.wait(now);
+    }
+  }
+  pool.join();
+}

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <future>
 #include <latch>
 #include <memory>
 #include <random>
@@ -363,6 +364,7 @@ TEST_CASE("tracked calls are told of once, before they complete", "[call_table]"
       CHECK_FALSE(table.calls.contains(id));
       told.push_back(id);
     }
+    return std::vector<CallTable::Key>();
   });
   const auto open = [&](WorkerId to, milliseconds timeout, bool tracked) {
     CallbackNote& note = table.ledger.note("a call");
@@ -384,4 +386,33 @@ TEST_CASE("tracked calls are told of once, before they complete", "[call_table]"
   CHECK(table.calls.fail(other, Error(ErrorCode::linkBroken, "it broke")));
   table.calls.failPeer(2, Error(ErrorCode::linkBroken, "it broke"));
   CHECK(told == std::vector<uint64_t>{answered, failed, lost});
+}
+
+TEST_CASE("a time-out says whether the request has been sent", "[call_table]") {
+  Table table;
+  uint64_t unsent = 0;
+  table.calls.whenTrackedEnd([&](const std::vector<CallTable::Key>& calls) {
+    std::vector<CallTable::Key> waited;
+    for (const CallTable::Key& call : calls) {
+      if (call.id == unsent) {
+        waited.push_back(call);
+      }
+    }
+    return waited;
+  });
+  std::promise<std::string> errors[2];
+  uint64_t ids[2];
+  for (int i = 0; i < 2; ++i) {
+    ids[i] = table.calls.open(
+        1, milliseconds(20),
+        [&, i](const Outcome& outcome) { errors[i].set_value(outcome.error.message()); },
+        /* tracked */ true);
+    unsent = ids[i];
+  }
+  const std::string sentText = errors[0].get_future().get();
+  const std::string unsentText = errors[1].get_future().get();
+  CHECK(unsentText.starts_with(sentText));
+  CHECK(sentText.find("has not been sent") == std::string::npos);
+  CHECK(unsentText.find("has not been sent") != std::string::npos);
+  CHECK(unsentText.find("max_bytes_in_flight") != std::string::npos);
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <mutex>
 #include <random>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -125,6 +126,34 @@ TEST_CASE("calls that end together make room only for others", "[send_window]") 
   w.window.ended({{kPeer, 1}, {kPeer, 2}}); // the peer is gone
   CHECK(w.sentTo(kPeer) == Ids{1});
   CHECK(w.sentTo(kOther) == Ids{3});
+}
+
+TEST_CASE("whose request has not been sent is told", "[send_window]") {
+  Window w;
+  w.send(1, 100);
+  w.send(2, 100);
+  w.send(3, 100);
+  const auto unsent = w.window.ended({{kPeer, 1}, {kPeer, 3}, {kPeer, 9}});
+  REQUIRE(unsent.size() == 1);
+  CHECK(unsent[0].id == 3);
+  CHECK(w.window.ended({{kPeer, 2}}).empty());
+}
+
+TEST_CASE("one request that cannot be sent does not hold up the others", "[send_window]") {
+  Window w;
+  w.send(1, 100);
+  w.send(2, 40);
+  w.send(3, 40);
+  w.onSend = [](WorkerId, uint64_t id) {
+    if (id == 2) {
+      throw std::runtime_error("no memory");
+    }
+  };
+  w.end(1);
+  CHECK(w.sentTo(kPeer) == Ids{1, 2, 3});
+  w.end(2);
+  w.send(4, 60);
+  CHECK(w.sentTo(kPeer) == Ids{1, 2, 3, 4});
 }
 
 TEST_CASE("ten thousand that wait may all fail at once when they are sent", "[send_window]") {
