@@ -19,7 +19,6 @@ constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = 2 * 1024 * 1024;
 // From here on a huge page more or less is little.
 constexpr size_t kMinHuge = 2 * kHugePage;
-constexpr std::chrono::milliseconds kKeep{1000};
 
 /// A size of which there are eight between two powers of two: at most an eighth is wasted.
 size_t roundUp(size_t length) {
@@ -102,7 +101,7 @@ void BufferPool::giveBack(void* memory, size_t size) {
 
 void BufferPool::trimSoon() {
   if (!kept_.empty() && !std::exchange(trimming_, true)) {
-    timer_.after(kKeep, [weak = weak_from_this()] {
+    timer_.after(keep_, [weak = weak_from_this()] {
       if (const auto self = weak.lock()) {
         self->trim();
       }
@@ -115,7 +114,7 @@ void BufferPool::trim() {
   {
     MutexLock lock(mutex_);
     trimming_ = false;
-    old = takeOldest(Clock::now() - kKeep, limit_);
+    old = takeOldest(Clock::now() - keep_, limit_);
     if (!closed_) {
       trimSoon();
     }

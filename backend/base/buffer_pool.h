@@ -11,7 +11,7 @@
 
 namespace torchwire {
 
-/// Keeps buffers that are let go for about a second, for the next tensors of that size: to write to memory that is mapped
+/// Keeps buffers that are let go for some time, for the next tensors of that size: to write to memory that is mapped
 /// already is 3 to 5 times as fast as to write to fresh one. Large buffers are on huge pages where the system gives them.
 /// Buffers may outlive the pool. Thread-safe; a buffer may be let go under any lock.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
@@ -23,8 +23,13 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     size_t kept = 0;
   };
 
-  /// Keeps at most `limit` bytes, none after close(). The timer must outlive that.
-  BufferPool(size_t limit, Timer& timer) : limit_(limit), timer_(timer) {}
+  /// Long enough for who sends much every few seconds.
+  static constexpr std::chrono::milliseconds kKeep{10000};
+
+  /// Keeps at most `limit` bytes, none after close(), and each buffer for `keep` to twice that. The timer must outlive
+  /// that.
+  BufferPool(size_t limit, Timer& timer, std::chrono::milliseconds keep = kKeep)
+      : limit_(limit), timer_(timer), keep_(keep) {}
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
@@ -54,6 +59,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
 
   const size_t limit_;
   Timer& timer_;
+  const std::chrono::milliseconds keep_;
   mutable Mutex mutex_{LockRank::bufferPool};
   Buffers kept_ GUARDED_BY(mutex_); // the oldest first
   Usage usage_ GUARDED_BY(mutex_);

@@ -99,7 +99,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         without the others; "fast" fails at the time-out.
     record_creation_site: whether `rpc.remote` and `rpc.RRef` record where in the program they are called, for
         `torchwire.rrefs()` and the report of leaked RRefs. Default False; costs each of them a message.
-    receive_cache: bytes of memory that a worker keeps for about a second after tensors that were received in it are
+    receive_cache: bytes of memory that a worker keeps for about ten seconds after tensors that were received in it are
         gone, for the next ones: memory that is mapped already is written to several times as fast. Default 256 MiB; 0
         keeps none.
     max_bytes_in_flight: bytes of requests to one worker that are under way at most, so that a fast sender does not fill

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <new>
@@ -15,7 +16,8 @@ namespace {
 constexpr size_t kMiB = 1 << 20;
 
 struct Pool {
-  explicit Pool(size_t limit = 64 * kMiB) : pool(std::make_shared<BufferPool>(limit, timer)) {}
+  explicit Pool(size_t limit = 64 * kMiB, std::chrono::milliseconds keep = BufferPool::kKeep)
+      : pool(std::make_shared<BufferPool>(limit, timer, keep)) {}
   ~Pool() {
     pool->close();
   }
@@ -89,7 +91,7 @@ TEST_CASE(
 }
 
 TEST_CASE("BufferPool: gives back what nobody asks for", "[buffer_pool]") {
-  Pool one;
+  Pool one(64 * kMiB, std::chrono::milliseconds(100));
   one.pool->allocate(kMiB);
   one.pool->allocate(7 * kMiB);
   CHECK(one.pool->usage().kept == 8 * kMiB);
