@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "autograd/direct_forward.h"
 #include "autograd/forward_call.h"
 #include "autograd/private_members.h"
 #include "backend/base/lock_rank.h"
@@ -112,6 +113,18 @@ void Container::serve(Dispatcher& dispatcher) {
         return during(call.autogradMetadata().autogradContextId, [&] {
           return forwardCall(dispatcher, caller, command);
         });
+      });
+  dispatcher.handleDirectForwards(
+      [this, &dispatcher](WorkerId caller, Message& request) -> c10::intrusive_ptr<JitFuture> {
+        const auto context = contextOfDirectForward(request);
+        return context ? during(
+                             *context,
+                             [&] {
+                               return serveDirectForward(caller, request, [&](Message& call) {
+                                 return dispatcher.runDirectCall(call);
+                               });
+                             })
+                       : nullptr;
       });
   dispatcher.handle(
       MessageType::CLEANUP_AUTOGRAD_CONTEXT_REQ,

@@ -1,12 +1,12 @@
 #include "autograd/forward_call.h"
 
-#include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/autograd/rpc_messages/rpc_with_autograd.h>
 #include <torch/csrc/distributed/autograd/utils.h>
 
 #include <exception>
 #include <utility>
 
+#include "autograd/current_context.h"
 #include "backend/serve/response.h"
 
 namespace torchwire {
@@ -14,23 +14,6 @@ namespace {
 
 namespace rpc = torch::distributed::rpc;
 namespace autograd = torch::distributed::autograd;
-
-/// Makes a context the thread's current one, and puts back what was current before.
-class CurrentContext {
- public:
-  explicit CurrentContext(int64_t id)
-      : before_(autograd::DistAutogradContainer::currentContextId()) {
-    autograd::DistAutogradContainer::forceCurrentContextId(id);
-  }
-  ~CurrentContext() {
-    autograd::DistAutogradContainer::forceCurrentContextId(before_);
-  }
-  CurrentContext(const CurrentContext&) = delete;
-  CurrentContext& operator=(const CurrentContext&) = delete;
-
- private:
-  const int64_t before_;
-};
 
 /// Gradients travel against the direction of the call, so its device map is read backwards.
 rpc::DeviceMap reversed(const rpc::DeviceMap& map) {

@@ -121,10 +121,8 @@ bool hasCallbacks(Future& future) {
 
 using rpc::Message;
 
-/// Whether the calls of this thread are wrapped in others: by a profiler or an autograd context.
-bool areCallsWrapped() {
-  return torch::autograd::profiler::profilerEnabled() ||
-      torch::distributed::autograd::DistAutogradContainer::getInstance().hasValidContext();
+bool hasContext() {
+  return torch::distributed::autograd::DistAutogradContainer::getInstance().hasValidContext();
 }
 
 /// Null where `to` is nothing that PyTorch takes.
@@ -153,10 +151,11 @@ c10::intrusive_ptr<Message> writePickledCall(
       std::move(body), std::move(tensors), rpc::MessageType::PYTHON_CALL);
 }
 
+/// Null for a call that PyTorch has to make part of an autograd context.
 c10::intrusive_ptr<Message> writeCall(
     const py::object& function, const py::object& args, const py::object& kwargs, bool isAsync) {
   auto direct = writeDirectCall(function.ptr(), args.ptr(), kwargs.ptr(), isAsync);
-  return direct ? direct : writePickledCall(function, args, kwargs, isAsync);
+  return direct || hasContext() ? direct : writePickledCall(function, args, kwargs, isAsync);
 }
 
 /// A call of a Python function that is ready to be sent.
@@ -174,11 +173,14 @@ std::optional<PreparedCall> prepareCall(
     const py::object& kwargs, bool isAsync) {
   auto agent = currentAgent();
   const rpc::WorkerInfo* const worker =
-      agent && !areCallsWrapped() ? findWorker(*agent, to) : nullptr;
+      agent && !torch::autograd::profiler::profilerEnabled() ? findWorker(*agent, to) : nullptr;
   if (worker == nullptr) {
     return std::nullopt;
   }
   auto request = writeCall(function, args, kwargs, isAsync);
+  if (!request) {
+    return std::nullopt;
+  }
   std::vector<at::Tensor> kept = request->tensors();
   return PreparedCall{std::move(agent), *worker, std::move(request), std::move(kept)};
 }

@@ -111,8 +111,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   /// user's, which could wait for this thread. Returns at once if the call has ended, or ends just now elsewhere.
   void await(uint64_t callId, const std::function<bool()>& hasCallbacks);
 
-  /// Sends a request that makes no RRef and has no part in an autograd context, waits for its response on the calling
-  /// thread, as await(), and calls `use` with it there. No future is made. A time-out of kUnsetRpcTimeout is the default's.
+  /// Sends a direct call, or a PYTHON_CALL of a thread without an autograd context, waits for its response on the calling
+  /// thread, as await(), and calls `use` with it there. No future is made. The call is part of the thread's context. A
+  /// time-out of kUnsetRpcTimeout is the default's.
   /// Throws std::runtime_error with the text that the future would have, and what `use` throws.
   void call(
       const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,

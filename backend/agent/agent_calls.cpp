@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "autograd/direct_forward.h"
 #include "backend/agent/agent.h"
 #include "backend/agent/seconds.h"
 #include "backend/base/guarded.h"
@@ -198,6 +199,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   checkCanSend(to, *request);
   OwnCall call;
   call.to = to.id_;
+  call.context = joinContext(to.id_, request);
   call.pool = &completions_;
   call.future = c10::make_intrusive<JitFuture>(at::PyObjectType::get());
   call.read = read;
@@ -234,10 +236,11 @@ void Agent::call(
     const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
     const std::function<void(Message& response)>& use) {
   checkCanSend(to, *request);
+  const CallTarget target{to.id_, joinContext(to.id_, request)};
   OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_);
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
-  const auto finished = c10::make_scope_exit([this] { activeCalls_.finish(); });
+  const auto finished = c10::make_scope_exit([&] { callEnded(target); });
   Outcome outcome = outcomeOf(to, std::move(frame), timeoutOf(rpcTimeoutSeconds));
   ++endingHere;
   const auto ended = c10::make_scope_exit([this] {
@@ -254,6 +257,7 @@ void Agent::call(
     }
     response = responseIn(std::move(outcome), /* mayCreate */ false);
   }
+  receiveDirectForward(to.id_, response);
   use(*response);
 }
 
@@ -413,7 +417,12 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   at::IValue value;
   if (!failed) {
     try {
-      value = call.read ? call.read(std::move(response)) : at::IValue(std::move(response));
+      if (call.read) {
+        receiveDirectForward(call.to, response);
+        value = call.read(std::move(response));
+      } else {
+        value = at::IValue(std::move(response));
+      }
     } catch (const std::exception&) {
       failed = std::current_exception();
     }

@@ -105,6 +105,11 @@ c10::intrusive_ptr<JitFuture> Dispatcher::process(WorkerId caller, Message& requ
     if (directCalls_ && own_messages::isDirectCall(request)) {
       return runDirectCall(request);
     }
+    if (directForwards_ && request.type() == MessageType::FORWARD_AUTOGRAD_REQ) {
+      if (auto response = directForwards_(caller, request)) {
+        return response;
+      }
+    }
     return deserializeAndRun(caller, request);
   } catch (const std::exception& e) {
     return failure(e, request.type());

@@ -47,6 +47,11 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   void handleDirectCalls(DirectCallHandler handler) {
     directCalls_ = std::move(handler);
   }
+  /// Serves direct calls that are part of an autograd context, by runDirectCall(); returns null for other requests. Is
+  /// asked about each FORWARD_AUTOGRAD_REQ.
+  void handleDirectForwards(OwnHandler handler) {
+    directForwards_ = std::move(handler);
+  }
   /// Called when libtorch has made an OwnerRRef for an RRef in a request's arguments; sometimes also when it has not
   /// (owner_watch.h).
   void whenOwnerUnpickled(std::function<void()> callback) {
@@ -69,6 +74,9 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   /// Serves a command that came inside another, on this thread and at once. Throws what its handler throws.
   c10::intrusive_ptr<JitFuture> run(
       WorkerId caller, RpcCommandBase& command, MessageType type) const;
+
+  /// Serves a direct call. Does not throw.
+  c10::intrusive_ptr<JitFuture> runDirectCall(Message& request) const;
 
   /// The future of what a builtin operator or a TorchScript function returns.
   c10::intrusive_ptr<JitFuture> runScript(ScriptCall& call) const;
@@ -96,7 +104,6 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
       MessageType type) const;
   c10::intrusive_ptr<JitFuture> runProfiledByServer(
       WorkerId caller, RpcCommandBase& command, MessageType type) const;
-  c10::intrusive_ptr<JitFuture> runDirectCall(Message& request) const;
   c10::intrusive_ptr<JitFuture> runCatching(
       WorkerId caller, RpcCommandBase& command, MessageType type) const;
   c10::intrusive_ptr<JitFuture> failure(const std::exception& error, MessageType type) const;
@@ -108,6 +115,7 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   std::unordered_map<uint32_t, Handler> handlers_;
   std::unordered_map<uint32_t, OwnHandler> ownHandlers_;
   DirectCallHandler directCalls_;
+  OwnHandler directForwards_;
   std::function<void()> ownerUnpickled_ = [] {};
   RunFunctions runFunctions_ = [](Task&&) { return false; };
   mutable ScriptCallReader scriptCalls_;

@@ -1,0 +1,129 @@
+#include "autograd/direct_forward.h"
+
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/distributed/autograd/context/container.h>
+#include <torch/csrc/distributed/autograd/utils.h>
+
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "autograd/current_context.h"
+#include "backend/base/bytes.h"
+#include "backend/serve/response.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+namespace autograd = torch::distributed::autograd;
+using autograd::AutogradMetadata;
+using autograd::ContextPtr;
+using autograd::DistAutogradContainer;
+using rpc::JitFuture;
+using rpc::Message;
+using rpc::MessageType;
+
+constexpr char kForward = 4;
+constexpr size_t kEnvelope = 1 + 2 * sizeof(int64_t);
+
+bool isEnveloped(const Message& message, MessageType type) {
+  const auto& body = message.payload();
+  return message.type() == type && !body.empty() && body.front() == kForward;
+}
+
+AutogradMetadata metadataOf(const Message& message) {
+  const auto& body = message.payload();
+  ByteReader in(body.data() + 1, body.size() - 1);
+  const auto context = in.number<int64_t>();
+  return {context, in.number<int64_t>()};
+}
+
+c10::intrusive_ptr<Message> rewritten(Message& from, std::vector<char> body, MessageType type) {
+  return c10::make_intrusive<Message>(std::move(body), std::move(from.tensors()), type);
+}
+
+/// The message in an envelope. Attaches a send function to tensors that need gradients.
+c10::intrusive_ptr<Message> enveloped(
+    Message& message, const ContextPtr& context, bool needsGradients, MessageType type) {
+  const AutogradMetadata metadata(
+      context->contextId(), DistAutogradContainer::getInstance().newAutogradMessageId());
+  if (needsGradients) {
+    autograd::addSendRpcBackward(context, metadata, message.tensors());
+  }
+  const auto& inner = std::as_const(message).payload();
+  std::vector<char> body;
+  body.reserve(kEnvelope + inner.size());
+  ByteWriter out(body);
+  out.number(kForward);
+  out.number(metadata.autogradContextId);
+  out.number(metadata.autogradMessageId);
+  out.raw(inner.data(), inner.size());
+  return rewritten(message, std::move(body), type);
+}
+
+c10::intrusive_ptr<Message> unwrapped(Message& message, MessageType type) {
+  const auto& body = std::as_const(message).payload();
+  return rewritten(message, std::vector<char>(body.begin() + kEnvelope, body.end()), type);
+}
+
+/// The response as it goes back to the caller.
+c10::intrusive_ptr<Message> answered(
+    WorkerId caller, const ContextPtr& context, c10::intrusive_ptr<Message> response) {
+  if (!torch::autograd::compute_requires_grad(response->tensors())) {
+    return response;
+  }
+  context->addKnownWorkerId(caller);
+  return enveloped(*response, context, true, MessageType::FORWARD_AUTOGRAD_RESP);
+}
+
+} // namespace
+
+std::optional<ContextId> joinContext(WorkerId callee, c10::intrusive_ptr<Message>& call) {
+  auto& container = DistAutogradContainer::getInstance();
+  if (!container.hasValidContext()) {
+    return std::nullopt;
+  }
+  const ContextPtr context = container.currentContext();
+  call = enveloped(
+      *call, context, torch::autograd::compute_requires_grad(call->tensors()),
+      MessageType::FORWARD_AUTOGRAD_REQ);
+  context->addKnownWorkerId(callee);
+  return context->contextId();
+}
+
+std::optional<ContextId> contextOfDirectForward(const Message& request) {
+  return isEnveloped(request, MessageType::FORWARD_AUTOGRAD_REQ)
+      ? std::optional<ContextId>(metadataOf(request).autogradContextId)
+      : std::nullopt;
+}
+
+c10::intrusive_ptr<JitFuture> serveDirectForward(
+    WorkerId caller, Message& request,
+    const std::function<c10::intrusive_ptr<JitFuture>(Message& call)>& run) {
+  const AutogradMetadata metadata = metadataOf(request);
+  const ContextPtr context =
+      autograd::addRecvRpcBackward(metadata, request.tensors(), caller, /* deviceMap */ {});
+  const auto call = unwrapped(request, MessageType::PYTHON_CALL);
+  // Calls that the function makes belong to the context too.
+  const CurrentContext whileItRuns(context->contextId());
+  return run(*call)->then(
+      [caller, context](JitFuture& done) {
+        if (done.hasError()) {
+          std::rethrow_exception(done.exception_ptr());
+        }
+        return withoutStorages(
+            answered(caller, context, done.value().toCustomClass<Message>()));
+      },
+      messageType());
+}
+
+void receiveDirectForward(WorkerId callee, c10::intrusive_ptr<Message>& response) {
+  if (isEnveloped(*response, MessageType::FORWARD_AUTOGRAD_RESP)) {
+    autograd::addRecvRpcBackward(
+        metadataOf(*response), response->tensors(), callee, /* deviceMap */ {});
+    response = unwrapped(*response, MessageType::PYTHON_RET);
+  }
+}
+
+} // namespace torchwire

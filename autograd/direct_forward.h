@@ -1,0 +1,42 @@
+// Direct calls (backend/serve/direct_call.h) that are part of an autograd context. They travel as libtorch's calls do that
+// it wraps, in messages of the same types, but with torchwire's own envelope:
+//
+// | body                  | first byte | then                                                                   |
+// | --------------------- | ---------- | ---------------------------------------------------------------------- |
+// | FORWARD_AUTOGRAD_REQ  | 4          | i64 context, i64 the autograd message's id, body of the PYTHON_CALL    |
+// | FORWARD_AUTOGRAD_RESP | 4          | the same, body of the PYTHON_RET. Where the result needs no gradients, |
+// |                       |            | a PYTHON_RET comes instead                                             |
+#pragma once
+
+#include <torch/csrc/distributed/rpc/message.h>
+
+#include <functional>
+#include <optional>
+
+#include "autograd/pass/context_registry.h"
+#include "backend/wire/roster.h"
+
+namespace torchwire {
+
+/// Makes a call part of the thread's context, if there is one: attaches a send function to tensors that need gradients.
+/// Returns the context.
+std::optional<ContextId> joinContext(
+    WorkerId callee, c10::intrusive_ptr<torch::distributed::rpc::Message>& call);
+
+/// The context of a request that joinContext() has made; unset for any other.
+std::optional<ContextId> contextOfDirectForward(
+    const torch::distributed::rpc::Message& request);
+
+/// Serves a request that joinContext() has made: attaches a recv function to the tensors that came, has `run` serve the
+/// call as part of the caller's context, and attaches a send function to the tensors that go back.
+c10::intrusive_ptr<torch::distributed::rpc::JitFuture> serveDirectForward(
+    WorkerId caller, torch::distributed::rpc::Message& request,
+    const std::function<c10::intrusive_ptr<torch::distributed::rpc::JitFuture>(
+        torch::distributed::rpc::Message& call)>& run);
+
+/// Turns the response to such a request into the PYTHON_RET that is in it, and attaches a recv function to its tensors.
+/// Leaves any other as it is. In the state of the thread that has called.
+void receiveDirectForward(
+    WorkerId callee, c10::intrusive_ptr<torch::distributed::rpc::Message>& response);
+
+} // namespace torchwire
