@@ -112,8 +112,7 @@ c10::intrusive_ptr<JitFuture> serveDirectForward(
         if (done.hasError()) {
           std::rethrow_exception(done.exception_ptr());
         }
-        return withoutStorages(
-            answered(caller, context, done.value().toCustomClass<Message>()));
+        return withoutStorages(answered(caller, context, done.value().toCustomClass<Message>()));
       },
       messageType());
 }

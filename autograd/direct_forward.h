@@ -24,8 +24,7 @@ std::optional<ContextId> joinContext(
     WorkerId callee, c10::intrusive_ptr<torch::distributed::rpc::Message>& call);
 
 /// The context of a request that joinContext() has made; unset for any other.
-std::optional<ContextId> contextOfDirectForward(
-    const torch::distributed::rpc::Message& request);
+std::optional<ContextId> contextOfDirectForward(const torch::distributed::rpc::Message& request);
 
 /// Serves a request that joinContext() has made: attaches a recv function to the tensors that came, has `run` serve the
 /// call as part of the caller's context, and attaches a send function to the tensors that go back.

@@ -153,8 +153,9 @@ c10::intrusive_ptr<Message> writePickledCall(
 
 /// Null for a call that PyTorch has to make part of an autograd context.
 c10::intrusive_ptr<Message> writeCall(
-    const py::object& function, const py::object& args, const py::object& kwargs, bool isAsync) {
-  auto direct = writeDirectCall(function.ptr(), args.ptr(), kwargs.ptr(), isAsync);
+    const py::object& function, const py::object& args, const py::object& kwargs, bool isAsync,
+    DirectRRefs& rrefs) {
+  auto direct = writeDirectCall(function.ptr(), args.ptr(), kwargs.ptr(), isAsync, rrefs);
   return direct || hasContext() ? direct : writePickledCall(function, args, kwargs, isAsync);
 }
 
@@ -164,7 +165,8 @@ struct PreparedCall {
   const rpc::WorkerInfo& worker;
   c10::intrusive_ptr<Message> request;
   // Or whoever drops a tensor of the request, of which Python has another reference, would have to take the GIL for it.
-  std::vector<at::Tensor> kept;
+  std::vector<at::Tensor> tensors;
+  DirectRRefs::RRefs rrefs;
 };
 
 /// None where the call has to go PyTorch's way.
@@ -177,12 +179,14 @@ std::optional<PreparedCall> prepareCall(
   if (worker == nullptr) {
     return std::nullopt;
   }
-  auto request = writeCall(function, args, kwargs, isAsync);
+  DirectRRefs rrefs(worker->id_);
+  auto request = writeCall(function, args, kwargs, isAsync, rrefs);
   if (!request) {
     return std::nullopt;
   }
-  std::vector<at::Tensor> kept = request->tensors();
-  return PreparedCall{std::move(agent), *worker, std::move(request), std::move(kept)};
+  std::vector<at::Tensor> tensors = request->tensors();
+  return PreparedCall{
+      std::move(agent), *worker, std::move(request), std::move(tensors), rrefs.take()};
 }
 
 /// The result in a tuple, or None where the call has to go PyTorch's way, and has not begun.
@@ -221,7 +225,8 @@ py::object callPythonAsync(
   c10::intrusive_ptr<Future> future;
   {
     const py::gil_scoped_release release;
-    future = call->agent->send(call->worker, std::move(call->request), timeout, pythonResult);
+    future = call->agent->send(
+        call->worker, std::move(call->request), timeout, pythonResult, std::move(call->rrefs));
   }
   return py::cast(
       std::make_shared<PythonFutureWrapper>(
@@ -323,7 +328,8 @@ void bindCalls(py::module_& module) {
       },
       py::arg("type"), py::arg("method"), py::arg("name"), py::arg("doc"),
       "A method of the type that does what `method` does, which sends a call and waits for it: the "
-      "call has ended when it has been sent. It has no frame of Python's, in which the traceback of "
+      "call has ended when it has been sent. It has no frame of Python's, in which the traceback "
+      "of "
       "an error would keep its object.");
   module.def(
       "await_call",

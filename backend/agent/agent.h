@@ -29,6 +29,7 @@
 #include "backend/link/link_interceptor.h"
 #include "backend/link/link_manager.h"
 #include "backend/membership/membership.h"
+#include "backend/serve/direct_rref.h"
 #include "backend/serve/dispatcher.h"
 #include "backend/serve/server.h"
 #include "backend/tensorpipe/tensorpipe_context.h"
@@ -122,10 +123,11 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   /// Makes the value of a future of a response. Runs where the call ends, on a thread that may block.
   using ReadResult = at::IValue (*)(c10::intrusive_ptr<Message> response);
   /// As send(), for a request as in call(): the future is of Python objects and holds what `read` makes of the response, or
-  /// throws. It completes in the calling thread's at::ThreadLocalState, as futures of libtorch's calls do.
+  /// throws. It completes in the calling thread's at::ThreadLocalState, as futures of libtorch's calls do. `kept` lives
+  /// until the call is over.
   c10::intrusive_ptr<JitFuture> send(
       const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
-      ReadResult read);
+      ReadResult read, DirectRRefs::RRefs kept);
 
   c10::intrusive_ptr<JitFuture> send(
       const WorkerInfo& to, c10::intrusive_ptr<Message> message,
@@ -204,6 +206,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     c10::intrusive_ptr<JitFuture> future;
     ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
+    DirectRRefs::RRefs kept;
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
   };
   uint64_t open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds, bool counted);

@@ -195,7 +195,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
 
 c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
-    ReadResult read) {
+    ReadResult read, DirectRRefs::RRefs kept) {
   checkCanSend(to, *request);
   OwnCall call;
   call.to = to.id_;
@@ -203,6 +203,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   call.pool = &completions_;
   call.future = c10::make_intrusive<JitFuture>(at::PyObjectType::get());
   call.read = read;
+  call.kept = std::move(kept);
   call.state = std::make_shared<const at::ThreadLocalState>();
   OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_);
   const bool counted = isCounted(frame);
@@ -214,8 +215,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
 }
 
 /// Enters the call into the table, as the latest of this thread's, and its id into its request.
-uint64_t Agent::open(
-    OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds, bool counted) {
+uint64_t Agent::open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds, bool counted) {
   activeCalls_.start();
   const WorkerId to = call.to;
   sentCalls.future = call.future.get();

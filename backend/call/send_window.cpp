@@ -35,8 +35,7 @@ std::vector<CallTable::Key> SendWindow::ended(const std::vector<CallTable::Key>&
       if (const auto sent = peer.sent.find(call.id); sent != peer.sent.end()) {
         peer.bytes -= sent->second;
         peer.sent.erase(sent);
-      } else if (const auto waiting = peer.waiting.find(call.id);
-                 waiting != peer.waiting.end()) {
+      } else if (const auto waiting = peer.waiting.find(call.id); waiting != peer.waiting.end()) {
         unsent.push_back(call);
         dropped.push_back(std::move(waiting->second.request));
         peer.waiting.erase(waiting);

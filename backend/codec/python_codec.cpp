@@ -24,6 +24,7 @@ enum class Tag : uint8_t {
   tuple,
   list,
   dict,
+  other,
 };
 
 constexpr int kMaxDepth = 16;
@@ -134,7 +135,7 @@ bool PythonWriter::value(PyObject* object, int depth) {
   if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
     return sequence(object, depth);
   }
-  return PyDict_CheckExact(object) && dict(object, depth);
+  return PyDict_CheckExact(object) ? dict(object, depth) : other(object);
 }
 
 bool PythonWriter::integer(PyObject* object) {
@@ -190,6 +191,11 @@ bool PythonWriter::dict(PyObject* object, int depth) {
     }
   }
   return true;
+}
+
+bool PythonWriter::other(PyObject* object) {
+  out_.number(Tag::other);
+  return writeOther_ && isFirst(object) && writeOther_(object, out_);
 }
 
 bool PythonWriter::isFirst(PyObject* object) {
@@ -271,6 +277,10 @@ py::object PythonReader::value(int depth) {
       return sequence(tag == Tag::tuple, depth);
     case Tag::dict:
       return dict(depth);
+    case Tag::other:
+      if (readOther_) {
+        return readOther_(in_);
+      }
   }
   throw FormatError("a Python value of unknown tag " + std::to_string(static_cast<int>(tag)));
 }

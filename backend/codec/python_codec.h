@@ -9,8 +9,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -23,12 +25,16 @@ namespace torchwire {
 /// Writes values. For one message, with the GIL. Throws pybind11::error_already_set for what a module's own look-up raises.
 class PythonWriter {
  public:
-  /// Appends to both; what a value's tensors are is said by their positions in `tensors`.
-  PythonWriter(std::vector<char>& out, std::vector<at::Tensor>& tensors)
-      : out_(out), tensors_(tensors) {}
+  /// Writes an object of a type that is not known here. False: it cannot.
+  using WriteOther = std::function<bool(PyObject* object, ByteWriter& out)>;
 
-  /// None, bool, int (of 64 bits), float, str, bytes, torch.Tensor, and tuples, lists and dicts of these; no subclasses.
-  /// False: it is something else, and what has been written is of no use.
+  /// Appends to both; what a value's tensors are is said by their positions in `tensors`.
+  PythonWriter(
+      std::vector<char>& out, std::vector<at::Tensor>& tensors, WriteOther writeOther = nullptr)
+      : out_(out), tensors_(tensors), writeOther_(std::move(writeOther)) {}
+
+  /// None, bool, int (of 64 bits), float, str, bytes, torch.Tensor, what `writeOther` writes, and tuples, lists and dicts of
+  /// these; no subclasses. False: it is something else, and what has been written is of no use.
   bool value(PyObject* object) {
     return value(object, 0);
   }
@@ -44,10 +50,12 @@ class PythonWriter {
   bool tensor(PyObject* object);
   bool sequence(PyObject* object, int depth);
   bool dict(PyObject* object, int depth);
+  bool other(PyObject* object);
   bool isFirst(PyObject* object);
 
   ByteWriter out_;
   std::vector<at::Tensor>& tensors_;
+  const WriteOther writeOther_;
   // Objects that must not be written twice.
   std::vector<PyObject*> few_;
   std::unordered_set<PyObject*> many_; // once they are no longer few
@@ -57,8 +65,12 @@ class PythonWriter {
 /// pybind11::error_already_set.
 class PythonReader {
  public:
-  PythonReader(ByteReader& in, const std::vector<at::Tensor>& tensors)
-      : in_(in), tensors_(tensors), itemsLeft_(in.remaining()) {}
+  /// Reads what a WriteOther has written.
+  using ReadOther = std::function<pybind11::object(ByteReader& in)>;
+
+  PythonReader(
+      ByteReader& in, const std::vector<at::Tensor>& tensors, ReadOther readOther = nullptr)
+      : in_(in), tensors_(tensors), readOther_(std::move(readOther)), itemsLeft_(in.remaining()) {}
 
   pybind11::object value() {
     return value(0);
@@ -77,6 +89,7 @@ class PythonReader {
 
   ByteReader& in_;
   const std::vector<at::Tensor>& tensors_;
+  const ReadOther readOther_;
   size_t itemsLeft_;
 };
 

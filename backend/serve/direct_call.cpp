@@ -53,7 +53,7 @@ py::object readCall(Message& request) {
   const auto& body = std::as_const(request).payload();
   const std::vector<at::Tensor> tensors = std::move(request.tensors());
   ByteReader in(body.data() + 1, body.size() - 1);
-  PythonReader reader(in, tensors);
+  PythonReader reader(in, tensors, readDirectRRef);
   std::vector<char> missing;
   py::object function = reader.global(missing);
   if (!function) { // which is imported, or its absence explained, by pickle
@@ -192,12 +192,14 @@ c10::intrusive_ptr<JitFuture> serveAsync(
 } // namespace
 
 c10::intrusive_ptr<Message> writeDirectCall(
-    PyObject* function, PyObject* args, PyObject* kwargs, bool isAsync) {
+    PyObject* function, PyObject* args, PyObject* kwargs, bool isAsync, DirectRRefs& rrefs) {
   std::vector<char> body;
   std::vector<at::Tensor> tensors;
   body.reserve(kUsualLength);
   body.push_back(static_cast<char>(kCall + (isAsync ? 1 : 0)));
-  PythonWriter writer(body, tensors);
+  PythonWriter writer(body, tensors, [&rrefs](PyObject* object, ByteWriter& out) {
+    return rrefs.write(object, out);
+  });
   if (!writer.global(function) || !writer.value(args) || !writer.value(kwargs) ||
       needPickle(tensors)) {
     return {};

@@ -16,12 +16,14 @@
 #include <torch/csrc/distributed/rpc/request_callback_impl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "backend/serve/direct_rref.h"
+
 namespace torchwire {
 
 /// The request, or null where something in it has to be pickled: then nothing has happened. `args` is a tuple, `kwargs` a
-/// dict, or something in their place that is left to pickle. With the GIL.
+/// dict, or something in their place that is left to pickle. RRefs among them are `rrefs`'s. With the GIL.
 c10::intrusive_ptr<torch::distributed::rpc::Message> writeDirectCall(
-    PyObject* function, PyObject* args, PyObject* kwargs, bool isAsync);
+    PyObject* function, PyObject* args, PyObject* kwargs, bool isAsync, DirectRRefs& rrefs);
 
 /// Runs the function of a direct call, holding the GIL once where it is not async; takes its tensors. The future is that
 /// of the response. Throws what fails the request.

@@ -37,6 +37,8 @@ void PythonRpc::load() {
       .handleException = module.attr("_handle_exception"),
       .PythonUDF = module.attr("PythonUDF"),
       .RemoteException = module.attr("RemoteException"),
+      .RRef = py::module_::import("torch.distributed.rpc.api").attr("RRef"),
+      .PyRRef = py::module_::import("torch._C._distributed_rpc").attr("PyRRef"),
       .reducers = module.attr("_internal_rpc_pickler").attr("_class_reducer_dict")};
 }
 

@@ -1,0 +1,88 @@
+#include "backend/serve/direct_rref.h"
+
+#include <torch/csrc/distributed/rpc/py_rref.h>
+#include <torch/csrc/distributed/rpc/rref_context.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include "backend/base/private_member.h"
+#include "backend/serve/python_rpc.h"
+
+namespace torchwire {
+
+struct RRefType { // a Python type, or the future of one
+  friend auto pointerTo(RRefType);
+};
+template struct PrivateMember<RRefType, &torch::distributed::rpc::PyRRef::type_>;
+
+namespace {
+
+namespace py = pybind11;
+namespace rpc = torch::distributed::rpc;
+
+/// An RRef that is pickled as PyTorch does it: of neither a subclass nor a class with a reducer of the user's.
+bool isPlainRRef(PyObject* object) {
+  const auto& python = PythonRpc::get();
+  auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  return (type == python.PyRRef.ptr() || type == python.RRef.ptr()) &&
+      PyDict_Contains(python.reducers.ptr(), type) == 0;
+}
+
+bool hasSucceeded(const rpc::JitFuture& future) {
+  return future.completed() && !future.hasError();
+}
+
+/// Whether the owner has made its RRef. That it has confirmed this one does not say so: it may have heard of an RRef that
+/// was passed on before it hears of that RRef's creation. But an answer to the creation does, and one that tells the type
+/// of the value, for which a proxy asks.
+bool existsOnOwner(const rpc::PyRRef& python, const rpc::RRef& rref) {
+  if (const auto creation = rref.getOwnerCreationFuture()) {
+    return hasSucceeded(*creation);
+  }
+  const std::optional<py::object>& type = python.*pointerTo(RRefType());
+  if (!type || !py::isinstance<torch::jit::PythonFutureWrapper>(*type)) {
+    return type.has_value();
+  }
+  return hasSucceeded(*type->cast<const torch::jit::PythonFutureWrapper&>().fut);
+}
+
+c10::intrusive_ptr<rpc::RRef> ownedRRef(const rpc::RRefId& id) {
+  try {
+    const auto owner = rpc::RRefContext::getInstance().getOwnerRRef(id, /* forceCreated */ true);
+    return rpc::fromRRefInterface(owner->constValue().toRRef());
+  } catch (const c10::Error&) {
+    std::ostringstream text;
+    text << "the call has been given an RRef, " << id
+         << ", which this worker owned and has deleted: its last user has dropped it";
+    throw std::runtime_error(text.str());
+  }
+}
+
+} // namespace
+
+bool DirectRRefs::write(PyObject* object, ByteWriter& out) {
+  if (!isPlainRRef(object)) {
+    return false;
+  }
+  const auto& python = py::handle(object).cast<const rpc::PyRRef&>();
+  auto rref = c10::static_intrusive_pointer_cast<rpc::RRef>(python.toIValue().toRRef());
+  if (rref->isOwner() || rref->owner() != callee_ || !existsOnOwner(python, *rref)) {
+    return false;
+  }
+  out.number(rref->rrefId().createdOn_);
+  out.number(rref->rrefId().localId_);
+  written_.push_back(std::move(rref));
+  return true;
+}
+
+py::object readDirectRRef(ByteReader& in) {
+  const auto createdOn = in.number<rpc::worker_id_t>();
+  const auto localId = in.number<rpc::local_id_t>();
+  return py::cast(rpc::PyRRef(ownedRRef(rpc::RRefId(createdOn, localId))));
+}
+
+} // namespace torchwire
