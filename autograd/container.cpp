@@ -117,14 +117,13 @@ void Container::serve(Dispatcher& dispatcher) {
   dispatcher.handleDirectForwards(
       [this, &dispatcher](WorkerId caller, Message& request) -> c10::intrusive_ptr<JitFuture> {
         const auto context = contextOfDirectForward(request);
-        return context ? during(
-                             *context,
-                             [&] {
-                               return serveDirectForward(caller, request, [&](Message& call) {
-                                 return dispatcher.runDirectCall(call);
-                               });
-                             })
-                       : nullptr;
+        if (!context) {
+          return nullptr;
+        }
+        return during(*context, [&] {
+          return serveDirectForward(
+              caller, request, [&](Message& call) { return dispatcher.runDirectCall(call); });
+        });
       });
   dispatcher.handle(
       MessageType::CLEANUP_AUTOGRAD_CONTEXT_REQ,

@@ -10,6 +10,7 @@
 
 #include "autograd/current_context.h"
 #include "backend/base/bytes.h"
+#include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
 
 namespace torchwire {
@@ -81,7 +82,7 @@ c10::intrusive_ptr<Message> answered(
 
 std::optional<ContextId> joinContext(WorkerId callee, c10::intrusive_ptr<Message>& call) {
   auto& container = DistAutogradContainer::getInstance();
-  if (!container.hasValidContext()) {
+  if (!container.hasValidContext() || !own_messages::isDirectCall(*call)) {
     return std::nullopt;
   }
   const ContextPtr context = container.currentContext();
@@ -102,9 +103,12 @@ c10::intrusive_ptr<JitFuture> serveDirectForward(
     WorkerId caller, Message& request,
     const std::function<c10::intrusive_ptr<JitFuture>(Message& call)>& run) {
   const AutogradMetadata metadata = metadataOf(request);
-  const ContextPtr context =
-      autograd::addRecvRpcBackward(metadata, request.tensors(), caller, /* deviceMap */ {});
   const auto call = unwrapped(request, MessageType::PYTHON_CALL);
+  if (!own_messages::isDirectCall(*call)) {
+    throw FormatError("a call in an autograd context holds no direct call");
+  }
+  const ContextPtr context =
+      autograd::addRecvRpcBackward(metadata, call->tensors(), caller, /* deviceMap */ {});
   // Calls that the function makes belong to the context too.
   const CurrentContext whileItRuns(context->contextId());
   return run(*call)->then(
@@ -117,12 +121,17 @@ c10::intrusive_ptr<JitFuture> serveDirectForward(
       messageType());
 }
 
-void receiveDirectForward(WorkerId callee, c10::intrusive_ptr<Message>& response) {
-  if (isEnveloped(*response, MessageType::FORWARD_AUTOGRAD_RESP)) {
-    autograd::addRecvRpcBackward(
-        metadataOf(*response), response->tensors(), callee, /* deviceMap */ {});
-    response = unwrapped(*response, MessageType::PYTHON_RET);
+void receiveDirectForward(
+    WorkerId callee, std::optional<ContextId> context, c10::intrusive_ptr<Message>& response) {
+  if (!isEnveloped(*response, MessageType::FORWARD_AUTOGRAD_RESP)) {
+    return;
   }
+  const AutogradMetadata metadata = metadataOf(*response);
+  if (metadata.autogradContextId != context) {
+    throw FormatError("cannot read the response: it is part of another autograd context");
+  }
+  response = unwrapped(*response, MessageType::PYTHON_RET);
+  autograd::addRecvRpcBackward(metadata, response->tensors(), callee, /* deviceMap */ {});
 }
 
 } // namespace torchwire

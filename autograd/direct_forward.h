@@ -18,8 +18,8 @@
 
 namespace torchwire {
 
-/// Makes a call part of the thread's context, if there is one: attaches a send function to tensors that need gradients.
-/// Returns the context.
+/// Makes a direct call part of the thread's context, if there is one: attaches a send function to tensors that need gradients.
+/// Returns the context. Other calls stay as they are.
 std::optional<ContextId> joinContext(
     WorkerId callee, c10::intrusive_ptr<torch::distributed::rpc::Message>& call);
 
@@ -27,15 +27,17 @@ std::optional<ContextId> joinContext(
 std::optional<ContextId> contextOfDirectForward(const torch::distributed::rpc::Message& request);
 
 /// Serves a request that joinContext() has made: attaches a recv function to the tensors that came, has `run` serve the
-/// call as part of the caller's context, and attaches a send function to the tensors that go back.
+/// call as part of the caller's context, and attaches a send function to the tensors that go back. Throws FormatError.
 c10::intrusive_ptr<torch::distributed::rpc::JitFuture> serveDirectForward(
     WorkerId caller, torch::distributed::rpc::Message& request,
     const std::function<c10::intrusive_ptr<torch::distributed::rpc::JitFuture>(
         torch::distributed::rpc::Message& call)>& run);
 
 /// Turns the response to such a request into the PYTHON_RET that is in it, and attaches a recv function to its tensors.
-/// Leaves any other as it is. In the state of the thread that has called.
+/// Leaves any other as it is. `context` is what joinContext() returned. In the state of the thread that has called. Throws
+/// FormatError.
 void receiveDirectForward(
-    WorkerId callee, c10::intrusive_ptr<torch::distributed::rpc::Message>& response);
+    WorkerId callee, std::optional<ContextId> context,
+    c10::intrusive_ptr<torch::distributed::rpc::Message>& response);
 
 } // namespace torchwire

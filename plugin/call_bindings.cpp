@@ -76,7 +76,7 @@ std::shared_ptr<Agent> currentAgent() {
 /// What `invoke` returns, having noted whose call it is. If the program waits, the call has ended.
 py::object callAndNote(const py::function& invoke, const py::args& args, const py::kwargs& kwargs) {
   const auto agent = currentAgent();
-  const Agent::AwaitingSend scope(std::exchange(programWaits, false) ? agent : nullptr);
+  Agent::AwaitingSend scope(std::exchange(programWaits, false) ? agent : nullptr);
   const uint64_t before = Agent::sentByThisThread().count;
   py::object result = invoke(*args, **kwargs);
   if (agent && Agent::sentByThisThread().count == before + 1) {
@@ -166,7 +166,7 @@ struct PreparedCall {
   c10::intrusive_ptr<Message> request;
   // Or whoever drops a tensor of the request, of which Python has another reference, would have to take the GIL for it.
   std::vector<at::Tensor> tensors;
-  DirectRRefs::RRefs rrefs;
+  std::shared_ptr<KeptRRefs> rrefs; // until the call is over
 };
 
 /// None where the call has to go PyTorch's way.
@@ -321,7 +321,7 @@ void bindCalls(py::module_& module) {
          const std::string& doc) {
         return py::cpp_function(
             [method](const py::args& args, const py::kwargs& kwargs) {
-              const Agent::AwaitingSend scope(currentAgent());
+              Agent::AwaitingSend scope(currentAgent());
               return method(*args, **kwargs);
             },
             py::name(name.c_str()), py::is_method(type), py::doc(doc.c_str()));

@@ -74,14 +74,14 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
       std::optional<int> worldSize, AgentOptions options);
   ~Agent() override;
 
-  /// Where a call goes.
+  /// What is to be known of a call when it is over.
   struct CallTarget {
     WorkerId to;
-    std::optional<ContextId> context; // that the call is part of
+    std::optional<ContextId> context; // an autograd one, that the call is part of
   };
 
-  /// While one lives, send() waits, on its thread, for the first call that this agent sends: that has ended when send()
-  /// returns. For who would wait for it at once: nobody has the future before, so that its end runs no callbacks of the
+  /// While one lives, send() waits, on its thread, for the first call that this agent sends: that has, as a rule, ended
+  /// when send() returns. For who would wait for it at once: nobody has the future before, so that its end runs no callbacks of the
   /// user's and may happen on this thread. Which then holds no lock, nor the GIL, when it sends a call. The call counts as
   /// active as long as the scope lives, in which its response is used.
   class AwaitingSend {
@@ -96,7 +96,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     friend class Agent;
     const std::shared_ptr<Agent> agent_;
     AwaitingSend* const outer_;
-    std::optional<CallTarget> sent_;
+    std::shared_ptr<void> inUse_; // the call, see OwnCall
   };
 
   /// Which calls a thread has sent.
@@ -127,7 +127,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   /// until the call is over.
   c10::intrusive_ptr<JitFuture> send(
       const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
-      ReadResult read, DirectRRefs::RRefs kept);
+      ReadResult read, std::shared_ptr<KeptRRefs> kept);
 
   c10::intrusive_ptr<JitFuture> send(
       const WorkerInfo& to, c10::intrusive_ptr<Message> message,
@@ -206,15 +206,18 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     c10::intrusive_ptr<JitFuture> future;
     ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
-    DirectRRefs::RRefs kept;
+    std::shared_ptr<KeptRRefs> kept; // null: none
+    std::shared_ptr<void>
+        inUse; // by an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
   };
   uint64_t open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds, bool counted);
-  void failUnseen(const OwnCall& call, uint64_t callId, const Error& error);
+  void failUnseen(OwnCall call, uint64_t callId, const Error& error);
   void complete(OwnCall call, Outcome outcome);
   void finishCall(const OwnCall& call, Outcome outcome);
   static void setFuture(const OwnCall& call, Outcome outcome);
-  void callEnded(const CallTarget& call);
+  void finish(OwnCall& call);
+  void callEnded(const CallTarget& call) noexcept;
   void endOn(ThreadPool& pool, Task task);
   void waitForWaiters();
 

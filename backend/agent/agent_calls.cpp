@@ -119,9 +119,6 @@ Agent::AwaitingSend::AwaitingSend(std::shared_ptr<Agent> agent)
 
 Agent::AwaitingSend::~AwaitingSend() {
   awaiting = outer_;
-  if (sent_) {
-    agent_->callEnded(*sent_);
-  }
 }
 
 /// The scope that waits for a request of this type, if there is one: for no further request.
@@ -168,14 +165,15 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   if (call.mayCreate) {
     RRefService::watchCreation(*call.future);
   }
+  if (waits != nullptr) {
+    const CallTarget& target = call;
+    waits->inUse_ = call.inUse =
+        std::shared_ptr<void>(this, [this, target](void*) { callEnded(target); });
+  }
   const bool counted = isCounted(frame);
   const uint64_t callId = open(call, frame, rpcTimeoutSeconds, counted);
   if (pass) {
     TorchEngine::track(pass, call.future);
-  }
-  if (waits != nullptr) {
-    activeCalls_.start();
-    waits->sent_ = call;
   }
   const Error failed = transmit(to.id_, callId, std::move(frame), counted);
   if (pass) {
@@ -185,17 +183,18 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     // Nothing for libtorch to wait for or to fail by: the pass does both, and its context may be gone by then.
     return completed(messageOf({}, own_messages::kGradientsDone));
   }
+  auto future = call.future;
   if (failed) {
-    failUnseen(call, callId, failed);
+    failUnseen(std::move(call), callId, failed);
   } else if (waits != nullptr) {
     await(callId, [] { return false; });
   }
-  return call.future;
+  return future;
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
-    ReadResult read, DirectRRefs::RRefs kept) {
+    ReadResult read, std::shared_ptr<KeptRRefs> kept) {
   checkCanSend(to, *request);
   OwnCall call;
   call.to = to.id_;
@@ -203,13 +202,16 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   call.pool = &completions_;
   call.future = c10::make_intrusive<JitFuture>(at::PyObjectType::get());
   call.read = read;
-  call.kept = std::move(kept);
   call.state = std::make_shared<const at::ThreadLocalState>();
   OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_);
   const bool counted = isCounted(frame);
-  const uint64_t callId = open(call, frame, rpcTimeoutSeconds, counted);
+  OwnCall opened = call;
+  opened.kept = std::move(kept); // not by this thread, too: they go before the call is over
+  const uint64_t callId = open(std::move(opened), frame, rpcTimeoutSeconds, counted);
   if (const Error failed = transmit(to.id_, callId, std::move(frame), counted)) {
-    failUnseen(call, callId, failed);
+    auto future = call.future;
+    failUnseen(std::move(call), callId, failed);
+    return future;
   }
   return call.future;
 }
@@ -257,7 +259,7 @@ void Agent::call(
     }
     response = responseIn(std::move(outcome), /* mayCreate */ false);
   }
-  receiveDirectForward(to.id_, response);
+  receiveDirectForward(to.id_, target.context, response);
   use(*response);
 }
 
@@ -306,11 +308,17 @@ Error Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame, bool co
 
 void Agent::sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request) {
   const SendScope scope; // also where the end of another call has made room
-  links_->send(to, std::move(request), [this, callId](const Error& error) {
-    if (error) {
-      sendFailed(callId, error);
-    }
-  });
+  try {
+    links_->send(to, std::move(request), [this, callId](const Error& error) {
+      if (error) {
+        sendFailed(callId, error);
+      }
+    });
+  } catch (const std::exception& e) { // no memory, for one
+    sendFailed(
+        callId,
+        Error(ErrorCode::linkBroken, std::string("the request cannot be sent: ") + e.what()));
+  }
 }
 
 void Agent::sendFailed(uint64_t callId, const Error& error) {
@@ -324,12 +332,13 @@ void Agent::sendFailed(uint64_t callId, const Error& error) {
 
 // Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that no
 // callback runs but that of watchCreation, which only marks an RRef.
-void Agent::failUnseen(const OwnCall& call, uint64_t callId, const Error& error) {
+void Agent::failUnseen(OwnCall call, uint64_t callId, const Error& error) {
   if (!calls_->withdraw(callId)) {
     return; // it has ended meanwhile in another way
   }
   call.future->setError(toException(error, call.mayCreate));
-  endOn(*call.pool, [this, call] { callEnded(call); });
+  ThreadPool& pool = *call.pool;
+  endOn(pool, [this, call = std::move(call)]() mutable { finish(call); });
 }
 
 const Agent::SentCalls& Agent::sentByThisThread() {
@@ -377,7 +386,7 @@ void Agent::complete(OwnCall call, Outcome outcome) {
     // leaves in it is not for the next one.
     const at::ThreadLocalStateGuard restoredAfterwards{freshState()};
     finishCall(call, std::move(outcome));
-    callEnded(call);
+    finish(call);
   });
   if (waiter) {
     ++endingOnWaiters_;
@@ -418,7 +427,7 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   if (!failed) {
     try {
       if (call.read) {
-        receiveDirectForward(call.to, response);
+        receiveDirectForward(call.to, call.context, response);
         value = call.read(std::move(response));
       } else {
         value = at::IValue(std::move(response));
@@ -434,12 +443,25 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   }
 }
 
-void Agent::callEnded(const CallTarget& call) {
-  if (call.context) {
-    // After the callbacks, because it is there that libtorch reads a response and opens its context, be it anew.
-    contexts_.ownCallEnded(*call.context, call.to);
+/// After the callbacks.
+void Agent::finish(OwnCall& call) {
+  call.kept.reset(); // which may tell owners, in further calls
+  if (call.inUse) {
+    call.inUse.reset();
+  } else {
+    callEnded(call);
   }
-  activeCalls_.finish(); // after the callbacks, which may have started further calls
+}
+
+/// After all use of the response, in which libtorch may open the call's context, be it anew, and start further calls. The
+/// thread may hold the GIL.
+void Agent::callEnded(const CallTarget& call) noexcept {
+  if (call.context) {
+    guarded("the end of a call in an autograd context", [&] {
+      contexts_.ownCallEnded(*call.context, call.to);
+    });
+  }
+  activeCalls_.finish();
 }
 
 } // namespace torchwire

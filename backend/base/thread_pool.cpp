@@ -221,6 +221,7 @@ void ThreadPool::Core::loop(const std::shared_ptr<Thread>& self) {
 
 void ThreadPool::Core::join() {
   std::vector<std::shared_ptr<Thread>> threads;
+  std::shared_ptr<const Idling> idling; // until nobody interrupts its driver any more
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -229,7 +230,7 @@ void ThreadPool::Core::join() {
       thread->called.store(true);
     }
     idle_.clear();
-    idling_.reset();
+    idling = std::move(idling_);
   }
   for (const auto& thread : threads) {
     thread->notify();

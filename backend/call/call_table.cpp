@@ -15,9 +15,10 @@ Error timeoutError(std::chrono::milliseconds timeout, bool sent) {
       ErrorCode::timeout,
       "RPC ran for more than set timeout (" + std::to_string(timeout.count()) +
           " ms) and will now be marked with an error" +
-          (sent ? ""
-                : "; its request has not been sent: as many bytes as max_bytes_in_flight allows "
-                  "were under way to the worker all the time"));
+          (sent
+               ? ""
+               : "; its request has not been sent, for as many bytes as max_bytes_in_flight allows "
+                 "were under way to the worker"));
 }
 
 } // namespace

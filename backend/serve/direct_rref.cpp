@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "backend/base/guarded.h"
 #include "backend/base/private_member.h"
 #include "backend/serve/python_rpc.h"
 
@@ -57,25 +58,42 @@ c10::intrusive_ptr<rpc::RRef> ownedRRef(const rpc::RRefId& id) {
   } catch (const c10::Error&) {
     std::ostringstream text;
     text << "the call has been given an RRef, " << id
-         << ", which this worker owned and has deleted: its last user has dropped it";
+         << ", which this worker does not own any more: its last user has dropped it, as a caller "
+            "does whose "
+            "call has timed out";
     throw std::runtime_error(text.str());
   }
 }
 
 } // namespace
 
+void KeptRRefs::add(const c10::intrusive_ptr<rpc::RRef>& user) {
+  auto& context = rpc::RRefContext::getInstance();
+  ids_.push_back(context.genGloballyUniqueId());
+  context.addPendingChild(ids_.back(), user);
+}
+
+KeptRRefs::~KeptRRefs() {
+  for (const rpc::ForkId& id : ids_) {
+    guarded("giving up an RRef", [&] { rpc::RRefContext::getInstance().delPendingChild(id); });
+  }
+}
+
 bool DirectRRefs::write(PyObject* object, ByteWriter& out) {
   if (!isPlainRRef(object)) {
     return false;
   }
   const auto& python = py::handle(object).cast<const rpc::PyRRef&>();
-  auto rref = c10::static_intrusive_pointer_cast<rpc::RRef>(python.toIValue().toRRef());
+  const auto rref = c10::static_intrusive_pointer_cast<rpc::RRef>(python.toIValue().toRRef());
   if (rref->isOwner() || rref->owner() != callee_ || !existsOnOwner(python, *rref)) {
     return false;
   }
   out.number(rref->rrefId().createdOn_);
   out.number(rref->rrefId().localId_);
-  written_.push_back(std::move(rref));
+  if (!kept_) {
+    kept_ = std::make_shared<KeptRRefs>();
+  }
+  kept_->add(rref);
   return true;
 }
 

@@ -3,6 +3,8 @@
 
 #include <Python.h>
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/rpc/rref_impl.h>
@@ -12,25 +14,38 @@
 
 namespace torchwire {
 
-/// Writes the RRefs of which it is known that the callee owns them, as what proxies of RRefs and RemoteModules call with: by their
-/// ids alone. No fork is made and nobody is told of one, for the caller keeps its own until the call is over. With the GIL.
+/// Keeps this worker's RRefs while it lives, as libtorch keeps those that have been passed on and are not confirmed: a
+/// graceful shutdown waits for them, and does not delete them before. Destroyed on a thread that may send, without locks.
+class KeptRRefs {
+ public:
+  KeptRRefs() = default;
+  ~KeptRRefs();
+  KeptRRefs(const KeptRRefs&) = delete;
+  KeptRRefs& operator=(const KeptRRefs&) = delete;
+
+  void add(const c10::intrusive_ptr<torch::distributed::rpc::RRef>& user);
+
+ private:
+  std::vector<torch::distributed::rpc::ForkId> ids_;
+};
+
+/// Writes the RRefs that the callee is known to own, such as those in calls by proxy, as their ids alone. No fork is made
+/// and nobody is told of one, since the call keeps the caller's own until it is over. With the GIL.
 class DirectRRefs {
  public:
-  using RRefs = std::vector<c10::intrusive_ptr<torch::distributed::rpc::RRef>>;
-
   explicit DirectRRefs(torch::distributed::rpc::worker_id_t callee) : callee_(callee) {}
 
   /// False: it is no RRef, or one that has to be pickled.
   bool write(PyObject* object, ByteWriter& out);
 
-  /// What has been written, for the call to keep.
-  RRefs take() {
-    return std::move(written_);
+  /// What has been written, for the call to keep; null if nothing.
+  std::shared_ptr<KeptRRefs> take() {
+    return std::move(kept_);
   }
 
  private:
   const torch::distributed::rpc::worker_id_t callee_;
-  RRefs written_;
+  std::shared_ptr<KeptRRefs> kept_;
 };
 
 /// The RRef, which this worker owns. Throws std::runtime_error if it does not. With the GIL.

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import multiprocessing
 import os
 import pathlib
 import statistics
+import sys
 import tempfile
 import time
 from typing import NamedTuple
 
 import torch
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "python"))
+from network import Hosts
 
 WORKLOADS = ("add", "noop", "echo_64", "echo_1024", "echo_16384")  # echo_N: of a tensor of N KiB
 
@@ -74,7 +79,10 @@ def _options(rpc, kind: Kind, store: str):
     )
 
 
-def _worker(rank: int, kind: Kind, store: str, commands) -> None:
+def _worker(rank: int, kind: Kind, store: str, commands, enter_network=None) -> None:
+    if enter_network:
+        enter_network()
+        os.environ["TP_SOCKET_IFNAME"] = "net0"
     os.environ.update(kind.environment, OMP_NUM_THREADS="1")
     torch.set_num_threads(1)
     import torch.distributed.rpc as rpc
@@ -103,15 +111,15 @@ def _serve_commands(rpc, commands) -> None:
 
 
 class Group:
-    """A caller and a callee on one backend."""
+    """A caller and a callee on one backend, each in its network namespace if there are some."""
 
-    def __init__(self, kind: Kind, folder: pathlib.Path) -> None:
+    def __init__(self, kind: Kind, folder: pathlib.Path, networks=(None, None)) -> None:
         context = multiprocessing.get_context("spawn")
         self.name = kind.text
         self._commands, theirs = context.Pipe()
         store = str(folder / f"store-{id(self)}")
         self._processes = [
-            context.Process(target=_worker, args=(rank, kind, store, theirs if rank == 0 else None))
+            context.Process(target=_worker, args=(rank, kind, store, theirs if rank == 0 else None, networks[rank]))
             for rank in range(2)
         ]
         for process in self._processes:
@@ -156,9 +164,15 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=20, help="alternations (default 20)")
     parser.add_argument("--size", type=int, default=100, help="calls per block (default 100; echoes take a tenth)")
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument(
+        "--namespaces",
+        action="store_true",
+        help="caller and callee in network namespaces that a cable joins; needs root",
+    )
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        groups = [Group(Kind.parse(text), pathlib.Path(folder)) for text in arguments.groups]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        networks = stack.enter_context(Hosts()).entrances() if arguments.namespaces else (None, None)
+        groups = [Group(Kind.parse(text), pathlib.Path(folder), networks) for text in arguments.groups]
         for i, group in enumerate(groups):
             print(f"group {i}: {group.name}")
         columns = "".join(f"  {f'p50 of {i}':>9} {f'p99 of {i}':>9}" for i in range(len(groups)))

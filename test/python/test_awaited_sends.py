@@ -62,7 +62,9 @@ def test_only_the_call_itself_is_awaited_not_one_that_its_pickling_makes(group):
 
 def counted(kind):
     if kind == "to_here":
-        return rpc.remote("worker1", CountsWhenRead).to_here()
+        rref = rpc.remote("worker1", CountsWhenRead)
+        wait_until(lambda: rref.confirmed_by_owner() and active_calls() == 0)
+        return rref.to_here()
     with dist_autograd.context():
         return rpc.rpc_sync("worker1", CountsWhenRead)
 
@@ -70,7 +72,8 @@ def counted(kind):
 @pytest.mark.parametrize("kind", ["to_here", "rpc_sync"])
 def test_a_call_is_active_while_its_result_is_read(group, kind):
     for _ in range(20):
-        assert group[0].run(counted, kind) >= 1
+        wait_until(lambda: group[0].run(active_calls) == 0)
+        assert group[0].run(counted, kind) == 1
 
 
 def test_no_call_stays_active(group):

@@ -273,6 +273,27 @@ def test_an_rref_lives_as_long_as_the_call_that_it_is_an_argument_of(group):
     wait_until(lambda: group[1].run(rrefs_here) == 0)
 
 
+def note_slowly(rref, path):
+    threading.Event().wait(0.02)
+    with open(path, "a") as file:
+        file.write("x" if rref.is_owner() else "-")
+
+
+def call_and_forget(path, count):
+    rref = rpc.remote("worker1", Counter, (0,))
+    rref._get_future().wait()
+    for _ in range(count):
+        rpc.rpc_async("worker1", note_slowly, (rref, path))
+
+
+def test_a_graceful_shutdown_lets_calls_by_rref_run(tmp_path):
+    """Also those that wait for a thread, and whose caller has dropped the RRef."""
+    path = tmp_path / "notes"
+    with running(2, tmp_path, num_worker_threads=2) as workers:
+        workers[0].run(call_and_forget, str(path), 20)
+    assert path.read_text() == "x" * 20
+
+
 def race_with_creation(count):
     """Passes on RRefs whose creation is under way, which reach their owner by either way."""
     futures = []

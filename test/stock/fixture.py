@@ -7,6 +7,7 @@ Environment:
     TORCHWIRE_TEST_BACKWARD_MODE  smart or fast; unset leaves the backend's default
     TORCHWIRE_TEST_FAULT_PLAN  a TOML file, for FAULTY_TORCHWIRE; unset: nothing goes wrong
     TORCHWIRE_TEST_FAULT_SEED  in the place of the plan's
+    TORCHWIRE_TEST_PROFILER    1: each rank is profiled; tests with a profiler of their own are left out
 """
 
 import dataclasses

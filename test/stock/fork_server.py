@@ -13,6 +13,8 @@ import ctypes
 import multiprocessing
 import os
 
+import profiler_mode
+
 _CONTEXT = multiprocessing.get_context("forkserver")
 
 # The server swallows an ImportError of these silently; whoever starts it imports "suites" too,
@@ -34,7 +36,13 @@ class TestProcess(_CONTEXT.Process):
     def run(self):
         os.environ.clear()
         os.environ.update(self._environment)
-        super().run()
+        if profiler_mode.IS_ON:
+            from torch.autograd import profiler_legacy  # which is not to be imported by who only starts the server
+
+            with profiler_legacy.profile():  # the only profiler that PyTorch's RPC knows
+                super().run()
+        else:
+            super().run()
 
     def _bootstrap(self, *args, **kwargs):
         code = super()._bootstrap(*args, **kwargs)

@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 import backend_name
 import backward_mode
 import fault_plan
+import profiler_mode
 import table
 from case import Case
 
@@ -53,6 +54,8 @@ def _chosen(catalog, options):
     _refuse_unknown("quick.csv", pairs, catalog)
     for suite, test in pairs:
         if (options.suite and suite not in options.suite) or (suite, test) in excluded:
+            continue
+        if profiler_mode.IS_ON and profiler_mode.has_own(test):
             continue
         if options.test and not _matches(options.test, test):
             continue

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <future>
+#include <iterator>
 #include <latch>
 #include <memory>
 #include <random>
@@ -389,28 +390,26 @@ TEST_CASE("tracked calls are told of once, before they complete", "[call_table]"
 }
 
 TEST_CASE("a time-out says whether the request has been sent", "[call_table]") {
+  constexpr WorkerId kSent = 1;
+  constexpr WorkerId kUnsent = 2;
   Table table;
-  uint64_t unsent = 0;
-  table.calls.whenTrackedEnd([&](const std::vector<CallTable::Key>& calls) {
-    std::vector<CallTable::Key> waited;
-    for (const CallTable::Key& call : calls) {
-      if (call.id == unsent) {
-        waited.push_back(call);
-      }
-    }
-    return waited;
+  table.calls.whenTrackedEnd([](const std::vector<CallTable::Key>& calls) {
+    std::vector<CallTable::Key> unsent;
+    std::copy_if(
+        calls.begin(), calls.end(), std::back_inserter(unsent),
+        [](const CallTable::Key& call) { return call.to == kUnsent; });
+    return unsent;
   });
-  std::promise<std::string> errors[2];
-  uint64_t ids[2];
-  for (int i = 0; i < 2; ++i) {
-    ids[i] = table.calls.open(
-        1, milliseconds(20),
-        [&, i](const Outcome& outcome) { errors[i].set_value(outcome.error.message()); },
+  const auto errorOf = [&](WorkerId to) {
+    std::promise<std::string> error;
+    table.calls.open(
+        to, milliseconds(20),
+        [&](const Outcome& outcome) { error.set_value(outcome.error.message()); },
         /* tracked */ true);
-    unsent = ids[i];
-  }
-  const std::string sentText = errors[0].get_future().get();
-  const std::string unsentText = errors[1].get_future().get();
+    return error.get_future().get();
+  };
+  const std::string sentText = errorOf(kSent);
+  const std::string unsentText = errorOf(kUnsent);
   CHECK(unsentText.starts_with(sentText));
   CHECK(sentText.find("has not been sent") == std::string::npos);
   CHECK(unsentText.find("has not been sent") != std::string::npos);
