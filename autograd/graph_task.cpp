@@ -4,8 +4,10 @@
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/distributed/autograd/functions/sendrpc_backward.h>
 
+#include <chrono>
 #include <exception>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "autograd/private_members.h"
@@ -23,6 +25,9 @@ using torch::autograd::Node;
 using torch::autograd::NodeTask;
 
 thread_local const PassId* currentPass = nullptr;
+
+// Far more than a thread needs to note an error, unless others take its core.
+constexpr std::chrono::milliseconds kAwaitError{50};
 
 // The autograd functions that this thread is in, the innermost last, for the message if one fails. libtorch does not
 // pass it on, but announces every function to RecordFunction's callbacks.
@@ -177,6 +182,7 @@ void GraphTask::run(NodeTask task, bool count) {
   const PassId* const outer = std::exchange(currentPass, &pass_);
   const size_t depth = currentFunctions.size();
   std::exception_ptr error;
+  ++running_;
   try {
     (DistEngine::getInstance().*pointerTo(EvaluateUntilQueueEmpty()))(std::move(task), count);
     if (task_->future_result_->hasError()) {
@@ -186,11 +192,24 @@ void GraphTask::run(NodeTask task, bool count) {
     error = std::current_exception();
   }
   if (error) {
-    noteError(error, currentFunctions.size() > depth ? currentFunctions.back() : "");
+    const bool raisedHere = currentFunctions.size() > depth;
+    if (!raisedHere) {
+      awaitErrorOfOthers();
+    }
+    noteError(error, raisedHere ? currentFunctions.back() : "");
     stop();
   }
+  --running_;
   currentFunctions.resize(depth);
   currentPass = outer;
+}
+
+/// An error that no function has raised here is a hook's, or another thread's, which is about to note it with its function.
+void GraphTask::awaitErrorOfOthers() {
+  const auto until = std::chrono::steady_clock::now() + kAwaitError;
+  while (running_ > 1 && !error() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+  }
 }
 
 const PassId* GraphTask::current() {

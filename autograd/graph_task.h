@@ -67,6 +67,7 @@ class GraphTask final : public RootGraph {
   void run(torch::autograd::NodeTask task, bool count);
   std::vector<torch::autograd::Node*> nodesOf(const std::vector<int64_t>& sends) const;
   std::vector<torch::autograd::NodeTask> removeDead(std::vector<Node*> dead);
+  void awaitErrorOfOthers();
   void noteError(const std::exception_ptr& error, const std::string& function) EXCLUDES(mutex_);
 
   const ContextPtr context_;
@@ -77,6 +78,7 @@ class GraphTask final : public RootGraph {
   std::shared_ptr<Task> task_; // read-only after construction
   std::atomic<size_t> waiting_{0}; // send functions without gradients
   std::atomic<bool> closed_{false};
+  std::atomic<int> running_{0}; // threads in run()
 
   mutable Mutex mutex_{LockRank::passError};
   std::optional<std::string> error_ GUARDED_BY(mutex_);
