@@ -82,7 +82,7 @@ def _options(rpc, kind: Kind, store: str):
 def _worker(rank: int, kind: Kind, store: str, commands, enter_network=None) -> None:
     if enter_network:
         enter_network()
-        os.environ["TP_SOCKET_IFNAME"] = "net0"
+        os.environ.update(TP_SOCKET_IFNAME="net0", GLOO_SOCKET_IFNAME="net0")
     os.environ.update(kind.environment, OMP_NUM_THREADS="1")
     torch.set_num_threads(1)
     import torch.distributed.rpc as rpc
