@@ -21,11 +21,11 @@ namespace autograd = torch::distributed::autograd;
 using autograd::AutogradMetadata;
 using autograd::ContextPtr;
 using autograd::DistAutogradContainer;
+using own_messages::direct_body::kForward;
 using rpc::JitFuture;
 using rpc::Message;
 using rpc::MessageType;
 
-constexpr char kForward = 4;
 constexpr size_t kEnvelope = 1 + 2 * sizeof(int64_t);
 
 bool isEnveloped(const Message& message, MessageType type) {

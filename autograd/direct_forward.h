@@ -1,5 +1,5 @@
-// Direct calls (backend/serve/direct_call.h) that are part of an autograd context. They travel as libtorch's calls do that
-// it wraps, in messages of the same types, but with torchwire's own envelope:
+// Direct calls (backend/serve/direct_call.h) that are part of an autograd context. They travel as libtorch's calls do
+// that it wraps, in messages of the same types, but with torchwire's own envelope:
 //
 // | body                  | first byte | then                                                                   |
 // | --------------------- | ---------- | ---------------------------------------------------------------------- |
@@ -18,8 +18,8 @@
 
 namespace torchwire {
 
-/// Makes a direct call part of the thread's context, if there is one: attaches a send function to tensors that need gradients.
-/// Returns the context. Other calls stay as they are.
+/// Makes a direct call part of the thread's context, if there is one: attaches a send function to tensors that need
+/// gradients. Returns the context. Other calls stay as they are.
 std::optional<ContextId> joinContext(
     WorkerId callee, c10::intrusive_ptr<torch::distributed::rpc::Message>& call);
 
@@ -34,8 +34,8 @@ c10::intrusive_ptr<torch::distributed::rpc::JitFuture> serveDirectForward(
         torch::distributed::rpc::Message& call)>& run);
 
 /// Turns the response to such a request into the PYTHON_RET that is in it, and attaches a recv function to its tensors.
-/// Leaves any other as it is. `context` is what joinContext() returned. In the state of the thread that has called. Throws
-/// FormatError.
+/// Leaves any other as it is. `context` is what joinContext() returned. In the state of the thread that has called.
+/// Throws FormatError.
 void receiveDirectForward(
     WorkerId callee, std::optional<ContextId> context,
     c10::intrusive_ptr<torch::distributed::rpc::Message>& response);

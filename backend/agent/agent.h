@@ -80,10 +80,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     std::optional<ContextId> context; // an autograd one, that the call is part of
   };
 
-  /// While one lives, send() waits, on its thread, for the first call that this agent sends: that has, as a rule, ended
-  /// when send() returns. For who would wait for it at once: nobody has the future before, so that its end runs no callbacks of the
-  /// user's and may happen on this thread. Which then holds no lock, nor the GIL, when it sends a call. The call counts as
-  /// active as long as the scope lives, in which its response is used.
+  /// While one lives, send() waits, on its thread, for the first call that this agent sends: that has, as a rule,
+  /// ended when send() returns. For who would wait for it at once: nobody has the future before, so that its end runs
+  /// no callbacks of the user's and may happen on this thread, which then holds no lock, nor the GIL, when it sends a
+  /// call. The call counts as active as long as the scope lives, in which its response is used.
   class AwaitingSend {
    public:
     /// Null: nothing is awaited.
@@ -112,9 +112,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   /// user's, which could wait for this thread. Returns at once if the call has ended, or ends just now elsewhere.
   void await(uint64_t callId, const std::function<bool()>& hasCallbacks);
 
-  /// Sends a direct call, or a PYTHON_CALL of a thread without an autograd context, waits for its response on the calling
-  /// thread, as await(), and calls `use` with it there. No future is made. The call is part of the thread's context. A
-  /// time-out of kUnsetRpcTimeout is the default's.
+  /// Sends a direct call, or a PYTHON_CALL of a thread without an autograd context, waits for its response on the
+  /// calling thread, as await(), and calls `use` with it there. No future is made. The call is part of the thread's
+  /// context. A time-out of kUnsetRpcTimeout is the default's.
   /// Throws std::runtime_error with the text that the future would have, and what `use` throws.
   void call(
       const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
@@ -122,9 +122,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
 
   /// Makes the value of a future of a response. Runs where the call ends, on a thread that may block.
   using ReadResult = at::IValue (*)(c10::intrusive_ptr<Message> response);
-  /// As send(), for a request as in call(): the future is of Python objects and holds what `read` makes of the response, or
-  /// throws. It completes in the calling thread's at::ThreadLocalState, as futures of libtorch's calls do. `kept` lives
-  /// until the call is over.
+  /// As send(), for a request as in call(): the future is of Python objects and holds what `read` makes of the response,
+  /// or throws. It completes in the calling thread's at::ThreadLocalState, as futures of libtorch's calls do. `kept`
+  /// lives until the call is over.
   c10::intrusive_ptr<JitFuture> send(
       const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
       ReadResult read, std::shared_ptr<KeptRRefs> kept);
@@ -207,8 +207,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
     std::shared_ptr<KeptRRefs> kept; // null: none
-    std::shared_ptr<void>
-        inUse; // by an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else
+    // By an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else.
+    std::shared_ptr<void> inUse;
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
   };
   uint64_t open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds, bool counted);

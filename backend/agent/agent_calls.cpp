@@ -183,13 +183,12 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     // Nothing for libtorch to wait for or to fail by: the pass does both, and its context may be gone by then.
     return completed(messageOf({}, own_messages::kGradientsDone));
   }
-  auto future = call.future;
   if (failed) {
-    failUnseen(std::move(call), callId, failed);
+    failUnseen(call, callId, failed);
   } else if (waits != nullptr) {
     await(callId, [] { return false; });
   }
-  return future;
+  return call.future;
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Agent::send(
@@ -209,9 +208,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   opened.kept = std::move(kept); // not by this thread, too: they go before the call is over
   const uint64_t callId = open(std::move(opened), frame, rpcTimeoutSeconds, counted);
   if (const Error failed = transmit(to.id_, callId, std::move(frame), counted)) {
-    auto future = call.future;
-    failUnseen(std::move(call), callId, failed);
-    return future;
+    failUnseen(call, callId, failed);
   }
   return call.future;
 }

@@ -1,5 +1,6 @@
 #include "backend/serve/direct_call.h"
 
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include <exception>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "backend/codec/python_codec.h"
+#include "backend/serve/own_messages.h"
 #include "backend/serve/python_rpc.h"
 #include "backend/serve/response.h"
 
@@ -22,13 +24,12 @@ using c10::ivalue::PyObjectHolder;
 using rpc::JitFuture;
 using rpc::Message;
 using rpc::MessageType;
+using namespace own_messages::direct_body;
 
-constexpr char kCall = 2; // and 1 more if it is async
-constexpr char kResult = 1;
 constexpr size_t kUsualLength = 128;
 
 bool needPickle(const std::vector<at::Tensor>& tensors) {
-  return !tensors.empty() && PythonRpc::get().hasTensorReducer();
+  return !tensors.empty() && PythonRpc::get().hasReducer(THPVariableClass);
 }
 
 c10::intrusive_ptr<Message> writeResult(const py::object& result) {
@@ -196,7 +197,7 @@ c10::intrusive_ptr<Message> writeDirectCall(
   std::vector<char> body;
   std::vector<at::Tensor> tensors;
   body.reserve(kUsualLength);
-  body.push_back(static_cast<char>(kCall + (isAsync ? 1 : 0)));
+  body.push_back(isAsync ? kAsyncCall : kCall);
   PythonWriter writer(body, tensors, [&rrefs](PyObject* object, ByteWriter& out) {
     return rrefs.write(object, out);
   });
@@ -210,7 +211,7 @@ c10::intrusive_ptr<Message> writeDirectCall(
 
 c10::intrusive_ptr<JitFuture> serveDirectCall(
     const rpc::RequestCallbackImpl& callback, Message& request) {
-  if (std::as_const(request).payload().front() != kCall) {
+  if (std::as_const(request).payload().front() == kAsyncCall) {
     return serveAsync(callback, request);
   }
   c10::intrusive_ptr<Message> response;

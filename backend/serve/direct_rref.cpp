@@ -29,8 +29,7 @@ namespace rpc = torch::distributed::rpc;
 bool isPlainRRef(PyObject* object) {
   const auto& python = PythonRpc::get();
   auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
-  return (type == python.PyRRef.ptr() || type == python.RRef.ptr()) &&
-      PyDict_Contains(python.reducers.ptr(), type) == 0;
+  return (type == python.PyRRef.ptr() || type == python.RRef.ptr()) && !python.hasReducer(type);
 }
 
 bool hasSucceeded(const rpc::JitFuture& future) {

@@ -50,12 +50,23 @@ constexpr bool isEvaluation(uint32_t messageType) {
   return messageType == static_cast<uint32_t>(kGradients) ||
       messageType == static_cast<uint32_t>(kResume);
 }
+
+/// The first bytes of bodies that libtorch cannot read, in messages of its own types (direct_call.h,
+/// autograd/direct_forward.h). A pickle, which libtorch writes there, begins with 0x80.
+namespace direct_body {
+constexpr char kResult = 1;
+constexpr char kCall = 2;
+constexpr char kAsyncCall = 3;
+constexpr char kForward = 4;
+} // namespace direct_body
+
 /// Whether a request is a PYTHON_CALL that libtorch cannot read (direct_call.h).
 inline bool isDirectCall(const torch::distributed::rpc::Message& request) {
   const auto& body = request.payload();
   return request.type() == MessageType::PYTHON_CALL && !body.empty() &&
-      (body.front() == 2 || body.front() == 3);
+      (body.front() == direct_body::kCall || body.front() == direct_body::kAsyncCall);
 }
+
 constexpr MessageType kCreationSite = detail::request(0x90);
 constexpr MessageType kHoldersRequest = detail::request(0x92);
 constexpr MessageType kHoldersReply = detail::response(0x93);

@@ -1,6 +1,5 @@
 #include "backend/serve/python_rpc.h"
 
-#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/rpc/rpc_agent.h>
 
 #include <string>
@@ -46,8 +45,8 @@ const PythonRpc& PythonRpc::get() {
   return *loaded;
 }
 
-bool PythonRpc::hasTensorReducer() const {
-  return PyDict_Contains(reducers.ptr(), THPVariableClass) == 1;
+bool PythonRpc::hasReducer(PyObject* type) const {
+  return PyDict_Contains(reducers.ptr(), type) == 1;
 }
 
 rpc::SerializedPyObj PythonRpc::pickle(const py::object& object) const {

@@ -25,8 +25,8 @@ struct PythonRpc {
   /// After load().
   static const PythonRpc& get();
 
-  /// Whether tensors are to be pickled by a reducer of the user's.
-  bool hasTensorReducer() const;
+  /// Whether objects of the class are to be pickled by a reducer of the user's.
+  bool hasReducer(PyObject* type) const;
 
   /// The object, pickled. Throws pybind11::error_already_set when it cannot be.
   torch::distributed::rpc::SerializedPyObj pickle(const pybind11::object& object) const;
