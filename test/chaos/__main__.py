@@ -46,6 +46,7 @@ def parser():
     add("--no-faults", action="store_true", help="nothing goes wrong, so nothing may fail")
     add("--operations", type=words, help=f"names, with commas between; all by default: {', '.join(operations.usual())}")
     add("--callers", type=int, help="threads of each worker that perform operations")
+    add("--largest", type=int, help="bytes of a tensor, up to 16 MiB")
     add("--seconds", type=float, help="how long the load goes on, from the last kill or freeze if there is one")
     add("--transports", type=words, help="as the option _transports")
     add("--channels", type=words, help="as the option _channels")

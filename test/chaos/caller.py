@@ -6,7 +6,7 @@ import torch.distributed.rpc as rpc
 from services import MIB
 
 # The ends, what travels inside the head of a frame, and what does not (from 256 KiB).
-_SIZES = (0, 1, 100, 5_000, 70_000, 300_000, MIB)
+_SIZES = (0, 1, 100, 5_000, 70_000, 300_000, MIB, 4 * MIB, 16 * MIB)
 
 
 class Caller:
@@ -18,6 +18,7 @@ class Caller:
         self.timeout = settings.timeout
         self._names = [f"worker{rank}" for rank in range(settings.world)]
         self._upwards = settings.threads_may_run_out
+        self._sizes = [size for size in _SIZES if size <= settings.largest]
 
     def next_turn(self):
         """Draws anew for the next operation. What it draws depends on the seed and on how many there were before, not
@@ -53,7 +54,7 @@ class Caller:
 
     def piece(self):
         """Where a piece begins, and its size; see services.piece()."""
-        return self.random.randrange(MIB), self.random.choice(_SIZES)
+        return self.random.randrange(MIB), self.random.choice(self._sizes)
 
     def small_piece(self):
         return self.random.randrange(MIB), self.random.randint(1, 1000)

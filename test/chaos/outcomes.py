@@ -12,6 +12,7 @@ WRONG = "wrong data"
 ERROR = "error"  # where nothing was made to fail, or of a kind that no fault explains
 CUT_OFF = "survivor cut off"
 LEFT_OVER = "left over"
+GROWTH = "memory grows"
 SHUTDOWN = "shutdown failed"
 
 
@@ -36,6 +37,7 @@ class Outcome:
     errors: collections.Counter = dataclasses.field(default_factory=collections.Counter)  # that faults explain, by text
     faults: collections.Counter = dataclasses.field(default_factory=collections.Counter)  # by kind
     shutdowns: collections.Counter = dataclasses.field(default_factory=collections.Counter)  # by outcome
+    memory: list[int] = dataclasses.field(default_factory=list)  # of all workers, over a long load: bytes
     files: list[str] = dataclasses.field(default_factory=list)  # that tell more about the violations
     seconds: float = 0.0
 
@@ -56,8 +58,9 @@ class Outcome:
             f"{self.label}: {self.done.total()} operations done, {self.failed} failed; "
             f"{counts(self.faults)}; shutdown {counts(self.shutdowns)}; {self.seconds:.1f} s"
         )
+        memory = [f"  memory: {', '.join(f'{bytes_ >> 20}' for bytes_ in self.memory)} MiB"] if self.memory else []
         violations = [f"  VIOLATION {violation}" for violation in self.violations]
-        return "\n".join([line, *violations, *(f"  see {path}" for path in self.files)])
+        return "\n".join([line, *memory, *violations, *(f"  see {path}" for path in self.files)])
 
 
 class Total:

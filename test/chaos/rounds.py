@@ -4,6 +4,7 @@ import multiprocessing.connection
 import pathlib
 import random
 import signal
+import statistics
 import time
 from typing import NamedTuple
 
@@ -16,6 +17,10 @@ from harness import WorkerError
 from outcomes import Outcome
 
 _ANSWER_LIMIT = 30.0  # of what takes no time
+
+_SAMPLES = 10  # of the workers' memory
+_LONG = 60.0  # seconds after which caches have their size
+_MOST_GROWTH = 1.25
 
 
 class ProcessFault(NamedTuple):
@@ -39,6 +44,15 @@ def draw_process_faults(settings, chance):
         ProcessFault(min(chance.expovariate(2), 1.5), kind, victim, chance.uniform(0.1, 1.2 * settings.timeout))
         for kind, victim in zip(kinds_of_all, victims)
     ]
+
+
+def resident_memory(pid):
+    """In bytes; 0 of a process that has ended."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
 
 
 class RoundOver(Exception):
@@ -91,7 +105,7 @@ class Round:
         for fault in self._process_faults:
             self._wait_out(fault.wait)
             self._inject(fault)
-        self._wait_out(self._settings.seconds)
+        self._go_on(self._settings.seconds)
         self._find_dead()
         limit = self._longest_operation()
         records = self._all(load.finish, limit, limit=limit + _ANSWER_LIMIT)
@@ -134,6 +148,18 @@ class Round:
             victim.signal(signal.SIGSTOP)
             self._wait_out(fault.seconds)
             victim.signal(signal.SIGCONT)
+
+    def _go_on(self, seconds):
+        """The load, until its end. A long one shows whether memory grows."""
+        memory = []
+        for _ in range(_SAMPLES):
+            self._wait_out(seconds / _SAMPLES)
+            memory.append(sum(resident_memory(worker.process.pid) for worker in self._survivors))
+        if self._settings.faultless and seconds >= _LONG:
+            self._outcome.memory = memory
+            early, late = statistics.median(memory[1:5]), statistics.median(memory[-4:])
+            if late > _MOST_GROWTH * early:
+                self._outcome.violate(kinds.GROWTH, "all", f"memory went from {early} to {late} bytes")
 
     def _wait_out(self, seconds):
         """Shorter if a worker dies that should not."""

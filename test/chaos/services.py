@@ -16,8 +16,10 @@ _bytes = torch.randint(0, 256, (2 * MIB,), dtype=torch.uint8, generator=torch.Ge
 
 
 def piece(begin, size):
-    """A tensor of `size` bytes, up to 1 MiB. `begin` is below 1 MiB."""
-    return _bytes[begin : begin + size].clone()
+    """A tensor of `size` bytes, which repeat themselves after 1 MiB. `begin` is below 1 MiB."""
+    if size <= MIB:
+        return _bytes[begin : begin + size].clone()
+    return _bytes[begin : begin + MIB].repeat(-(-size // MIB))[:size]
 
 
 def checksum(tensor):

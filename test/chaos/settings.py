@@ -20,6 +20,7 @@ class Settings:
     # The load.
     operations: tuple[str, ...] = ()  # names; empty: see operations.chosen()
     callers: int = 3  # threads of each worker that perform operations
+    largest: int = 1 << 20  # bytes of a tensor
     seconds: float = 1.0  # how long a round's load lasts when no fault is left to come
 
     # The group.
