@@ -66,11 +66,12 @@ bool hasFailed(const Outcome& outcome) {
       outcome.response.header.messageType == static_cast<uint32_t>(rpc::MessageType::EXCEPTION);
 }
 
-// Whether the request may make an RRef: FORWARD_AUTOGRAD_REQ wraps any call.
+// Whether the request may make an RRef: the last two wrap any call.
 bool mayCreate(rpc::MessageType type) {
   return type == rpc::MessageType::PYTHON_REMOTE_CALL ||
       type == rpc::MessageType::SCRIPT_REMOTE_CALL ||
-      type == rpc::MessageType::FORWARD_AUTOGRAD_REQ;
+      type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
+      type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
 }
 
 // Whether a request is what a thread may wait for: not one that keeps the books of RRefs, which is also sent for an RRef

@@ -13,6 +13,7 @@ import torch.distributed.rpc as rpc
 from group import Group, file_in, running
 from processes import LIMIT, wait_until
 from rref_counts import counts, wait_until_none_is_left
+from torch.autograd import profiler_legacy
 
 FAILED = ("RRef creation via rpc.remote() timed out", "RRef creation via rpc.remote() failed")
 SOON = 0.05  # s: a time-out that passes before the owner answers
@@ -64,6 +65,16 @@ def test_each_rref_whose_creation_times_out_says_so(pair_in_creation, to):
     for text, seconds in pair_in_creation[0].run(fail_one_after_the_other, to, 3):
         assert text is not None and text.startswith(FAILED)
         assert seconds < LIMIT / 2
+
+
+def fail_under_a_profiler(to):
+    with profiler_legacy.profile():  # which wraps the request in another
+        return error_of_fetch(failed_creation(to))
+
+
+def test_an_rref_whose_profiled_creation_times_out_says_so(pair_in_creation):
+    text, _ = pair_in_creation[0].run(fail_under_a_profiler, "worker1")
+    assert text is not None and text.startswith(FAILED)
 
 
 def fail_beside_others(to):

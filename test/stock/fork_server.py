@@ -36,12 +36,7 @@ class TestProcess(_CONTEXT.Process):
     def run(self):
         os.environ.clear()
         os.environ.update(self._environment)
-        if profiler_mode.IS_ON:
-            from torch.autograd import profiler_legacy  # which is not to be imported by who only starts the server
-
-            with profiler_legacy.profile():  # the only profiler that PyTorch's RPC knows
-                super().run()
-        else:
+        with profiler_mode.profiled():
             super().run()
 
     def _bootstrap(self, *args, **kwargs):

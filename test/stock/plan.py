@@ -43,13 +43,18 @@ def _matches(pattern, text):
     return pattern in text
 
 
-def _excluded():
-    return set(_pairs("fault_plan_exclusions.csv")) if fault_plan.FILE else set()
+def _excluded(catalog):
+    """The tests that are not run in the modes that are on."""
+    tables = {"fault_plan_exclusions.csv": fault_plan.FILE, "profiler_exclusions.csv": profiler_mode.IS_ON}
+    excluded = set()
+    for name in (name for name, is_on in tables.items() if is_on):
+        _refuse_unknown(name, _pairs(name), catalog)
+        excluded.update(_pairs(name))
+    return excluded
 
 
 def _chosen(catalog, options):
-    excluded = _excluded()
-    _refuse_unknown("fault_plan_exclusions.csv", excluded, catalog)
+    excluded = _excluded(catalog)
     pairs = _pairs("quick.csv") if options.mode == "quick" else catalog
     _refuse_unknown("quick.csv", pairs, catalog)
     for suite, test in pairs:
