@@ -1,9 +1,9 @@
 """Where the time of a call goes, by perf: python test/bench/profile.py [--seconds N]
 
 One worker calls a no-op on another, one call after the other, and both are sampled meanwhile. Each sample of the
-busiest thread of a process is counted for a part (PARTS); the shares are of the time from one call to the next, so that the
-parts of each side add up to it. What one side waits is what the other is busy, and the way between them. Needs Linux'
-perf, and cores that nobody else uses: waiting threads yield to others.
+busiest thread of a process is counted for a part (PARTS); the shares are of the time from one call to the next, so
+that the parts of each side add up to it. What one side waits is what the other is busy, and the way between them.
+Needs Linux' perf, and cores that nobody else uses: waiting threads yield to others.
 """
 
 from __future__ import annotations
