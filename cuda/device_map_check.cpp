@@ -13,17 +13,23 @@ namespace {
 
 using Objection = std::optional<std::string>;
 using Group = std::map<std::string, const DeviceRecord*>;
-using Notes =
-    std::vector<std::string>; // one for each entry of what is looked at; empty where it is right
+
+/// One for each entry of what is looked at; empty where that is right.
+using Notes = std::vector<std::string>;
 
 bool anyIn(const Notes& notes) {
   return std::any_of(
       notes.begin(), notes.end(), [](const std::string& note) { return !note.empty(); });
 }
 
+/// "cuda", where there are devices of this type.
+bool lacksOnlyIndex(const DeviceRecord& worker, c10::Device device) {
+  return !device.has_index() && worker.has({device.type(), 0});
+}
+
 /// Why there is no such device, in words that say which there are.
 std::string absence(const DeviceRecord& worker, c10::Device device) {
-  if (!device.has_index()) {
+  if (lacksOnlyIndex(worker, device)) {
     return "has no index; write " + typeName(device.type()) + ":0, for example";
   }
   return countInWords(worker, device.type());
@@ -35,7 +41,7 @@ std::string hintFor(const DeviceRecord& worker, const std::vector<c10::Device>& 
   bool cuda = false;
   for (const c10::Device& device : absent) {
     beyondLast = beyondLast || (device.has_index() && worker.has({device.type(), 0}));
-    cuda = cuda || (device.has_index() && device.is_cuda());
+    cuda = cuda || (device.is_cuda() && !lacksOnlyIndex(worker, device));
   }
   return std::string(beyondLast ? " Indices begin at 0." : "") +
       (cuda ? " CUDA_VISIBLE_DEVICES of " + worker.name + " may hide devices." : "");
@@ -248,8 +254,8 @@ Objection unexpected(const GivenMap& map, const Side& side) {
       "unexpected " + side.name + " devices", notes,
       "The options of " + map.self.name + " have this map" + others +
           "devices=" + inPython(side.worker.devices) +
-          ": change the map, add the device to `devices`, or leave `devices` out, which are then "
-          "those that device maps name.");
+          ": change the map, add the device to `devices`, or leave `devices` out, so that they "
+          "follow from the device maps.");
 }
 
 /// Of a worker that was not: the map names devices that there are.

@@ -44,7 +44,7 @@ std::string whatIsMissing(const UnmappedTensor& tensor, const Call& call) {
         presentMap(call, "does not lead on from " + tensor.device.str());
   }
   return "Response device mapping is not available for destination " + call.caller.name + ": " +
-      start + call.callee.name + ", a response travels the caller's device map backwards, and " +
+      start + call.callee.name + ". A response travels the caller's device map backwards, and " +
       presentMap(call, "does not lead to " + tensor.device.str());
 }
 
@@ -72,7 +72,8 @@ DeviceEntries argumentsFor(const UnmappedTensor& tensor, const Call& call, c10::
 
 std::string linesToAdd(const UnmappedTensor& tensor, const Call& call, const DeviceRecord& sender) {
   if (!sender.has(tensor.device)) {
-    return ""; // as a meta tensor, which has nothing to send
+    // As a meta tensor's, which has nothing to send.
+    return "A device map cannot help: " + countInWords(sender, tensor.device.type()) + ".";
   }
   const std::string place = tensor.device.str() + " of " + sender.name;
   const auto other = otherEnd(tensor, call);
@@ -109,7 +110,7 @@ std::string noMapping(
       "torchwire: move the tensor with .cpu() " +
       (request ? "before the call" : "before the function returns it") +
       ", or call `set_device_map` on `TensorPipeRpcBackendOptions` or "
-      "`TorchwireRpcBackendOptions`. " +
+      "`TorchwireRpcBackendOptions`.\n" +
       linesToAdd(tensor, call, sender);
 }
 
