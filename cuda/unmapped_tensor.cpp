@@ -21,7 +21,7 @@ struct Call {
   }
 };
 
-/// "the device map of worker0 for worker1 has none for it:" and that map.
+/// Which map applies, what it `lacks`, and its entries; or that there is none.
 std::string presentMap(const Call& call, const std::string& lacks) {
   const std::string which = call.isAutomatic()
       ? "device_maps=\"auto\" of " + call.caller.name
