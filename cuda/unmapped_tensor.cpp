@@ -1,0 +1,117 @@
+#include "cuda/unmapped_tensor.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "cuda/device_maps.h"
+#include "cuda/device_text.h"
+
+namespace torchwire::cuda {
+namespace {
+
+/// The two workers by their parts in the call: the map is the caller's.
+struct Call {
+  const DeviceRecord& caller;
+  const DeviceRecord& callee;
+  DeviceMap map;
+
+  bool isAutomatic() const {
+    return caller.automatic && !caller.maps.contains(callee.name);
+  }
+};
+
+/// Which map applies, what it `lacks`, and its entries; or that there is none.
+std::string presentMap(const Call& call, const std::string& lacks) {
+  const std::string which = call.isAutomatic()
+      ? "device_maps=\"auto\" of " + call.caller.name
+      : "the device map of " + call.caller.name + " for " + call.callee.name;
+  if (call.map.empty() && !call.isAutomatic()) {
+    return call.caller.name + " has no device map for " + call.callee.name + ".\n";
+  }
+  return which + " " + lacks +
+      (call.map.empty()
+           ? ".\n"
+           : ":\n" + mapTable(call.caller.name, call.callee.name, sortedEntries(call.map), {}));
+}
+
+std::string whatIsMissing(const UnmappedTensor& tensor, const Call& call) {
+  const std::string start =
+      "tensor " + std::to_string(tensor.index) + " is on " + tensor.device.str() + " of ";
+  if (tensor.direction == Direction::request) {
+    return "Request device mapping is not available for destination " + call.callee.name + ": " +
+        start + call.caller.name + ", and " +
+        presentMap(call, "does not lead on from " + tensor.device.str());
+  }
+  return "Response device mapping is not available for destination " + call.caller.name + ": " +
+      start + call.callee.name + ". A response travels the caller's device map backwards, and " +
+      presentMap(call, "does not lead to " + tensor.device.str());
+}
+
+/// Where a new entry would have its other end: the same index where that is free, else another device of the type, else
+/// the cpu; or nothing, where all are taken.
+std::optional<c10::Device> otherEnd(const UnmappedTensor& tensor, const Call& call) {
+  const bool request = tensor.direction == Direction::request;
+  std::vector<c10::Device> taken;
+  for (const auto& [from, to] : call.map) {
+    taken.push_back(request ? to : from);
+  }
+  const auto device = freeDevice(request ? call.callee : call.caller, tensor.device, taken);
+  const c10::Device cpu(c10::DeviceType::CPU);
+  const bool cpuTaken = std::find(taken.begin(), taken.end(), cpu) != taken.end();
+  return device || cpuTaken ? device : cpu;
+}
+
+/// The arguments of set_device_map. They are added to a map that is there, but take the place of an automatic one.
+DeviceEntries argumentsFor(const UnmappedTensor& tensor, const Call& call, c10::Device other) {
+  DeviceMap map = call.isAutomatic() ? call.map : DeviceMap();
+  const bool request = tensor.direction == Direction::request;
+  map.emplace(request ? tensor.device : other, request ? other : tensor.device);
+  return sortedEntries(map);
+}
+
+std::string linesToAdd(const UnmappedTensor& tensor, const Call& call, const DeviceRecord& sender) {
+  if (!sender.has(tensor.device)) {
+    // As a meta tensor's, which has nothing to send.
+    return "A device map cannot help: " + countInWords(sender, tensor.device.type()) + ".";
+  }
+  const std::string place = tensor.device.str() + " of " + sender.name;
+  const auto other = otherEnd(tensor, call);
+  if (!other) {
+    return "All devices at the other end of the map are taken, so " + place + " cannot get one.";
+  }
+  std::string lines = "In the options of " + call.caller.name +
+      ", add:\n    options.set_device_map(\"" + call.callee.name + "\", " +
+      inPython(argumentsFor(tensor, call, *other)) + ")";
+  if (other->is_cpu()) {
+    lines += tensor.direction == Direction::request
+        ? "\nThe CPU tensors of responses then come to " + place + ", too."
+        : "\nThe CPU tensors of requests then come to " + place + ", too.";
+  }
+  if (!sender.mayUse(tensor.device)) {
+    std::vector<c10::Device> devices = sender.devices;
+    devices.push_back(tensor.device);
+    lines += "\nAnd in those of " + sender.name + ":\n    options.set_devices(" +
+        inPython(devices) + ")";
+  }
+  return lines;
+}
+
+} // namespace
+
+std::string noMapping(
+    const UnmappedTensor& tensor, const DeviceRecord& sender, const DeviceRecord& receiver) {
+  const bool request = tensor.direction == Direction::request;
+  const DeviceRecord& caller = request ? sender : receiver;
+  const DeviceRecord& callee = request ? receiver : sender;
+  const Call call{caller, callee, mapTo(caller, callee)};
+  return whatIsMissing(tensor, call) +
+      "PyTorch's TensorPipe RPC backend only supports CPU tensors by default, and so does "
+      "torchwire: move the tensor with .cpu() " +
+      (request ? "before the call" : "before the function returns it") +
+      ", or call `set_device_map` on `TensorPipeRpcBackendOptions` or "
+      "`TorchwireRpcBackendOptions`.\n" +
+      linesToAdd(tensor, call, sender);
+}
+
+} // namespace torchwire::cuda
