@@ -107,8 +107,7 @@ std::optional<at::Tensor> metaOf(const at::Tensor& tensor) {
   }
   at::Tensor meta = at::empty_strided(
       tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
-  meta.unsafeGetTensorImpl()->set_wrapped_number(
-      tensor.dim() == 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number());
+  keepNumber(tensor, meta);
   return meta;
 }
 
@@ -117,8 +116,7 @@ std::optional<at::Tensor> cpuOf(const at::Tensor& tensor) {
     return hostView(tensor);
   }
   at::Tensor taken = tensor.clone();
-  taken.unsafeGetTensorImpl()->set_wrapped_number(
-      tensor.unsafeGetTensorImpl()->is_wrapped_number());
+  keepNumber(tensor, taken);
   return taken;
 }
 

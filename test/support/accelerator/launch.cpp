@@ -28,9 +28,14 @@ at::Tensor hostView(const at::Tensor& tensor) {
   }
   at::Tensor view = at::from_blob(
       bytes, tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()));
-  view.unsafeGetTensorImpl()->set_wrapped_number(
-      tensor.dim() == 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number());
+  keepNumber(tensor, view);
   return view;
+}
+
+void keepNumber(const at::Tensor& tensor, const at::Tensor& other) {
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    other.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
 }
 
 void launch(Device& device, WorkStream& stream, std::function<void()> work) {

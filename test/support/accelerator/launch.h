@@ -19,6 +19,10 @@ bool isOnDevice(const at::Tensor& tensor);
 /// memory allocated, as a kernel's pointer does not. Throws c10::Error for device memory that is not ours.
 at::Tensor hostView(const at::Tensor& tensor);
 
+/// A number of the program's, which has become a tensor, decides less about the result's type than a tensor does: so
+/// does `other` if it stands for one.
+void keepNumber(const at::Tensor& tensor, const at::Tensor& other);
+
 /// Enqueues `work` as a kernel: it runs without autograd, and on the stream's thread alone. Throws if the device is lost.
 void launch(Device& device, WorkStream& stream, std::function<void()> work);
 
