@@ -104,6 +104,7 @@ def _device_module(extension: types.ModuleType) -> types.ModuleType:
         stream,
         synchronize,
         _is_in_bad_fork,
+        _lazy_init,
     ):
         setattr(module, function.__name__, function)
     module.device_count = extension.device_count
@@ -139,7 +140,7 @@ def set_stream(stream: torch.Stream) -> None:
 
 
 def synchronize(device: torch.device | str | int | None = None) -> None:
-    torch.accelerator.synchronize(_index_of(device))
+    load().synchronize(_index_of(device))
 
 
 @contextlib.contextmanager
@@ -175,6 +176,10 @@ def manual_seed_all(seed: int) -> None:
 
 def _is_in_bad_fork() -> bool:
     return False
+
+
+def _lazy_init() -> None:
+    """torch.accelerator takes a device without this function for one that nobody has used yet."""
 
 
 def _index_of(device: torch.device | str | int | None) -> int:

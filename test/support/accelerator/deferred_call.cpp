@@ -137,6 +137,14 @@ Device* deviceOfAll(const std::vector<c10::IValue>& arguments) {
   return found;
 }
 
+/// The caller keeps the arguments: libtorch drops the stack's before it takes hold of those that a kernel returns
+/// several of.
+Stack call(const c10::OperatorHandle& op, c10::DispatchKey key, const Stack& arguments) {
+  Stack stack = arguments;
+  op.redispatchBoxed(c10::DispatchKeySet(key), &stack);
+  return stack;
+}
+
 // ---- results --------------------------------------------------------------------------------------
 
 std::vector<at::Tensor> tensorsIn(const c10::IValue& value) {
@@ -234,13 +242,12 @@ std::optional<Stack> metaResults(
   if (!before) {
     return std::nullopt;
   }
-  Stack stack = *before;
   try {
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    Stack results = call(op, c10::DispatchKey::Meta, *before);
+    return keepsSizes(arguments, *before) ? std::optional<Stack>(std::move(results)) : std::nullopt;
   } catch (const std::exception&) {
     return std::nullopt;
   }
-  return keepsSizes(arguments, *before) ? std::optional<Stack>(std::move(stack)) : std::nullopt;
 }
 
 } // namespace
@@ -261,10 +268,10 @@ bool callLater(const c10::OperatorHandle& op, Stack& stack) {
   Results results = resultsOf(schema, arguments, *metas, *device);
   launch(
       *device, currentWorkStream(*device),
-      [op, inputs = *std::move(inputs), toFill = std::move(results.toFill)]() mutable {
-        op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &inputs);
+      [op, inputs = *std::move(inputs), toFill = std::move(results.toFill)] {
+        const Stack computed = call(op, c10::DispatchKey::CPU, inputs);
         for (const auto& [index, views] : toFill) {
-          fill(views, tensorsIn(inputs[index]));
+          fill(views, tensorsIn(computed[index]));
         }
       });
   torch::jit::drop(stack, count);
