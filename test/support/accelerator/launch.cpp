@@ -28,6 +28,8 @@ at::Tensor hostView(const at::Tensor& tensor) {
   }
   at::Tensor view = at::from_blob(
       bytes, tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()));
+  view._set_conj(tensor.is_conj());
+  view._set_neg(tensor.is_neg());
   keepNumber(tensor, view);
   return view;
 }

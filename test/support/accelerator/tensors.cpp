@@ -136,5 +136,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from_and_resize", &copyFromAndResize);
 }
 
+// Copies do themselves what the marks ask for. Else libtorch would copy the tensor first, which would do the same.
+TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
 } // namespace
 } // namespace torchwire::accelerator
