@@ -7,12 +7,13 @@
         ones + 1                               # does not wait for that: poison, with luck
 
 What it does to those who forget to synchronize is in test/support/accelerator/README.md. It takes PyTorch's PrivateUse1
-for the whole process; a test that needs it therefore runs in a process of its own (processes.py).
+for the whole process; what needs it therefore runs in a process of its own (processes.py), with ENVIRONMENT.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import os
 import subprocess
@@ -26,6 +27,8 @@ import torch
 
 NAME = "standin"
 ROOT = Path(__file__).resolve().parents[2]
+# What a process needs to see that has the accelerator: pinned memory would be CUDA's where there is a GPU.
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": ""}
 _MODULE = "torchwire_test_accelerator"
 
 
@@ -42,19 +45,22 @@ def path() -> Path:
 
 
 def build() -> Path:
-    """The path of the module, which is up to date then. Not for two processes at a time."""
+    """The path of the module, which is up to date then."""
     module = path()
-    if "TORCHWIRE_TEST_ACCELERATOR" not in os.environ:
-        # Meson and ninja of this Python's environment, if it has them.
-        search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    if "TORCHWIRE_TEST_ACCELERATOR" in os.environ:
+        return module
+    # Of this Python's environment, if it has it. Ninja, since Meson does not see targets that are new.
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    with open(_build_folder() / "accelerator.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # pytest may run more than once at a time
         done = subprocess.run(
-            ["meson", "compile", "-C", str(_build_folder()), _MODULE],
+            ["ninja", "-C", str(_build_folder()), "test_accelerator"],
             env={**os.environ, "PATH": search},
             capture_output=True,
             text=True,
         )
-        if done.returncode != 0:
-            raise BuildError(done.stdout + done.stderr)
+    if done.returncode != 0:
+        raise BuildError(done.stdout + done.stderr)
     return module
 
 

@@ -1,5 +1,6 @@
 """Fixtures of all tests; see processes.py and group.py."""
 
+import accelerator
 import processes
 import pytest
 from group import Group, file_in
@@ -54,3 +55,17 @@ def _shared_pair(tmp_path_factory):
 def pair(_shared_pair):
     """A running group of worker0 and worker1, with default options."""
     return _shared_pair.get()
+
+
+@pytest.fixture(scope="session")
+def accelerator_file():
+    """The stand-in accelerator's module, built."""
+    return accelerator.build()
+
+
+@pytest.fixture(scope="session")
+def devices(accelerator_file):
+    """A process that has the stand-in accelerator."""
+    worker = processes.WorkerProcess("devices", accelerator.ENVIRONMENT, prepare=accelerator.load)
+    yield worker
+    worker.close()

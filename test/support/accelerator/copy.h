@@ -9,8 +9,9 @@ namespace torchwire::accelerator {
 /// does:
 ///  - between devices, on the current stream of the source, which waits for that of the destination before and is
 ///    waited for by it afterwards;
-///  - from and to pinned memory, the host waits unless `nonBlocking`; the memory is kept from reuse until the copy is done;
-///  - from pageable memory, the host's bytes are taken at once, and it waits unless `nonBlocking`; to pageable memory, it
+///  - from and to pinned memory, the host waits unless `nonBlocking`; the memory is kept from reuse until the copy is
+///    done;
+///  - from pageable memory, the bytes are taken at once, and the host waits unless `nonBlocking`; to pageable memory, it
 ///    always waits.
 at::Tensor copyFrom(const at::Tensor& from, const at::Tensor& to, bool nonBlocking);
 at::Tensor copyFromAndResize(const at::Tensor& from, const at::Tensor& to);

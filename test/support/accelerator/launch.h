@@ -23,7 +23,8 @@ at::Tensor hostView(const at::Tensor& tensor);
 /// does `other` if it stands for one.
 void keepNumber(const at::Tensor& tensor, const at::Tensor& other);
 
-/// Enqueues `work` as a kernel: it runs without autograd, and on the stream's thread alone. Throws if the device is lost.
+/// Enqueues `work` as a kernel: it runs without autograd, and on the stream's thread alone. Throws if the device is
+/// lost.
 void launch(Device& device, WorkStream& stream, std::function<void()> work);
 
 /// Gives the storage this size; its bytes are copied on the current stream as far as they fit.
