@@ -1,6 +1,5 @@
 """Fixtures of all tests; see processes.py and group.py."""
 
-import accelerator
 import processes
 import pytest
 from group import Group, file_in
@@ -60,12 +59,16 @@ def pair(_shared_pair):
 @pytest.fixture(scope="session")
 def accelerator_file():
     """The stand-in accelerator's module, built."""
+    import accelerator  # with torch, which the fork server is to import meanwhile
+
     return accelerator.build()
 
 
 @pytest.fixture(scope="session")
 def devices(accelerator_file):
     """A process that has the stand-in accelerator."""
+    import accelerator
+
     worker = processes.WorkerProcess("devices", accelerator.ENVIRONMENT, prepare=accelerator.load)
     yield worker
     worker.close()
