@@ -24,6 +24,7 @@ def test_operators_give_what_the_cpu_gives():
         lambda x: x.masked_fill(x > 0, 2).sort(1).indices,
         lambda x: x[x > 0],
         lambda x: torch.nn.functional.layer_norm(x, (6,)).view(-1),
+        lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
         lambda x: torch.split(x, 2)[1].unsqueeze(0).expand(3, 2, 6),
         lambda x: torch.linalg.inv(x + 9 * torch.eye(6, device=x.device)),
         lambda x: torch.view_as_real(torch.complex(x, x.flip(0)).conj().mul(2)),

@@ -11,8 +11,8 @@ namespace torchwire::accelerator {
 ///    waited for by it afterwards;
 ///  - from and to pinned memory, the host waits unless `nonBlocking`; the memory is kept from reuse until the copy is
 ///    done;
-///  - from pageable memory, the bytes are taken at once, and the host waits unless `nonBlocking`; to pageable memory, it
-///    always waits.
+///  - from pageable memory, the bytes are taken at once, and the host waits unless `nonBlocking`;
+///  - to pageable memory, it always waits.
 at::Tensor copyFrom(const at::Tensor& from, const at::Tensor& to, bool nonBlocking);
 at::Tensor copyFromAndResize(const at::Tensor& from, const at::Tensor& to);
 

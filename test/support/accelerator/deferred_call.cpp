@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,11 @@ bool isTensors(const c10::Type& type) {
        type.containedType(0)->kind() == c10::TypeKind::TensorType);
 }
 
+/// Their meta kernels and CPU kernels differ in the sizes of the statistics that they save.
+bool isBatchNorm(const std::string& name) {
+  return name.find("batch_norm") != std::string::npos;
+}
+
 bool hasKnownResults(const c10::OperatorHandle& op) {
   for (const at::Tag tag :
        {at::Tag::nondeterministic_seeded, at::Tag::dynamic_output_shape,
@@ -35,12 +41,13 @@ bool hasKnownResults(const c10::OperatorHandle& op) {
     }
   }
   const auto& returns = op.schema().returns();
-  return op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta) &&
+  return !isBatchNorm(op.schema().name()) &&
+      op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta) &&
       op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) &&
       std::all_of(returns.begin(), returns.end(), [](const c10::Argument& result) {
-           const c10::AliasInfo* const alias = result.alias_info();
-           return isTensors(*result.type()) && (alias == nullptr || alias->isWrite());
-         });
+        const c10::AliasInfo* const alias = result.alias_info();
+        return isTensors(*result.type()) && (alias == nullptr || alias->isWrite());
+      });
 }
 
 // ---- arguments ------------------------------------------------------------------------------------
@@ -223,12 +230,15 @@ Results resultsOf(
 }
 
 /// On the stream's thread.
-void fill(const std::vector<at::Tensor>& views, const std::vector<at::Tensor>& computed) {
-  TORCH_CHECK(views.size() == computed.size(), "the kernel returned another number of tensors");
+void fill(
+    const std::string& name, const std::vector<at::Tensor>& views,
+    const std::vector<at::Tensor>& computed) {
+  TORCH_CHECK(views.size() == computed.size(), name, " returned another number of tensors");
   for (size_t i = 0; i < views.size(); ++i) {
     if (views[i].defined()) {
       TORCH_CHECK(
-          views[i].sizes() == computed[i].sizes(), "the kernel returned a tensor of another size");
+          views[i].sizes() == computed[i].sizes(), name,
+          " returned a tensor of another size than its meta kernel said");
       views[i].copy_(computed[i]);
     }
   }
@@ -271,7 +281,7 @@ bool callLater(const c10::OperatorHandle& op, Stack& stack) {
       [op, inputs = *std::move(inputs), toFill = std::move(results.toFill)] {
         const Stack computed = call(op, c10::DispatchKey::CPU, inputs);
         for (const auto& [index, views] : toFill) {
-          fill(views, tensorsIn(computed[index]));
+          fill(op.schema().name(), views, tensorsIn(computed[index]));
         }
       });
   torch::jit::drop(stack, count);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -46,7 +47,12 @@ void launch(Device& device, WorkStream& stream, std::function<void()> work) {
     const at::AutoDispatchBelowADInplaceOrView noAutograd;
     // A pool of threads for each stream's thread would be more than a small machine can take.
     const at::ParallelGuard alone(true);
-    work();
+    try {
+      work();
+    } catch (const c10::Error& e) {
+      throw std::runtime_error(
+          e.what_without_backtrace()); // a loss of the device is reported again and again
+    }
   });
 }
 
