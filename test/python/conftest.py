@@ -54,3 +54,21 @@ def _shared_pair(tmp_path_factory):
 def pair(_shared_pair):
     """A running group of worker0 and worker1, with default options."""
     return _shared_pair.get()
+
+
+@pytest.fixture(scope="session")
+def accelerator_file():
+    """The stand-in accelerator's module, built."""
+    import accelerator  # with torch, which the fork server is to import meanwhile
+
+    return accelerator.build()
+
+
+@pytest.fixture(scope="session")
+def devices(accelerator_file):
+    """A process that has the stand-in accelerator."""
+    import accelerator
+
+    worker = processes.WorkerProcess("devices", accelerator.ENVIRONMENT, prepare=accelerator.load)
+    yield worker
+    worker.close()
