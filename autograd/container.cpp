@@ -103,7 +103,7 @@ void Container::forgetEarlierGroup() {
 
 // ---- calls --------------------------------------------------------------------------------------
 
-void Container::serve(Dispatcher& dispatcher) {
+void Container::serve(Dispatcher& dispatcher, MapBack mapBack) {
   using rpc::MessageType;
   using rpc::RpcCommandBase;
   dispatcher.handle(
@@ -115,14 +115,16 @@ void Container::serve(Dispatcher& dispatcher) {
         });
       });
   dispatcher.handleDirectForwards(
-      [this, &dispatcher](WorkerId caller, Message& request) -> c10::intrusive_ptr<JitFuture> {
+      [this, &dispatcher, mapBack = std::move(mapBack)](
+          WorkerId caller, Message& request) -> c10::intrusive_ptr<JitFuture> {
         const auto context = contextOfDirectForward(request);
         if (!context) {
           return nullptr;
         }
         return during(*context, [&] {
           return serveDirectForward(
-              caller, request, [&](Message& call) { return dispatcher.runDirectCall(call); });
+              caller, request, mapBack(caller),
+              [&](Message& call) { return dispatcher.runDirectCall(call); });
         });
       });
   dispatcher.handle(

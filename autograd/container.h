@@ -45,8 +45,11 @@ class Container {
   /// Drops the contexts that workers of an earlier group have left behind: this group's have the same numbers.
   void forgetEarlierGroup();
 
+  /// A caller's device for each of this worker's.
+  using MapBack = std::function<torch::distributed::rpc::DeviceMap(WorkerId caller)>;
+
   /// Registers the handlers of calls that carry a context, and of releases.
-  void serve(Dispatcher& dispatcher);
+  void serve(Dispatcher& dispatcher, MapBack mapBack);
 
   /// The context that a message which is about to be sent is part of.
   static std::optional<ContextId> contextOf(const Message& request);

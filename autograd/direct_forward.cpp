@@ -100,7 +100,7 @@ std::optional<ContextId> contextOfDirectForward(const Message& request) {
 }
 
 c10::intrusive_ptr<JitFuture> serveDirectForward(
-    WorkerId caller, Message& request,
+    WorkerId caller, Message& request, const rpc::DeviceMap& mapBack,
     const std::function<c10::intrusive_ptr<JitFuture>(Message& call)>& run) {
   const AutogradMetadata metadata = metadataOf(request);
   const auto call = unwrapped(request, MessageType::PYTHON_CALL);
@@ -108,7 +108,7 @@ c10::intrusive_ptr<JitFuture> serveDirectForward(
     throw FormatError("a call in an autograd context holds no direct call");
   }
   const ContextPtr context =
-      autograd::addRecvRpcBackward(metadata, call->tensors(), caller, /* deviceMap */ {});
+      autograd::addRecvRpcBackward(metadata, call->tensors(), caller, mapBack);
   // Calls that the function makes belong to the context too.
   const CurrentContext whileItRuns(context->contextId());
   return run(*call)->then(
@@ -116,7 +116,7 @@ c10::intrusive_ptr<JitFuture> serveDirectForward(
         if (done.hasError()) {
           std::rethrow_exception(done.exception_ptr());
         }
-        return withoutStorages(answered(caller, context, done.value().toCustomClass<Message>()));
+        return withDeviceStorages(answered(caller, context, done.value().toCustomClass<Message>()));
       },
       messageType());
 }
@@ -131,6 +131,7 @@ void receiveDirectForward(
     throw FormatError("cannot read the response: it is part of another autograd context");
   }
   response = unwrapped(*response, MessageType::PYTHON_RET);
+  // Gradients go as requests do, for which there is a map.
   autograd::addRecvRpcBackward(metadata, response->tensors(), callee, /* deviceMap */ {});
 }
 

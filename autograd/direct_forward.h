@@ -9,6 +9,7 @@
 #pragma once
 
 #include <torch/csrc/distributed/rpc/message.h>
+#include <torch/csrc/distributed/rpc/rpc_agent.h>
 
 #include <functional>
 #include <optional>
@@ -27,9 +28,11 @@ std::optional<ContextId> joinContext(
 std::optional<ContextId> contextOfDirectForward(const torch::distributed::rpc::Message& request);
 
 /// Serves a request that joinContext() has made: attaches a recv function to the tensors that came, has `run` serve the
-/// call as part of the caller's context, and attaches a send function to the tensors that go back. Throws FormatError.
+/// call as part of the caller's context, and attaches a send function to the tensors that go back. `mapBack`:
+/// the caller's device for each of this worker's. Throws FormatError.
 c10::intrusive_ptr<torch::distributed::rpc::JitFuture> serveDirectForward(
     WorkerId caller, torch::distributed::rpc::Message& request,
+    const torch::distributed::rpc::DeviceMap& mapBack,
     const std::function<c10::intrusive_ptr<torch::distributed::rpc::JitFuture>(
         torch::distributed::rpc::Message& call)>& run);
 

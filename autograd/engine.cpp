@@ -1,10 +1,13 @@
 #include "autograd/engine.h"
 
 #include <ATen/record_function.h>
+#include <torch/csrc/distributed/rpc/rpc_agent.h>
 
 #include <future>
 #include <memory>
 #include <vector>
+
+#include "cuda/streams.h"
 
 namespace torchwire {
 
@@ -18,6 +21,8 @@ void Engine::backward(
     error ? over->set_exception(error) : over->set_value();
   });
   over->get_future().get();
+  cuda::putCurrentBehindDefaults(
+      torch::distributed::rpc::RpcAgent::getCurrentRpcAgent()->getDevices());
 }
 
 } // namespace torchwire

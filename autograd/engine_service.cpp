@@ -10,6 +10,7 @@
 #include "autograd/pass/pass_messages.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
+#include "cuda/streams.h"
 
 namespace torchwire {
 namespace {
@@ -43,10 +44,11 @@ Future serveGradients(PassTable& passes, const rpc::Message& request) {
   const GradientsHead head = decodeGradientsHead(request.payload());
   auto future = openFuture();
   const auto attach = [&head, &request] {
-    DistAutogradContainer::getInstance()
-        .retrieveContext(head.pass.context)
-        ->retrieveSendFunction(head.send)
-        ->setGrads(request.tensors());
+    const auto send = DistAutogradContainer::getInstance()
+                          .retrieveContext(head.pass.context)
+                          ->retrieveSendFunction(head.send);
+    cuda::handOver(request.tensors(), send->stream());
+    send->setGrads(request.tensors());
   };
   passes.gradients(head, attach, replyTo<Report>(future, own_messages::kGradientsDone));
   return future;

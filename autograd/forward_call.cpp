@@ -43,7 +43,7 @@ c10::intrusive_ptr<rpc::JitFuture> forwardCall(
         if (done.hasError()) {
           std::rethrow_exception(done.exception_ptr());
         }
-        return withoutStorages(
+        return withDeviceStorages(
             autograd::getMessageWithAutograd(
                 to, done.value().toCustomClass<rpc::Message>(),
                 rpc::MessageType::FORWARD_AUTOGRAD_RESP));

@@ -13,6 +13,7 @@
 #include "autograd/private_members.h"
 #include "autograd/python_errors.h"
 #include "backend/base/lock_rank.h"
+#include "cuda/streams.h"
 
 namespace torchwire {
 namespace {
@@ -218,6 +219,26 @@ const PassId* GraphTask::current() {
 
 bool GraphTask::busy() const {
   return !task_->has_error_.load() && task_->outstanding_tasks_.load() > waiting_.load();
+}
+
+// libtorch's context has whoever asks it for gradients wait for CUDA's streams, but not for those of other devices.
+void GraphTask::handOverGradients() {
+  std::vector<c10::Stream> streams;
+  {
+    const ForeignLock rank(LockRank::graphTask);
+    const std::lock_guard<std::mutex> lock(task_->mutex_);
+    streams.assign(task_->leaf_streams.begin(), task_->leaf_streams.end());
+  }
+  if (streams.empty()) {
+    return; // no devices
+  }
+  cuda::putDefaultsBehind(streams);
+  // They lie in memory of those streams, and may be dropped while a default stream has still to read them.
+  const ForeignLock rank(LockRank::autogradContext);
+  const std::lock_guard<std::mutex> lock(context_.get()->*pointerTo(ContextLock()));
+  for (const auto& entry : context_.get()->*pointerTo(ContextGradients())) {
+    cuda::lendToDefault(entry.value());
+  }
 }
 
 // The future is taken as libtorch's set_exception takes it. Otherwise the last thread that evaluates would find the task

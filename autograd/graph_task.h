@@ -48,6 +48,7 @@ class GraphTask final : public RootGraph {
   void drop(const std::vector<int64_t>& sends) override;
   void leaveOut(const std::vector<int64_t>& sends) override;
   bool busy() const override;
+  void handOverGradients() override;
   void stop() override;
   std::optional<std::string> error() const override;
   std::string functionBehind(int64_t send) const override;

@@ -6,10 +6,13 @@
 
 #include <pybind11/stl.h>
 
+#include <map>
+
 #include "backend/agent/agent.h"
 #include "backend/link/checksum_interceptor.h"
 #include "backend/tensorpipe/transport_table.h"
 #include "build_features.h"
+#include "cuda/device_record.h"
 #include "plugin/autograd_bindings.h"
 #include "plugin/call_bindings.h"
 #include "plugin/fault_bindings.h"
@@ -23,6 +26,18 @@ namespace {
 
 namespace rpc = torch::distributed::rpc;
 using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+
+/// What devices.py has made of the options.
+cuda::DeviceRecord devicesFrom(const py::dict& dict) {
+  cuda::DeviceRecord record;
+  record.maps = dict["maps"].cast<std::map<std::string, cuda::DeviceMap>>();
+  record.automatic = dict["automatic"].cast<bool>();
+  record.devices = dict["given"].cast<std::vector<c10::Device>>();
+  for (const auto& last : dict["last"].cast<std::vector<c10::Device>>()) { // of each type
+    record.counts[last.type()] = static_cast<c10::DeviceIndex>(last.index() + 1);
+  }
+  return record;
+}
 
 AgentOptions optionsFrom(const py::dict& dict) {
   AgentOptions options;
@@ -41,8 +56,7 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.backwardMode = dict["backward_mode"].cast<std::string>() == "fast" ? BackwardMode::fast
                                                                              : BackwardMode::smart;
   options.interceptors = dict["interceptors"].cast<std::vector<std::shared_ptr<LinkInterceptor>>>();
-  options.deviceMaps = py::len(dict["device_maps"]);
-  options.devices = py::len(dict["devices"]);
+  options.devices = devicesFrom(dict["devices"]);
   return options;
 }
 
@@ -161,6 +175,7 @@ void bindWorkers(AgentClass& agent) {
           },
           copy, ReleaseGil())
       .def("get_worker_infos", &Agent::getWorkerInfos, ReleaseGil())
+      .def_property_readonly("devices", &Agent::getDevices)
       .def(
           "_get_device_map",
           [](const Agent& self, const WorkerInfo& to) { return self.getDeviceMap(to); },

@@ -106,7 +106,7 @@ void RRefService::serveFetches(Dispatcher& dispatcher) {
     return valueOf(static_cast<rpc::PythonRRefFetchCall&>(command).rrefId())
         ->then(
             [](JitFuture& value) {
-              return withoutStorages(
+              return withDeviceStorages(
                   rpc::PythonRRefFetchRet(serializePython(value.value()).toIValues()).toMessage());
             },
             messageType());
@@ -115,7 +115,7 @@ void RRefService::serveFetches(Dispatcher& dispatcher) {
     return valueOf(static_cast<rpc::ScriptRRefFetchCall&>(command).rrefId())
         ->then(
             [](JitFuture& value) {
-              return withoutStorages(rpc::ScriptRRefFetchRet({value.value()}).toMessage());
+              return withDeviceStorages(rpc::ScriptRRefFetchRet({value.value()}).toMessage());
             },
             messageType());
   });

@@ -57,6 +57,9 @@ class LocalGraph {
   /// Are functions being evaluated on threads other than those that called evaluate()? Thread-safe.
   virtual bool busy() const = 0;
 
+  /// Nothing has been left to evaluate: has who comes after, on whatever thread, see the gradients. On no lock.
+  virtual void handOverGradients() {}
+
   /// No function starts any more. Thread-safe.
   virtual void stop() = 0;
 

@@ -192,6 +192,7 @@ void Pass::fail(const Error& error) {
 
 void Pass::settle() {
   std::function<void()> next;
+  bool done = false;
   {
     MutexLock lock(mutex_);
     if (--active_ > 0 || over_) {
@@ -202,7 +203,11 @@ void Pass::settle() {
       next = [self = shared_from_this()] { self->lookAgain(); };
     } else {
       next = events_.idle ? restAtRoot() : rest();
+      done = true;
     }
+  }
+  if (done) {
+    graph_->handOverGradients();
   }
   next();
 }

@@ -21,7 +21,6 @@
 #include "backend/serve/profiled_call.h"
 #include "backend/serve/python_thread.h"
 #include "backend/transport/loop.h"
-#include "cuda/devices.h"
 #include "rref/backward.h"
 #include "rref/failed_creation.h"
 
@@ -41,6 +40,15 @@ constexpr milliseconds kMinWaitForGroup{60000};
 // Not num_worker_threads: a hook may start a pass in another context and wait for it, which takes a thread for each level. Only
 // those are started that are needed at a time.
 constexpr size_t kMaxEvaluations = 256;
+
+// Threads that wait for copies from devices to the host: such of several devices, and of one behind work of different
+// lengths, should not wait for each other.
+constexpr size_t kMaxCopies = 8;
+
+cuda::DeviceRecord named(cuda::DeviceRecord record, const std::string& worker) {
+  record.name = worker;
+  return record;
+}
 
 std::string torchVersion() {
   const std::string full = TORCH_VERSION;
@@ -70,6 +78,8 @@ Agent::Agent(
       rrefs_(std::make_shared<RRefService>(dispatcher_)),
       calls_(std::make_shared<CallTable>(timer_)),
       directory_(workerInfo_),
+      devices_(std::make_shared<cuda::GroupDevices>(named(options_.devices, workerInfo_.name_))),
+      copies_(std::make_shared<ThreadPool>(kMaxCopies, "torchwire_copy", runOnPythonThread)),
       engine_(
           std::make_shared<TorchEngine>(
               *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
@@ -83,7 +93,6 @@ Agent::Agent(
         [this](const std::vector<CallTable::Key>& calls) { return window_->ended(calls); });
   }
   keepErrorHandlersValid();
-  cuda::refuseDeviceMaps(workerInfo_.name_, options_.deviceMaps, options_.devices);
   registerHandlers();
 }
 
@@ -101,7 +110,9 @@ void Agent::registerHandlers() {
   serveProfiledCalls(dispatcher_);
   rrefs_->serve(dispatcher_);
   engine_->serve(dispatcher_);
-  contexts_.serve(dispatcher_);
+  contexts_.serve(dispatcher_, [this](WorkerId caller) {
+    return devices_->mapTo(caller, cuda::Direction::response);
+  });
   rref::serveBackward(dispatcher_, engine_);
 }
 
@@ -125,6 +136,7 @@ GroupKey Agent::agreeOnKey() {
   self.incarnation = randomNumber();
   self.torchVersion = torchVersion();
   self.protocolVersion = kProtocolVersion;
+  self.devices = devices_->encodedSelf();
   for (const auto& interceptor : options_.interceptors) {
     self.linkOptions |= interceptor->linkOption();
   }
@@ -201,7 +213,8 @@ void Agent::startServer() {
             log(LogLevel::info, "a response was not sent: " + error.message());
           }
         });
-      });
+      },
+      devices_, copies_);
 }
 
 void Agent::joinGroup(const std::string& address) {
@@ -211,11 +224,23 @@ void Agent::joinGroup(const std::string& address) {
   const Roster roster = membership_->join(address_, context_->hostAddress());
   for (const WorkerRecord& worker : roster.workers) {
     directory_.add(worker);
+    devices_->add(worker);
     if (worker.id != self_) {
       links_->addPeer(worker);
     }
   }
   links_->setGroup(membership_->self(), roster.groupId);
+  checkDevices();
+}
+
+// All workers of a static group find the same, and those of a dynamic one were fine before this one came.
+void Agent::checkDevices() {
+  if (const auto objection = devices_->objection(isStaticGroup())) {
+    if (!isStaticGroup()) {
+      membership_->leave();
+    }
+    throw std::invalid_argument(*objection);
+  }
 }
 
 void Agent::introduceToPeers() {
@@ -292,6 +317,11 @@ std::optional<Refusal> Agent::onUnknownPeer(const Hello& hello) {
   if (auto objection = objectionToName(hello.self.name)) {
     return Refusal{ErrorCode::refused, *objection};
   }
+  try {
+    devices_->add(hello.self);
+  } catch (const FormatError& e) {
+    return Refusal{ErrorCode::refused, e.what()};
+  }
   directory_.add(hello.self);
   control_->run(contexts_.peerJoined(hello.self.id));
   return std::nullopt;
@@ -313,7 +343,11 @@ std::vector<rpc::WorkerInfo> Agent::getWorkerInfos() const {
 
 const std::vector<c10::Device>& Agent::getDevices() const {
   OwnerWatch::devicesAsked();
-  return RpcAgent::getDevices();
+  return devices_->used();
+}
+
+rpc::DeviceMap Agent::getDeviceMap(const WorkerInfo& to) const {
+  return devices_->mapTo(to.id_, cuda::Direction::request);
 }
 
 // ---- ending -------------------------------------------------------------------------------------
@@ -393,6 +427,7 @@ void Agent::shutdownImpl() {
     loop_->stopAside();
   }
   requests_.join();
+  copies_->join();
   control_->join();
   evaluations_.join();
   completions_.join();

@@ -34,6 +34,9 @@
 #include "backend/serve/server.h"
 #include "backend/tensorpipe/tensorpipe_context.h"
 #include "backend/wire/group_key.h"
+#include "cuda/device_record.h"
+#include "cuda/group_devices.h"
+#include "cuda/host_copies.h"
 #include "rref/rref_service.h"
 
 namespace torchwire {
@@ -54,8 +57,7 @@ struct AgentOptions {
       << 30; // of requests to one peer, see SendWindow; 0: unbounded
   BackwardMode backwardMode = BackwardMode::smart;
   std::vector<std::shared_ptr<LinkInterceptor>> interceptors; // the innermost first
-  size_t deviceMaps = 0; // how many entries the options have: refused, see cuda/devices.h
-  size_t devices = 0;
+  cuda::DeviceRecord devices; // the worker's name is the agent's
 };
 
 /// Runs everything of torch.distributed.rpc over links. In three files: agent.cpp starts, wires and ends it,
@@ -139,6 +141,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   using RpcAgent::getWorkerInfo;
   std::vector<WorkerInfo> getWorkerInfos() const override;
   const std::vector<c10::Device>& getDevices() const override;
+  torch::distributed::rpc::DeviceMap getDeviceMap(const WorkerInfo& to) const override;
 
   /// A static group: returns once every worker has called this. A dynamic one: at once.
   /// Throws std::runtime_error that names a worker whose process is gone, or when `timeout` seconds
@@ -189,20 +192,25 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   TensorPipeOptions linkSettings(const GroupKey& key);
   void startServer();
   std::shared_ptr<Link> loopback();
+  void checkDevices();
   void joinGroup(const std::string& address);
   void introduceToPeers();
 
   // Calls of this worker.
   void checkCanSend(const WorkerInfo& to, const Message& message) const;
+  TensorDevices targetsOf(
+      const WorkerInfo& to, const Message& request,
+      const torch::distributed::rpc::DeviceMap& given = {}) const;
   std::chrono::milliseconds timeoutOf(float seconds) const;
   Outcome outcomeOf(const WorkerInfo& to, OutgoingFrame request, std::chrono::milliseconds timeout);
-  bool isCounted(const OutgoingFrame& request) const;
+  bool isCounted(size_t requestBytes) const;
   AwaitingSend* takeAwaiting(torch::distributed::rpc::MessageType type);
   void sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request);
   Error transmit(WorkerId to, uint64_t callId, OutgoingFrame frame, bool counted);
   void sendFailed(uint64_t callId, const Error& error);
   struct OwnCall : CallTarget {
     bool mayCreate = false; // an RRef
+    std::shared_ptr<Pass> pass; // that has to wait for the answer; null: none
     c10::intrusive_ptr<JitFuture> future;
     ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
@@ -211,11 +219,24 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     std::shared_ptr<void> inUse;
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
   };
-  uint64_t open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds, bool counted);
+  uint64_t open(OwnCall call, float rpcTimeoutSeconds, bool counted);
+  /// A call whose request has been sent, as far as is known.
+  struct SentCall {
+    uint64_t id;
+    Error failed;
+  };
+  SentCall start(
+      OwnCall call, c10::intrusive_ptr<Message> request, const TensorDevices& targets,
+      float rpcTimeoutSeconds);
+  void sendWhenCopied(
+      WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request, cuda::HostCopies copies,
+      TensorDevices targets, bool counted);
+  c10::intrusive_ptr<JitFuture> futureOf(at::TypePtr type) const;
   void failUnseen(OwnCall call, uint64_t callId, const Error& error);
   void complete(OwnCall call, Outcome outcome);
   void finishCall(const OwnCall& call, Outcome outcome);
-  static void setFuture(const OwnCall& call, Outcome outcome);
+  void setFuture(const OwnCall& call, Outcome outcome);
+  c10::intrusive_ptr<Message> placed(DecodedMessage decoded) const;
   void finish(OwnCall& call);
   void callEnded(const CallTarget& call) noexcept;
   void endOn(ThreadPool& pool, Task task);
@@ -253,6 +274,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   std::shared_ptr<CallTable> calls_;
   std::unique_ptr<SendWindow> window_; // null: what is under way has no bound
   WorkerDirectory directory_;
+  const std::shared_ptr<cuda::GroupDevices> devices_;
+  // Apart from all others: what it waits for are devices. Shared with what sends responses.
+  const std::shared_ptr<ThreadPool> copies_;
   std::shared_ptr<BufferPool> buffers_; // from the start on
   std::shared_ptr<Loop> loop_; // from the start on
   std::unique_ptr<LinkContext> context_;

@@ -20,7 +20,8 @@
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
 #include "backend/transport/loop.h"
-#include "cuda/devices.h"
+#include "cuda/host_copies.h"
+#include "cuda/streams.h"
 
 namespace torchwire {
 namespace {
@@ -95,22 +96,30 @@ std::exception_ptr toException(const Error& error, bool mayCreate) {
                    : error.message()));
 }
 
-/// The response. Throws what the call's future would hold instead.
-c10::intrusive_ptr<rpc::Message> responseIn(Outcome outcome, bool mayCreate) {
+/// The response, with its tensors still on the CPU. Throws what the call's future would hold instead.
+DecodedMessage responseIn(Outcome outcome, bool mayCreate) {
   if (outcome.error) {
     std::rethrow_exception(toException(outcome.error, mayCreate));
   }
-  c10::intrusive_ptr<rpc::Message> message;
+  DecodedMessage decoded;
   try {
-    message = decodeMessage(std::move(outcome.response));
+    decoded = decodeMessage(std::move(outcome.response));
   } catch (const std::exception& e) {
     throw std::runtime_error(std::string("cannot read the response: ") + e.what());
   }
-  if (message->type() == rpc::MessageType::EXCEPTION) {
-    const auto& text = std::as_const(*message).payload();
+  if (decoded.message->type() == rpc::MessageType::EXCEPTION) {
+    const auto& text = std::as_const(*decoded.message).payload();
     throw std::runtime_error(std::string(text.begin(), text.end()));
   }
-  return message;
+  return decoded;
+}
+
+size_t bytesOf(const rpc::Message& request) {
+  size_t bytes = request.payload().size();
+  for (const at::Tensor& tensor : request.tensors()) {
+    bytes += tensor.defined() && tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
+  }
+  return bytes;
 }
 
 } // namespace
@@ -136,7 +145,16 @@ void Agent::checkCanSend(const WorkerInfo& to, const Message& message) const {
       rpcAgentRunning_.load() && links_, "worker '", workerInfo_.name_,
       "' tried to send() a message of type ", message.type(), " to '", to.name_,
       "' but RPC is no longer running on this node.");
-  cuda::refuseCudaTensors(message.tensors(), "Request");
+}
+
+/// Throws c10::Error for a tensor on a device that no map leads on from.
+TensorDevices Agent::targetsOf(
+    const WorkerInfo& to, const Message& request, const rpc::DeviceMap& given) const {
+  return devices_->targets(to.id_, cuda::Direction::request, request.tensors(), &given);
+}
+
+c10::intrusive_ptr<rpc::JitFuture> Agent::futureOf(at::TypePtr type) const {
+  return c10::make_intrusive<JitFuture>(std::move(type), devices_->used());
 }
 
 milliseconds Agent::timeoutOf(float seconds) const {
@@ -147,22 +165,17 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     const WorkerInfo& to, c10::intrusive_ptr<Message> message, const float rpcTimeoutSeconds,
     const rpc::DeviceMap& deviceMap) {
   checkCanSend(to, *message);
-  TORCH_CHECK(
-      deviceMap.empty(),
-      "this version of torchwire sends CPU tensors only; call without a device map");
-
-  std::shared_ptr<Pass> pass; // that has to wait for the answer
+  const TensorDevices targets = targetsOf(to, *message, deviceMap);
+  OwnCall call;
   if (message->type() == rpc::MessageType::BACKWARD_AUTOGRAD_REQ) {
-    std::tie(message, pass) = engine_->gradientsRequest(std::move(message));
+    std::tie(message, call.pass) = engine_->gradientsRequest(std::move(message));
   }
   AwaitingSend* const waits = takeAwaiting(message->type());
-  OwnCall call;
   call.to = to.id_;
   call.pool = own_messages::isEvaluation(message->type()) ? &evaluations_ : &completions_;
   call.mayCreate = mayCreate(message->type());
   call.context = Container::contextOf(*message);
-  call.future = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
-  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(message), disposer_);
+  call.future = futureOf(at::AnyClassType::get());
   if (call.mayCreate) {
     RRefService::watchCreation(*call.future);
   }
@@ -171,13 +184,8 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     waits->inUse_ = call.inUse =
         std::shared_ptr<void>(this, [this, target](void*) { callEnded(target); });
   }
-  const bool counted = isCounted(frame);
-  const uint64_t callId = open(call, frame, rpcTimeoutSeconds, counted);
-  if (pass) {
-    TorchEngine::track(pass, call.future);
-  }
-  const Error failed = transmit(to.id_, callId, std::move(frame), counted);
-  if (pass) {
+  const auto [callId, failed] = start(call, std::move(message), targets, rpcTimeoutSeconds);
+  if (call.pass) {
     if (failed) {
       calls_->fail(callId, failed);
     }
@@ -196,29 +204,77 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
     ReadResult read, std::shared_ptr<KeptRRefs> kept) {
   checkCanSend(to, *request);
+  const TensorDevices targets = targetsOf(to, *request);
   OwnCall call;
   call.to = to.id_;
   call.context = joinContext(to.id_, request);
   call.pool = &completions_;
-  call.future = c10::make_intrusive<JitFuture>(at::PyObjectType::get());
+  call.future = futureOf(at::PyObjectType::get());
   call.read = read;
   call.state = std::make_shared<const at::ThreadLocalState>();
-  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_);
-  const bool counted = isCounted(frame);
   OwnCall opened = call;
   opened.kept = std::move(kept); // not by this thread, too: they go before the call is over
-  const uint64_t callId = open(std::move(opened), frame, rpcTimeoutSeconds, counted);
-  if (const Error failed = transmit(to.id_, callId, std::move(frame), counted)) {
+  const auto [callId, failed] =
+      start(std::move(opened), std::move(request), targets, rpcTimeoutSeconds);
+  if (failed) {
     failUnseen(call, callId, failed);
   }
   return call.future;
 }
 
-/// Enters the call into the table, as the latest of this thread's, and its id into its request.
-uint64_t Agent::open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSeconds, bool counted) {
+/// Enters the call into the table and sends its request: at once, or when its tensors have come from their devices.
+Agent::SentCall Agent::start(
+    OwnCall call, c10::intrusive_ptr<Message> request, const TensorDevices& targets,
+    float rpcTimeoutSeconds) {
+  const WorkerId to = call.to;
+  if (cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
+    const bool counted = isCounted(bytesOf(*request));
+    cuda::HostCopies copies(request->tensors());
+    const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
+    sendWhenCopied(to, callId, std::move(request), std::move(copies), targets, counted);
+    return {callId, Error()};
+  }
+  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_, targets);
+  const bool counted = isCounted(frame.bytes());
+  const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
+  setCallId(frame, callId);
+  return {callId, transmit(to, callId, std::move(frame), counted)};
+}
+
+// Not here: who sends may hold locks, and does not expect to wait for a device.
+void Agent::sendWhenCopied(
+    WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request, cuda::HostCopies copies,
+    TensorDevices targets, bool counted) {
+  Task task([this, to, callId, copies = std::move(copies), request = std::move(request),
+             targets = std::move(targets), counted]() mutable {
+    try {
+      request->tensors() = copies.finish();
+      OutgoingFrame frame =
+          encodeMessage(FrameKind::request, std::move(request), disposer_, targets);
+      setCallId(frame, callId);
+      if (const Error failed = transmit(to, callId, std::move(frame), counted)) {
+        calls_->fail(callId, failed);
+      }
+    } catch (const std::exception& e) { // of a device that has failed
+      calls_->fail(
+          callId,
+          Error(
+              ErrorCode::linkBroken, "worker '" + workerInfo_.name_ +
+                  "' cannot copy a tensor from its device: " + e.what()));
+    }
+  });
+  if (!copies_->run(std::move(task))) {
+    calls_->fail(callId, Error(ErrorCode::shutDown, "this worker shuts its RPC agent down"));
+  }
+}
+
+/// Enters the call into the table, as the latest of this thread's.
+uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds, bool counted) {
   activeCalls_.start();
   const WorkerId to = call.to;
-  sentCalls.future = call.future.get();
+  const auto pass = call.pass;
+  const auto future = call.future;
+  sentCalls.future = future.get();
   const uint64_t callId = calls_->open(
       to, timeoutOf(rpcTimeoutSeconds),
       // Not const: what it holds is moved on, never dropped where the call ends.
@@ -226,7 +282,9 @@ uint64_t Agent::open(OwnCall call, OutgoingFrame& request, float rpcTimeoutSecon
         complete(std::move(call), std::move(outcome));
       },
       counted);
-  setCallId(request, callId);
+  if (pass) {
+    TorchEngine::track(pass, future);
+  }
   ++sentCalls.count;
   sentCalls.latest = callId;
   return callId;
@@ -236,8 +294,12 @@ void Agent::call(
     const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
     const std::function<void(Message& response)>& use) {
   checkCanSend(to, *request);
+  const TensorDevices targets = targetsOf(to, *request);
   const CallTarget target{to.id_, joinContext(to.id_, request)};
-  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_);
+  if (cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
+    request->tensors() = cuda::HostCopies(request->tensors()).finish(); // this thread waits anyway
+  }
+  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_, targets);
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
@@ -255,7 +317,7 @@ void Agent::call(
       restoredAfterwards.emplace(
           freshState()); // as in complete(); it costs more than all else here
     }
-    response = responseIn(std::move(outcome), /* mayCreate */ false);
+    response = placed(responseIn(std::move(outcome), /* mayCreate */ false));
   }
   receiveDirectForward(to.id_, target.context, response);
   use(*response);
@@ -265,7 +327,7 @@ void Agent::call(
 Outcome Agent::outcomeOf(const WorkerInfo& to, OutgoingFrame request, milliseconds timeout) {
   const auto waiter = std::make_shared<Waiter>();
   const auto result = std::make_shared<Outcome>();
-  const bool counted = isCounted(request);
+  const bool counted = isCounted(request.bytes());
   const uint64_t callId = calls_->open(
       to.id_, timeout,
       [this, waiter, result](Outcome outcome) {
@@ -283,8 +345,8 @@ Outcome Agent::outcomeOf(const WorkerInfo& to, OutgoingFrame request, millisecon
 }
 
 // Not what a handler or a callback sends: the call that would make room may be the one that waits for it.
-bool Agent::isCounted(const OutgoingFrame& request) const {
-  return window_ && !ThreadPool::isRunningTask() && request.bytes() >= kMinCounted;
+bool Agent::isCounted(size_t requestBytes) const {
+  return window_ && !ThreadPool::isRunningTask() && requestBytes >= kMinCounted;
 }
 
 /// Hands the request to the links, as soon as there is room for it. What fails at once is returned, what fails later
@@ -409,11 +471,24 @@ void Agent::finishCall(const OwnCall& call, Outcome outcome) {
   }
 }
 
+/// The message, with its tensors where they belong.
+c10::intrusive_ptr<rpc::Message> Agent::placed(DecodedMessage decoded) const {
+  if (!decoded.devices.empty()) {
+    cuda::placeOnDevices(decoded.message->tensors(), decoded.devices, workerInfo_.name_);
+  }
+  return std::move(decoded.message);
+}
+
 void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   c10::intrusive_ptr<Message> response;
+  cuda::Storages storages;
+  std::optional<cuda::OwnStreams> streams; // of the tensors, until the future knows
   std::exception_ptr failed;
   try { // not in the caller's state, in which tensors could be others
-    response = responseIn(std::move(outcome), call.mayCreate);
+    DecodedMessage decoded = responseIn(std::move(outcome), call.mayCreate);
+    streams.emplace(decoded.devices);
+    response = placed(std::move(decoded));
+    storages = cuda::deviceStorages(std::as_const(*response).tensors());
   } catch (const std::exception&) {
     failed = std::current_exception();
   }
@@ -437,7 +512,7 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   if (failed) {
     call.future->setError(failed);
   } else {
-    torchwire::complete(*call.future, std::move(value));
+    torchwire::complete(*call.future, std::move(value), std::move(storages));
   }
 }
 

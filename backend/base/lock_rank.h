@@ -34,6 +34,7 @@ namespace torchwire {
   X(introduction)      /* Agent: links that are made at the start */                                  \
   X(dialResult)        /* ShutdownMonitor::DialResult: the last dial's error */                       \
   X(workerDirectory)   /* WorkerDirectory: names and ranks */                                         \
+  X(groupDevices)      /* GroupDevices: what workers say of their devices */                          \
   X(operators)         /* ScriptCallReader: which operator a schema names */                          \
   X(duplicates)        /* DuplicateFilter: the latest requests of our own */                          \
   X(activeCalls)       /* ActiveCalls: two counters */                                                \

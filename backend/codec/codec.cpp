@@ -22,7 +22,8 @@ struct Owner {
 } // namespace
 
 OutgoingFrame encodeMessage(
-    FrameKind kind, c10::intrusive_ptr<rpc::Message> message, const Disposer& disposer) {
+    FrameKind kind, c10::intrusive_ptr<rpc::Message> message, const Disposer& disposer,
+    const TensorDevices& devices) {
   const std::vector<char>& body = std::as_const(*message).payload();
   const bool small = body.size() < inlineLimit();
 
@@ -41,7 +42,7 @@ OutgoingFrame encodeMessage(
   } else {
     frame.payloads.push_back({body.data(), body.size()});
   }
-  auto tensors = encodeTensors(std::as_const(*message).tensors(), frame);
+  auto tensors = encodeTensors(std::as_const(*message).tensors(), frame, devices);
   if (!frame.payloads.empty() || !frame.tensors.empty()) {
     frame.owner = disposer.keep(Owner{std::move(message), std::move(tensors)});
   }
@@ -55,7 +56,7 @@ bool carriesTensors(const ReceivedFrame& received) {
       FrameHeader::kSize + (bodyInHead ? received.header.bodyLength : 0) + sizeof(uint32_t);
 }
 
-c10::intrusive_ptr<rpc::Message> decodeMessage(ReceivedFrame received) {
+DecodedMessage decodeMessage(ReceivedFrame received) {
   const FrameHeader& header = received.header;
   IncomingFrame& frame = received.frame;
   ByteReader in(frame.head);
@@ -70,10 +71,11 @@ c10::intrusive_ptr<rpc::Message> decodeMessage(ReceivedFrame received) {
     }
     body = std::move(frame.payloads[0]);
   }
-  std::vector<at::Tensor> tensors = decodeTensors(in, frame.tensors);
-  return c10::make_intrusive<rpc::Message>(
+  auto [tensors, devices] = decodeTensors(in, frame.tensors);
+  auto message = c10::make_intrusive<rpc::Message>(
       std::move(body), std::move(tensors), static_cast<rpc::MessageType>(header.messageType),
       static_cast<int64_t>(header.callId));
+  return {std::move(message), std::move(devices)};
 }
 
 } // namespace torchwire

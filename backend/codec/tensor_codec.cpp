@@ -7,11 +7,13 @@
 
 namespace torchwire {
 
-std::shared_ptr<void> encodeTensors(const std::vector<at::Tensor>& tensors, OutgoingFrame& frame) {
-  return TensorWriter(frame).write(tensors);
+std::shared_ptr<void> encodeTensors(
+    const std::vector<at::Tensor>& tensors, OutgoingFrame& frame,
+    const std::vector<c10::Device>& devices) {
+  return TensorWriter(frame).write(tensors, devices);
 }
 
-std::vector<at::Tensor> decodeTensors(ByteReader& in, std::vector<Blob>& blobs) {
+DecodedTensors decodeTensors(ByteReader& in, std::vector<Blob>& blobs) {
   const at::NoGradGuard noGrad;
   return TensorReader(in, blobs).read();
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <memory>
 #include <vector>
@@ -15,16 +16,23 @@
 namespace torchwire {
 
 /// Appends the table of `tensors` to the frame's head and its large storages to the frame's tensors.
-/// Returns what must stay alive until the frame is sent.
+/// Returns what must stay alive until the frame is sent. `devices`: of the receiver, one for each tensor, or none.
 ///
 /// Only what the tensors view of their storages is sent; tensors that share a storage share it on the
 /// other side too, unless so little of it is viewed that copies are cheaper. Any dtype; strided, sparse
 /// (COO, CSR, CSC, BSR, BSC) and quantized layouts, but not those that pack several elements into a byte (quint4x2,
 /// quint2x4); conjugate and negative bits; requires_grad.
 /// Throws c10::Error that names the tensor's position and what cannot be sent.
-std::shared_ptr<void> encodeTensors(const std::vector<at::Tensor>& tensors, OutgoingFrame& frame);
+std::shared_ptr<void> encodeTensors(
+    const std::vector<at::Tensor>& tensors, OutgoingFrame& frame,
+    const std::vector<c10::Device>& devices = {});
+
+struct DecodedTensors {
+  std::vector<at::Tensor> tensors;
+  std::vector<c10::Device> devices; // that they are for, one for each; empty: all for the CPU
+};
 
 /// Reads a table. The tensors own fresh memory or share the blobs'. Throws FormatError.
-std::vector<at::Tensor> decodeTensors(ByteReader& in, std::vector<Blob>& blobs);
+DecodedTensors decodeTensors(ByteReader& in, std::vector<Blob>& blobs);
 
 } // namespace torchwire

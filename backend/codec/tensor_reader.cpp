@@ -36,7 +36,7 @@ c10::Storage viewOf(Blob blob) {
 
 } // namespace
 
-std::vector<at::Tensor> TensorReader::read() {
+DecodedTensors TensorReader::read() {
   const uint32_t count = in_.count(1);
   if (count == 0) {
     return {};
@@ -47,12 +47,19 @@ std::vector<at::Tensor> TensorReader::read() {
     descriptions.push_back(readDescription());
   }
   readStorages();
-  std::vector<at::Tensor> tensors;
-  tensors.reserve(count);
+  DecodedTensors decoded;
+  decoded.tensors.reserve(count);
+  bool onCpu = true;
   for (const Description& description : descriptions) {
-    tensors.push_back(build(description));
+    decoded.tensors.push_back(build(description));
+    onCpu = onCpu && description.device.is_cpu();
   }
-  return tensors;
+  if (!onCpu) {
+    for (const Description& description : descriptions) {
+      decoded.devices.push_back(description.device);
+    }
+  }
+  return decoded;
 }
 
 std::vector<int64_t> TensorReader::readNumbers() {
@@ -71,6 +78,17 @@ TensorKind TensorReader::readKind() {
   return static_cast<TensorKind>(kind);
 }
 
+c10::Device TensorReader::readDevice() {
+  const auto type = in_.number<int8_t>();
+  const auto index = in_.number<int8_t>();
+  if (type <= 0 || type >= c10::COMPILE_TIME_MAX_DEVICE_TYPES || index < 0) {
+    throw FormatError(
+        "a tensor for an unknown device: type " + std::to_string(type) + ", index " +
+        std::to_string(index));
+  }
+  return {static_cast<c10::DeviceType>(type), static_cast<c10::DeviceIndex>(index)};
+}
+
 TensorReader::Description TensorReader::readDescription() {
   return readDescription(readKind());
 }
@@ -87,6 +105,9 @@ TensorReader::Description TensorReader::readDescription(TensorKind kind) {
     throw FormatError("a tensor of unknown dtype " + std::to_string(dtype));
   }
   d.dtype = static_cast<at::ScalarType>(dtype);
+  if ((d.flags & kForDevice) != 0) {
+    d.device = readDevice();
+  }
   d.sizes = readNumbers();
   readKindFields(d);
   if (hasOwnStorage(d.kind)) {
@@ -130,6 +151,9 @@ void TensorReader::readComponents(Description& d) {
       throw FormatError("a component that is no strided tensor");
     }
     d.components.push_back(readDescription(TensorKind::strided));
+    if (!d.components.back().device.is_cpu()) {
+      throw FormatError("a component that is for a device of its own");
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/base/bytes.h"
+#include "backend/codec/tensor_codec.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/tensor_table.h"
 
@@ -20,12 +21,13 @@ class TensorReader {
   TensorReader(ByteReader& in, std::vector<Blob>& blobs) : in_(in), blobs_(blobs) {}
 
   /// As decodeTensors (tensor_codec.h); autograd must be off.
-  std::vector<at::Tensor> read();
+  DecodedTensors read();
 
  private:
   struct Description {
     TensorKind kind = TensorKind::undefined;
     uint8_t flags = 0;
+    c10::Device device = c10::kCPU;
     at::ScalarType dtype{};
     at::Layout layout = at::kStrided;
     std::vector<int64_t> sizes;
@@ -46,6 +48,7 @@ class TensorReader {
   /// The rest of one whose kind has been read.
   Description readDescription(TensorKind kind);
   TensorKind readKind();
+  c10::Device readDevice();
   void readKindFields(Description& d);
   void readComponents(Description& d);
   static void checkShape(const Description& d);

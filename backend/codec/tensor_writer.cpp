@@ -64,7 +64,7 @@ TensorKind kindOfTensor(const at::Tensor& t) {
     refuse(t, "nested tensors are not supported; send their components");
   }
   if (!t.device().is_cpu()) {
-    refuse(t, "only CPU tensors are supported; move it with .cpu()");
+    refuse(t, "it is not on the CPU, nor has it been copied there");
   }
   switch (t.layout()) {
     case at::kStrided:
@@ -118,7 +118,8 @@ std::vector<at::Tensor> componentsOf(const at::Tensor& t, TensorKind kind) {
 
 } // namespace
 
-std::shared_ptr<void> TensorWriter::write(const std::vector<at::Tensor>& tensors) {
+std::shared_ptr<void> TensorWriter::write(
+    const std::vector<at::Tensor>& tensors, const std::vector<c10::Device>& devices) {
   out_.number(static_cast<uint32_t>(tensors.size()));
   if (tensors.empty()) {
     return nullptr;
@@ -128,8 +129,8 @@ std::shared_ptr<void> TensorWriter::write(const std::vector<at::Tensor>& tensors
     collect(t);
   }
   markScattered();
-  for (const at::Tensor& t : tensors) {
-    describe(t);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    describe(tensors[i], devices.empty() ? c10::Device(c10::kCPU) : devices[i]);
   }
   writeStorages();
   return kept_;
@@ -170,14 +171,19 @@ void TensorWriter::markScattered() {
   }
 }
 
-void TensorWriter::describe(const at::Tensor& t) {
+void TensorWriter::describe(const at::Tensor& t, c10::Device device) {
   const TensorKind kind = kindOfTensor(t);
   out_.number(kind);
   if (kind == TensorKind::undefined) {
     return;
   }
-  out_.number(static_cast<uint8_t>(t.requires_grad() ? kRequiresGrad : 0));
+  const int flags = (t.requires_grad() ? kRequiresGrad : 0) | (device.is_cpu() ? 0 : kForDevice);
+  out_.number(static_cast<uint8_t>(flags));
   out_.number(static_cast<int8_t>(t.scalar_type()));
+  if (!device.is_cpu()) {
+    out_.number(static_cast<int8_t>(device.type()));
+    out_.number(static_cast<int8_t>(device.index()));
+  }
   writeNumbers(t.sizes());
   writeKindFields(t, kind);
   if (hasOwnStorage(kind)) {

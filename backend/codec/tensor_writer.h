@@ -28,7 +28,8 @@ class TensorWriter {
   explicit TensorWriter(OutgoingFrame& frame) : frame_(frame), out_(frame.head) {}
 
   /// As encodeTensors (tensor_codec.h).
-  std::shared_ptr<void> write(const std::vector<at::Tensor>& tensors);
+  std::shared_ptr<void> write(
+      const std::vector<at::Tensor>& tensors, const std::vector<c10::Device>& devices);
 
  private:
   struct Shared { // a storage that is sent, and the part of it that is needed
@@ -45,7 +46,7 @@ class TensorWriter {
   void markScattered();
 
   // The second pass.
-  void describe(const at::Tensor& t);
+  void describe(const at::Tensor& t, c10::Device device = c10::kCPU);
   void writeKindFields(const at::Tensor& t, TensorKind kind);
   void describeStorage(const at::Tensor& original);
   void writeNumbers(at::IntArrayRef numbers);

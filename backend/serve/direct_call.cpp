@@ -185,7 +185,7 @@ c10::intrusive_ptr<JitFuture> serveAsync(
       ->then(
           [](JitFuture& result) {
             const MeasuredGil gil;
-            return withoutStorages(writeResult(torch::jit::toPyObject(result.value())));
+            return withDeviceStorages(writeResult(torch::jit::toPyObject(result.value())));
           },
           messageType());
 }

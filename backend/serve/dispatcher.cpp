@@ -3,6 +3,7 @@
 #include <ATen/ThreadLocalState.h>
 #include <torch/csrc/distributed/rpc/profiler/server_process_global_profiler.h>
 #include <torch/csrc/distributed/rpc/python_resp.h>
+#include <torch/csrc/distributed/rpc/rpc_agent.h>
 #include <torch/csrc/distributed/rpc/rref_context.h>
 #include <torch/csrc/distributed/rpc/script_resp.h>
 #include <torch/csrc/distributed/rpc/unpickled_python_call.h>
@@ -28,6 +29,12 @@ using rpc::MessageType;
 using rpc::RpcCommandBase;
 
 constexpr WorkerId kUnknownCaller = static_cast<WorkerId>(-1);
+
+/// This worker's devices that calls use.
+std::vector<c10::Device> usedDevices() {
+  return rpc::RpcAgent::isCurrentRpcAgentSet() ? rpc::RpcAgent::getCurrentRpcAgent()->getDevices()
+                                               : std::vector<c10::Device>();
+}
 
 /// While it lives, RRefs that are unpickled on this thread are noted down if their owners do not know them
 /// yet. A function may run only when they do, or it could drop an RRef before its owner heard of it.
@@ -152,11 +159,15 @@ std::shared_ptr<RpcCommandBase> Dispatcher::read(const Message& request) const {
 c10::intrusive_ptr<JitFuture> Dispatcher::runOnceConfirmed(
     JitFuture& confirmed, WorkerId caller, std::shared_ptr<RpcCommandBase> command,
     MessageType type) const {
-  auto response = c10::make_intrusive<JitFuture>(messageType());
-  confirmed.addCallback([this, caller, command = std::move(command), type, response](JitFuture&) {
-    Task rest([this, caller, command, type, response] {
+  const auto devices = usedDevices();
+  auto response = c10::make_intrusive<JitFuture>(messageType(), devices);
+  const auto streams = cuda::currentStreams(devices); // which fill the arguments
+  confirmed.addCallback([this, caller, command = std::move(command), type, response,
+                         streams](JitFuture&) {
+    Task rest([this, caller, command, type, response, streams] {
       const at::ThreadLocalStateGuard restoredAfterwards{
           at::ThreadLocalState()}; // as in Server::run
+      const c10::MultiStreamGuard asBefore(streams);
       try {
         runProfiledByServer(caller, *command, type)->addCallback([response](JitFuture& done) {
           if (done.hasError()) {
@@ -229,7 +240,7 @@ void Dispatcher::handleFunctions() {
     return runScript(static_cast<ScriptCall&>(command))
         ->then(
             [](JitFuture& result) {
-              return withoutStorages(rpc::ScriptResp(result.value()).toMessage());
+              return withDeviceStorages(rpc::ScriptResp(result.value()).toMessage());
             },
             messageType());
   });
@@ -238,7 +249,7 @@ void Dispatcher::handleFunctions() {
     return runPythonFunction(call.pythonUdf(), {}, call.isAsyncExecution())
         ->then(
             [](JitFuture& result) {
-              return withoutStorages(rpc::PythonResp(serializePython(result.value())).toMessage());
+              return withDeviceStorages(rpc::PythonResp(serializePython(result.value())).toMessage());
             },
             messageType());
   });

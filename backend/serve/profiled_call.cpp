@@ -51,7 +51,7 @@ ValueWithStorages withEvents(
   autograd::RpcWithProfilingResp response(
       rpc::MessageType::RUN_WITH_PROFILING_RESP, done.value().toCustomClass<rpc::Message>(),
       std::move(events), id);
-  return withoutStorages(std::move(response).toMessage());
+  return withDeviceStorages(std::move(response).toMessage());
 }
 
 c10::intrusive_ptr<rpc::JitFuture> profiledCall(

@@ -10,18 +10,18 @@
 
 #include "backend/base/lock_rank.h"
 #include "backend/base/thread_role.h"
+#include "cuda/streams.h"
 
 namespace torchwire {
 
-/// What a callback of Future::then returns. libtorch's own handlers list the storages of a message's tensors
-/// there, for the CUDA streams that read them; tensors on the CPU need none, and asking one for its storage
-/// fails for the layouts that have none (CSR, CSC, BSR, BSC).
-using ValueWithStorages =
-    std::tuple<at::IValue, std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>>;
+/// What a callback of Future::then returns. The storages are those of a message's tensors on devices: who uses the value
+/// waits for the streams that fill them.
+using ValueWithStorages = std::tuple<at::IValue, cuda::Storages>;
 
-inline ValueWithStorages withoutStorages(
+inline ValueWithStorages withDeviceStorages(
     c10::intrusive_ptr<torch::distributed::rpc::Message> message) {
-  return {at::IValue(std::move(message)), {}};
+  auto storages = cuda::deviceStorages(std::as_const(*message).tensors());
+  return {at::IValue(std::move(message)), std::move(storages)};
 }
 
 /// The type of a future that holds a message.
@@ -42,24 +42,28 @@ inline const std::vector<char>& bodyOf(const torch::distributed::rpc::JitFuture&
       .payload();
 }
 
-/// Completes a future, and runs its callbacks, which may be the user's.
-inline void complete(torch::distributed::rpc::JitFuture& future, at::IValue value) {
+/// Completes a future, and runs its callbacks, which may be the user's. `storages`: those of the value on devices, which
+/// this thread's current streams fill.
+inline void complete(
+    torch::distributed::rpc::JitFuture& future, at::IValue value, cuda::Storages storages = {}) {
   expectFree("completing a future");
   expectUnlocked("completing a future");
-  future.markCompleted(std::move(value), std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>());
+  future.markCompleted(std::move(value), std::move(storages));
 }
 
 /// Completes a future of messageType().
 inline void complete(
     torch::distributed::rpc::JitFuture& future,
     c10::intrusive_ptr<torch::distributed::rpc::Message> message) {
-  complete(future, at::IValue(std::move(message)));
+  auto storages = cuda::deviceStorages(std::as_const(*message).tensors());
+  complete(future, at::IValue(std::move(message)), std::move(storages));
 }
 
 /// A future that is complete.
 inline c10::intrusive_ptr<torch::distributed::rpc::JitFuture> completed(
     c10::intrusive_ptr<torch::distributed::rpc::Message> message) {
-  auto future = c10::make_intrusive<torch::distributed::rpc::JitFuture>(messageType());
+  auto future = c10::make_intrusive<torch::distributed::rpc::JitFuture>(
+      messageType(), cuda::acceleratorsOf(std::as_const(*message).tensors()));
   complete(*future, std::move(message));
   return future;
 }

@@ -4,42 +4,38 @@
 #include <ATen/core/ivalue_inl.h>
 
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "backend/base/log.h"
 #include "backend/codec/codec.h"
 #include "backend/serve/own_messages.h"
-#include "cuda/devices.h"
+#include "cuda/host_copies.h"
+#include "cuda/streams.h"
 
 namespace torchwire {
 namespace {
 
 namespace rpc = torch::distributed::rpc;
 
-/// The response frame for what a handler left, or for why it cannot be sent.
-OutgoingFrame encodeResult(rpc::JitFuture& result, const Disposer& disposer) {
-  try {
-    if (!result.hasError()) {
-      auto message = result.value().toCustomClass<rpc::Message>();
-      cuda::refuseCudaTensors(std::as_const(*message).tensors(), "Response");
-      return encodeMessage(FrameKind::response, std::move(message), disposer);
-    }
-    return encodeMessage(
-        FrameKind::response, rpc::createExceptionResponse(result.tryRetrieveErrorMessage(), -1),
-        disposer);
-  } catch (const std::exception& e) {
-    return encodeMessage(FrameKind::response, rpc::createExceptionResponse(e, -1), disposer);
-  }
+c10::intrusive_ptr<rpc::JitFuture> failedFuture() {
+  auto failed = c10::make_intrusive<rpc::JitFuture>(at::AnyClassType::get());
+  failed->setError(std::current_exception());
+  return failed;
 }
 
 } // namespace
 
-Server::Server(const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond)
+Server::Server(
+    const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond,
+    std::shared_ptr<const cuda::GroupDevices> devices, std::shared_ptr<ThreadPool> copies)
     : dispatcher_(dispatcher),
       runRequest_(std::move(run)),
       disposer_(std::move(disposer)),
-      respond_(std::move(respond)) {}
+      respond_(std::move(respond)),
+      devices_(std::move(devices)),
+      copies_(std::move(copies)) {}
 
 bool Server::serve(WorkerId caller, ReceivedFrame request) {
   const FrameHeader header = request.header;
@@ -65,7 +61,16 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
   // its own off) must not be seen by the next one, which likely gets the same thread.
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
   const uint64_t callId = request.header.callId;
-  auto result = process(caller, std::move(request));
+  c10::intrusive_ptr<JitFuture> result;
+  std::optional<cuda::RequestStreams> streams;
+  try {
+    DecodedMessage message = decodeMessage(std::move(request));
+    streams.emplace(message.devices);
+    result = process(caller, std::move(message));
+    streams->end();
+  } catch (const std::exception&) {
+    result = failedFuture();
+  }
   ++metrics_.activeAsync;
   result->addCallback([self = shared_from_this(), caller, callId](JitFuture& done) {
     --self->metrics_.activeAsync;
@@ -74,21 +79,66 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
   });
 }
 
-c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, ReceivedFrame request) {
-  try {
-    auto message = decodeMessage(std::move(request));
-    return dispatcher_.process(caller, *message);
-  } catch (const std::exception&) {
-    auto failed = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
-    failed->setError(std::current_exception());
-    return failed;
+c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, DecodedMessage request) {
+  if (!request.devices.empty()) {
+    cuda::placeOnDevices(request.message->tensors(), request.devices, devices_->self().name);
   }
+  return dispatcher_.process(caller, *request.message);
 }
 
 void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {
-  OutgoingFrame frame = encodeResult(result, disposer_);
+  if (result.hasError()) {
+    sendError(caller, callId, result.tryRetrieveErrorMessage());
+    return;
+  }
+  try {
+    answer(caller, callId, result.value().toCustomClass<rpc::Message>());
+  } catch (const std::exception& e) { // the response cannot be sent
+    sendError(caller, callId, e.what());
+  }
+}
+
+void Server::answer(
+    WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response) {
+  const auto& tensors = std::as_const(*response).tensors();
+  TensorDevices targets = devices_->targets(caller, cuda::Direction::response, tensors);
+  if (cuda::HostCopies::areNeeded(tensors)) {
+    answerWhenCopied(caller, callId, std::move(response), std::move(targets));
+  } else {
+    send(caller, callId, std::move(response), targets);
+  }
+}
+
+// Not here: whoever completes a future is not to wait for its device.
+void Server::answerWhenCopied(
+    WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
+    TensorDevices targets) {
+  Task task([self = shared_from_this(), caller, callId,
+             copies = cuda::HostCopies(response->tensors()), response = std::move(response),
+             targets = std::move(targets)]() mutable {
+    try {
+      response->tensors() = copies.finish();
+      self->send(caller, callId, std::move(response), targets);
+    } catch (const std::exception& e) {
+      self->sendError(caller, callId, e.what());
+    }
+  });
+  if (!copies_->run(std::move(task))) {
+    task(); // the agent shuts down
+  }
+}
+
+void Server::send(
+    WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
+    const TensorDevices& targets) {
+  OutgoingFrame frame =
+      encodeMessage(FrameKind::response, std::move(response), disposer_, targets);
   setCallId(frame, callId);
   respond_(caller, std::move(frame));
+}
+
+void Server::sendError(WorkerId caller, uint64_t callId, const std::string& text) {
+  send(caller, callId, rpc::createExceptionResponse(text, -1));
 }
 
 } // namespace torchwire

@@ -5,14 +5,18 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "backend/base/disposer.h"
 #include "backend/base/task.h"
+#include "backend/base/thread_pool.h"
 #include "backend/call/duplicate_filter.h"
 #include "backend/call/metrics.h"
+#include "backend/codec/codec.h"
 #include "backend/serve/dispatcher.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/roster.h"
+#include "cuda/group_devices.h"
 
 namespace torchwire {
 
@@ -26,8 +30,10 @@ class Server : public std::enable_shared_from_this<Server> {
   /// Runs what serves a request of that type, on a thread that may block. False when there is none any more.
   using RunRequest = std::function<bool(uint32_t messageType, Task&& task)>;
 
-  /// `dispatcher` is used by serve() and what that runs only.
-  Server(const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond);
+  /// `dispatcher` is used by serve() and what that runs only. `copies`: where tensors of devices are waited for.
+  Server(
+      const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond,
+      std::shared_ptr<const cuda::GroupDevices> devices, std::shared_ptr<ThreadPool> copies);
 
   /// Runs the request in `frame` soon, unless it is one of own_messages.h that has come before.
   /// False when it cannot run: the request is dropped.
@@ -47,13 +53,23 @@ class Server : public std::enable_shared_from_this<Server> {
   using JitFuture = torch::distributed::rpc::JitFuture;
 
   void run(WorkerId caller, ReceivedFrame request);
-  c10::intrusive_ptr<JitFuture> process(WorkerId caller, ReceivedFrame request);
+  c10::intrusive_ptr<JitFuture> process(WorkerId caller, DecodedMessage request);
   void answer(WorkerId caller, uint64_t callId, JitFuture& result);
+  void answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response);
+  void answerWhenCopied(
+      WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response,
+      TensorDevices targets);
+  void send(
+      WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response,
+      const TensorDevices& targets = {});
+  void sendError(WorkerId caller, uint64_t callId, const std::string& text);
 
   const Dispatcher& dispatcher_;
   const RunRequest runRequest_;
   const Disposer disposer_; // of what a response's frame keeps
   const Respond respond_;
+  const std::shared_ptr<const cuda::GroupDevices> devices_;
+  const std::shared_ptr<ThreadPool> copies_;
   DuplicateFilter seen_;
   ServerMetrics metrics_;
 };

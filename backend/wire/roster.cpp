@@ -66,6 +66,7 @@ void WorkerRecord::write(ByteWriter& out) const {
   out.string(torchVersion);
   out.number(protocolVersion);
   out.number(linkOptions);
+  out.string(devices);
 }
 
 WorkerRecord WorkerRecord::read(ByteReader& in) {
@@ -79,6 +80,7 @@ WorkerRecord WorkerRecord::read(ByteReader& in) {
   record.torchVersion = in.string();
   record.protocolVersion = in.number<uint32_t>();
   record.linkOptions = in.number<uint32_t>();
+  record.devices = in.string();
   return record;
 }
 

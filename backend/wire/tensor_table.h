@@ -20,6 +20,7 @@ enum TensorFlag : uint8_t {
   kConjugate = 2,
   kNegative = 4,
   kCoalesced = 8,
+  kForDevice = 16, // the receiver's device follows the dtype: type, index
 };
 
 enum class StoragePlacement : uint8_t { inHead = 0, onChannel = 1 };

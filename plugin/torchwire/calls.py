@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 from torch._C._distributed_rpc import PyRRef
-from torch.distributed.rpc import api, internal
+from torch.distributed.rpc import api, internal, rref_proxy
 from torch.distributed.rpc.constants import UNSET_RPC_TIMEOUT
 from torch.jit._builtins import _find_builtin
 
 from torchwire import _C
+from torchwire.current_agent import current_agent
 
 _INVOKE = ("_invoke_rpc_builtin", "_invoke_rpc_python_udf", "_invoke_rpc_torchscript")
 _SYNC = internal.RPCExecMode.SYNC
@@ -40,6 +41,7 @@ def install() -> None:
     _replace_to_here()
     _replace_get_future()
     _replace_wait()
+    _replace_proxy()
     _installed = True
 
 
@@ -53,6 +55,30 @@ class _Done:
 
     def wait(self) -> Any:
         return self._result
+
+
+def _replace_proxy() -> None:
+    original = rref_proxy._invoke_rpc
+
+    @functools.wraps(original)
+    def invoke(rref: Any, rpc_api: Any, func_name: str, timeout: float, *args: Any, **kwargs: Any) -> Any:
+        agent = current_agent()
+        if rpc_api is not api.rpc_async or agent is None or not agent.devices:
+            return original(rref, rpc_api, func_name, timeout, *args, **kwargs)
+        # PyTorch's sends from a callback, on other streams than those that fill the arguments, and returns a future that
+        # knows of no streams. This one asks for the type first, and waits for that.
+        try:
+            kind = rref._get_type(timeout=timeout, blocking=False).wait()
+        except Exception as error:
+            failed: torch.futures.Future[Any] = torch.futures.Future()
+            failed.set_exception(error)
+            return failed
+        is_script = issubclass(kind, (torch.jit.ScriptModule, torch._C.ScriptModule))
+        is_async = not is_script and hasattr(getattr(kind, func_name), "_wrapped_async_rpc_function")
+        function = rref_proxy._local_invoke_async_execution if is_async else rref_proxy._local_invoke
+        return rpc_api(rref.owner(), function, args=(rref, func_name, args, kwargs), timeout=timeout)
+
+    rref_proxy._invoke_rpc = invoke
 
 
 def _replace_invoke() -> None:

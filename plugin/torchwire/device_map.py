@@ -14,14 +14,19 @@ DeviceMap: TypeAlias = dict[torch.device, torch.device]
 def to_device(device: DeviceLike, where: str) -> torch.device:
     """Returns `device` (index, name or torch.device) as a torch.device.
 
-    `where` opens the message of an error. Raises ValueError unless it is the CPU or a CUDA device with an index, and
-    what torch.device raises for text or numbers that name no device.
+    `where` opens the message of an error. Raises ValueError unless it is the CPU, or a device of CUDA or of this
+    machine's accelerator with an index, and what torch.device raises for text or numbers that name no device.
     """
     result = _parse(device, where)
-    if result.type not in ("cpu", "cuda"):
-        raise ValueError(f"{where}: {result} is a {result.type} device; RPC moves tensors between cpu and cuda only")
-    if result.type == "cuda" and result.index is None:
-        raise ValueError(f"{where}: 'cuda' leaves open which device is meant; write 'cuda:0' or another index")
+    kinds = _accelerator_types()
+    if result.type not in ("cpu", *kinds):
+        raise ValueError(
+            f"{where}: {result} is a {result.type} device; RPC moves tensors between cpu and {' or '.join(kinds)} only"
+        )
+    if result.type != "cpu" and result.index is None:
+        raise ValueError(
+            f"{where}: '{result.type}' leaves open which device is meant; write '{result.type}:0' or another index"
+        )
     return result
 
 
@@ -59,15 +64,21 @@ def merged(present: DeviceMap, added: DeviceMap, where: str) -> DeviceMap:
     return result
 
 
-def to_cuda_devices(devices: Iterable[DeviceLike], where: str) -> list[torch.device]:
-    """Returns `devices` as a list of CUDA torch.devices; raises TypeError or ValueError for anything else."""
+def to_accelerators(devices: Iterable[DeviceLike], where: str) -> list[torch.device]:
+    """Returns `devices` as a list of torch.devices that are no CPU; raises TypeError or ValueError for anything else."""
     if isinstance(devices, (str, int, torch.device)) or not isinstance(devices, Iterable):
         raise TypeError(f"{where}: expected a list of devices, got {devices!r}; write [{devices!r}]")
     result = [to_device(device, where) for device in devices]
     for device in result:
-        if device.type != "cuda":
-            raise ValueError(f"{where}: {device} is not a CUDA device; the CPU always takes part and is not listed")
+        if device.type == "cpu":
+            raise ValueError(f"{where}: the CPU always takes part and is not listed")
     return result
+
+
+def _accelerator_types() -> list[str]:
+    """CUDA, which PyTorch's options know on any machine, and what else this one has."""
+    accelerator = torch.accelerator.current_accelerator()
+    return ["cuda"] if accelerator is None else list(dict.fromkeys(["cuda", accelerator.type]))
 
 
 def _parse(device: DeviceLike, where: str) -> torch.device:

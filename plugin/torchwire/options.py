@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
 import torch
 import torch.distributed.rpc as rpc
 
-from torchwire import _C, device_map, group_secret, option_checks
+from torchwire import _C, device_map, devices, group_secret, option_checks
 from torchwire.device_map import DeviceLike, DeviceMap
 from torchwire.suggestion import did_you_mean
 
@@ -82,9 +82,11 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     num_worker_threads: threads that run requests of peers. Default 16, at least 1.
     rpc_timeout: seconds until a call without a time-out of its own fails. Default 60; 0 means never.
     init_method: URL of the rendezvous, as for `torch.distributed.init_process_group`. Default "env://".
-    device_maps: for each peer, a dict from this worker's devices to the peer's (index, name or torch.device).
-        Default: none, so that only CPU tensors travel. This version refuses to start with any.
-    devices: this worker's CUDA devices that calls use. Default: none. This version refuses to start with any.
+    device_maps: for each peer, a dict from this worker's devices to the peer's (index, name or torch.device). Tensors
+        of requests go that way, those of responses and gradients back. "cpu" may stand on either side: its tensors
+        then move to a device, or a device's to the CPU. "auto": each device to that of the same index, for all peers.
+        Default: none, so that only CPU tensors travel.
+    devices: this worker's accelerator devices that calls use. Default: those that device maps name.
     bind_address: "host", "host:port" or "[v6]:port" to listen on. Default: chosen automatically.
     advertise_address: the same forms, where peers connect. Default: what is listened on.
     secret: what the workers of the group prove to each other that they know, at least 16 bytes; the same on all.
@@ -144,7 +146,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         num_worker_threads: int = 16,
         rpc_timeout: float = 60.0,
         init_method: str = "env://",
-        device_maps: Mapping[str, Mapping[DeviceLike, DeviceLike]] | None = None,
+        device_maps: Mapping[str, Mapping[DeviceLike, DeviceLike]] | Literal["auto"] | None = None,
         devices: Iterable[DeviceLike] | None = None,
         bind_address: str | None = None,
         advertise_address: str | None = None,
@@ -181,34 +183,43 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self._channels = _channels
 
     @property
-    def device_maps(self) -> dict[str, DeviceMap]:
-        """Worker name -> device map, as a copy; change it with set_device_map or by assignment."""
+    def device_maps(self) -> dict[str, DeviceMap] | Literal["auto"]:
+        """Worker name -> device map, as a copy; change it with set_device_map or by assignment. "auto" where none is set
+        and all are automatic."""
+        if self._automatic_device_maps and not self._device_maps:
+            return "auto"
         return {worker: dict(devices) for worker, devices in self._device_maps.items()}
 
     @device_maps.setter
-    def device_maps(self, value: Mapping[str, Mapping[DeviceLike, DeviceLike]]) -> None:
+    def device_maps(self, value: Mapping[str, Mapping[DeviceLike, DeviceLike]] | Literal["auto"]) -> None:
+        self._automatic_device_maps = isinstance(value, str) and value == "auto"
+        if self._automatic_device_maps:
+            self._device_maps: dict[str, DeviceMap] = {}
+            return
         if not isinstance(value, Mapping):
-            raise TypeError(f"device_maps must be a dict from worker names to device maps, got {type(value).__name__}")
+            raise TypeError(
+                f'device_maps must be a dict from worker names to device maps, or "auto", got {type(value).__name__}'
+            )
         self._device_maps = {to: device_map.to_device_map(map_, _map_for(to)) for to, map_ in value.items()}
 
     @property
     def devices(self) -> list[torch.device]:
-        """This worker's CUDA devices, as a copy; empty when the device maps decide."""
+        """This worker's accelerator devices, as a copy; empty when the device maps decide."""
         return list(self._devices)
 
     @devices.setter
     def devices(self, value: Iterable[DeviceLike]) -> None:
-        self._devices = device_map.to_cuda_devices(value, "devices")
+        self._devices = device_map.to_accelerators(value, "devices")
 
     def set_device_map(self, to: str, device_map: Mapping[DeviceLike, DeviceLike]) -> None:
-        """Adds pairs to the device map for worker `to`.
+        """Adds pairs to the device map for worker `to`; an automatic one ends.
 
         Raises ValueError when a device of this worker would get a second target, or two in `device_map` the same one.
         """
         self._add_device_map(to, device_map)
 
     def set_devices(self, devices: Iterable[DeviceLike]) -> None:
-        """Sets this worker's CUDA devices that calls use; raises ValueError for a device that is not CUDA."""
+        """Sets this worker's devices that calls use; raises ValueError for the CPU and what is no accelerator here."""
         self.devices = devices
 
     def _add_device_map(self, to: str, added: Mapping[DeviceLike, DeviceLike]) -> None:
@@ -274,8 +285,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "transports": options._transports,
         "channels": options._channels,
         "interceptors": [_C.ChecksumInterceptor()] if options.checksums else [],
-        "device_maps": options.device_maps,
-        "devices": options.devices,
+        "devices": devices.describe(options._device_maps, options._automatic_device_maps, options.devices),
     }
 
 

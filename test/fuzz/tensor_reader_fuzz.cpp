@@ -47,7 +47,7 @@ void run(Script script) {
   const std::vector<char> table = script.ConsumeRemainingBytes<char>();
   ByteReader in(table);
   try {
-    for (const at::Tensor& t : decodeTensors(in, blobs)) {
+    for (const at::Tensor& t : decodeTensors(in, blobs).tensors) {
       checkBounds(t);
     }
   } catch (const std::exception&) { // FormatError, or c10::Error for what does not fit together

@@ -61,7 +61,7 @@ WRONG_OPTIONS = [
     ),
     ({"device_maps": {3: {0: 1}}}, TypeError, "a device map is for a worker's name, got 3"),
     ({"device_maps": [0]}, TypeError, "device_maps must be a dict"),
-    ({"devices": ["cpu"]}, ValueError, "devices: cpu is not a CUDA device"),
+    ({"devices": ["cpu"]}, ValueError, "devices: the CPU always takes part"),
 ]
 
 
@@ -91,8 +91,8 @@ WRONG_INIT = [
     ({"bind_address": "no.such.host.invalid"}, "RuntimeError: cannot resolve the host 'no.such.host.invalid'"),
     ({"bind_address": "192.0.2.1"}, "RuntimeError: cannot listen on 192.0.2.1: .*check bind_address"),
     ({"secret_file": "/no/such"}, "ValueError: secret_file '/no/such' cannot be read: No such file"),
-    ({"device_maps": {"worker1": {0: 0}}}, "RuntimeError: worker 'worker0' was given device_maps"),
-    ({"devices": [0]}, "RuntimeError: worker 'worker0' was given devices"),
+    ({"device_maps": {"worker1": {0: 0}}}, "ValueError: Node worker0 has invalid target node names in its device maps"),
+    ({"devices": [0]}, "ValueError: Node worker0 has devices with invalid indices"),
     ({"_transports": ["shm"]}, "RuntimeError: none of the transports .* name at least 'wire_tcp'"),
     ({"_channels": ["cuda_ipc"]}, "RuntimeError: none of the channels .* name at least 'basic'"),
 ]

@@ -45,7 +45,7 @@ void checkReturns(
   ReceivedFrame arrived = readHeader(loopBack(std::move(frame)));
   CHECK(arrived.header.kind == FrameKind::request);
   CHECK(arrived.header.callId == id);
-  const auto received = decodeMessage(std::move(arrived));
+  const auto received = decodeMessage(std::move(arrived)).message;
   CHECK(received->type() == rpc::MessageType::PYTHON_CALL);
   CHECK(received->id() == static_cast<int64_t>(id));
   CHECK((received->payload() == payload));
@@ -69,7 +69,7 @@ TEST_CASE("a response is a message of another kind", "[codec]") {
   ReceivedFrame arrived =
       readHeader(loopBack(encodeMessage(FrameKind::response, sent, disposer())));
   CHECK(arrived.header.kind == FrameKind::response);
-  CHECK(decodeMessage(std::move(arrived))->type() == rpc::MessageType::PYTHON_RET);
+  CHECK(decodeMessage(std::move(arrived)).message->type() == rpc::MessageType::PYTHON_RET);
 }
 
 TEST_CASE("a payload from the inline limit on travels outside the head", "[codec]") {
@@ -88,7 +88,7 @@ TEST_CASE("a frame keeps the message whose payload it points into", "[codec]") {
   OutgoingFrame frame = encodeMessage(FrameKind::request, sent, disposer());
   CHECK(sent.use_count() == 2);
   sent.reset();
-  const auto received = decodeMessage(readHeader(loopBack(std::move(frame))));
+  const auto received = decodeMessage(readHeader(loopBack(std::move(frame)))).message;
   CHECK((received->payload() == payloadOf(inlineLimit())));
 
   const auto small = message(payloadOf(10), {at::arange(3)});

@@ -107,7 +107,7 @@ bool isWithinStorage(const at::Tensor& t) {
 /// Decodes the frame or finds it refused. Whatever else happens fails the test.
 bool isAccepted(const IncomingFrame& frame) {
   try {
-    const auto message = decodeMessage(readHeader(frame));
+    const auto message = decodeMessage(readHeader(frame)).message;
     for (const at::Tensor& t : message->tensors()) {
       if (!isWithinStorage(t)) {
         FAIL("a tensor reaches beyond its storage");

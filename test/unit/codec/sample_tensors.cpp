@@ -277,7 +277,7 @@ std::vector<at::Tensor> throughFrame(const std::vector<at::Tensor>& tensors) {
   const std::shared_ptr<void> kept = encodeTensors(tensors, frame);
   IncomingFrame arrived = loopBack(std::move(frame));
   ByteReader in(arrived.head);
-  std::vector<at::Tensor> received = decodeTensors(in, arrived.tensors);
+  std::vector<at::Tensor> received = decodeTensors(in, arrived.tensors).tensors;
   if (in.remaining() != 0) {
     throw std::runtime_error("the table was not read to its end");
   }

@@ -270,7 +270,7 @@ TEST_CASE("what is to be sent stays alive with the frame", "[tensor_codec]") {
   }
   IncomingFrame arrived = loopBack(std::move(frame));
   ByteReader in(arrived.head);
-  const at::Tensor received = decodeTensors(in, arrived.tensors).at(0);
+  const at::Tensor received = decodeTensors(in, arrived.tensors).tensors.at(0);
   CHECK(difference(at::arange(length, at::kByte), received) == "");
 }
 

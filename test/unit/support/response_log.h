@@ -44,7 +44,7 @@ class ResponseLog {
     REQUIRE(notifier_.waitUntil([&] { return count(caller, callId) > 0; }));
     ReceivedFrame received = readHeader(first(caller, callId));
     CHECK(received.header.kind == FrameKind::response);
-    return decodeMessage(std::move(received));
+    return decodeMessage(std::move(received)).message;
   }
   /// Waits until so many responses have come, all in all. Whether they have.
   bool waitForTotal(size_t expected) {

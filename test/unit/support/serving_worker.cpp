@@ -23,7 +23,8 @@ ServingWorker::ServingWorker(size_t threads, std::shared_ptr<ResponseLog> respon
               Disposer(control_),
               [log = responses_](WorkerId caller, OutgoingFrame frame) {
                 log->add(caller, std::move(frame));
-              })) {
+              },
+              std::make_shared<cuda::GroupDevices>(cuda::DeviceRecord()), requests_)) {
   StandInAgent::instance();
   dispatcher_.runFunctionsOn([this](Task&& task) { return requests_->run(std::move(task)); });
 }

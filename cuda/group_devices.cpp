@@ -1,0 +1,110 @@
+#include "cuda/group_devices.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "cuda/device_map_check.h"
+
+namespace torchwire::cuda {
+namespace {
+
+DeviceRecord recordOf(const WorkerRecord& worker) {
+  DeviceRecord record = worker.devices.empty()
+      ? DeviceRecord()
+      : DeviceRecord::decode({worker.devices.begin(), worker.devices.end()});
+  record.name = worker.name;
+  return record;
+}
+
+template <typename Peers>
+std::vector<DeviceRecord> recordsOf(const Peers& peers) {
+  std::vector<DeviceRecord> records;
+  for (const auto& [id, peer] : peers) {
+    records.push_back(peer.record);
+  }
+  return records;
+}
+
+bool isOnCpu(const at::Tensor& tensor) {
+  return !tensor.defined() || tensor.is_cpu();
+}
+
+} // namespace
+
+GroupDevices::GroupDevices(DeviceRecord self) : self_(std::move(self)) {
+  states_.push_back(std::make_unique<const State>());
+  latest_ = states_.back().get();
+}
+
+std::string GroupDevices::encodedSelf() const {
+  if (self_.maps.empty() && !self_.automatic && self_.devices.empty() && self_.counts.empty()) {
+    return {};
+  }
+  const std::vector<char> bytes = self_.encode();
+  return {bytes.begin(), bytes.end()};
+}
+
+void GroupDevices::add(const WorkerRecord& worker) {
+  DeviceRecord record = recordOf(worker);
+  const MutexLock lock(mutex_);
+  auto next = std::make_unique<State>(*latest_.load());
+  Peer peer{record, {torchwire::cuda::mapTo(self_, record), reverseMapFrom(self_, record)}};
+  next->mapsNothing = next->mapsNothing && peer.maps[0].empty() && peer.maps[1].empty();
+  next->peers[worker.id] = std::move(peer);
+  next->used = devicesOf(self_, recordsOf(next->peers));
+  latest_ = next.get();
+  states_.push_back(std::move(next));
+}
+
+std::optional<std::string> GroupDevices::objection(bool complete) const {
+  return objectionTo(recordsOf(latest_.load()->peers), complete);
+}
+
+const DeviceMap& GroupDevices::mapTo(WorkerId worker, Direction direction) const {
+  static const DeviceMap none;
+  const State& state = *latest_.load();
+  const auto peer = state.peers.find(worker);
+  return peer == state.peers.end() ? none : peer->second.maps[static_cast<int>(direction)];
+}
+
+TensorDevices GroupDevices::targets(
+    WorkerId worker, Direction direction, const std::vector<at::Tensor>& tensors,
+    const DeviceMap* given) const {
+  const State& state = *latest_.load();
+  const bool isGiven = given != nullptr && !given->empty();
+  if (tensors.empty() ||
+      (state.mapsNothing && !isGiven && std::all_of(tensors.begin(), tensors.end(), isOnCpu))) {
+    return {};
+  }
+  const DeviceMap& map = isGiven ? *given : mapTo(worker, direction);
+  TensorDevices targets;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const c10::Device device =
+        tensors[i].defined() ? asOfTensors(tensors[i].device()) : c10::Device(c10::kCPU);
+    const auto entry = map.find(device);
+    if (entry != map.end()) {
+      targets.push_back(asOfTensors(entry->second));
+    } else if (device.is_cpu()) {
+      targets.push_back(device);
+    } else {
+      refuse(state, worker, direction, i, device);
+    }
+  }
+  const bool onCpu = std::all_of(
+      targets.begin(), targets.end(), [](c10::Device device) { return device.is_cpu(); });
+  return onCpu ? TensorDevices() : targets;
+}
+
+void GroupDevices::refuse(
+    const State& state, WorkerId worker, Direction direction, size_t index,
+    c10::Device device) const {
+  const auto peer = state.peers.find(worker);
+  DeviceRecord unknown;
+  unknown.name = std::to_string(worker);
+  const DeviceRecord& receiver = peer == state.peers.end() ? unknown : peer->second.record;
+  TORCH_CHECK(false, noMapping({direction, index, device}, self_, receiver));
+}
+
+} // namespace torchwire::cuda

@@ -1,0 +1,78 @@
+// Which device of each worker stands for which of this worker's.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/base/annotations.h"
+#include "backend/codec/codec.h"
+#include "backend/wire/roster.h"
+#include "cuda/device_maps.h"
+#include "cuda/device_record.h"
+#include "cuda/unmapped_tensor.h"
+
+namespace torchwire::cuda {
+
+/// What the workers of a group, as far as they have been heard of, say of their devices. Thread-safe; what only asks takes
+/// no lock. References that it hands out stay valid for its life.
+class GroupDevices {
+ public:
+  explicit GroupDevices(DeviceRecord self);
+
+  /// As others are to read it in this worker's WorkerRecord; empty where there is nothing to tell.
+  std::string encodedSelf() const;
+
+  /// Another worker of the group, or this one. Throws FormatError.
+  void add(const WorkerRecord& worker) EXCLUDES(mutex_);
+
+  /// What is wrong with the devices of those that have been added; see device_map_check.h.
+  std::optional<std::string> objection(bool complete) const EXCLUDES(mutex_);
+
+  /// This worker's devices that calls use, without the CPU.
+  const std::vector<c10::Device>& used() const {
+    return latest_.load()->used;
+  }
+
+  /// For requests to the worker, or for responses: its device for each of this worker's.
+  const DeviceMap& mapTo(WorkerId worker, Direction direction) const;
+
+  /// The worker's devices for the tensors of a message; empty: all are for the CPU. By `given`, unless that is empty or null.
+  /// Throws c10::Error, of noMapping(), for a tensor that has none.
+  TensorDevices targets(
+      WorkerId worker, Direction direction, const std::vector<at::Tensor>& tensors,
+      const DeviceMap* given = nullptr) const;
+
+  const DeviceRecord& self() const {
+    return self_;
+  }
+
+ private:
+  struct Peer {
+    DeviceRecord record;
+    DeviceMap maps[2]; // by Direction
+  };
+  /// Never changed once others see it.
+  struct State {
+    std::map<WorkerId, Peer> peers;
+    std::vector<c10::Device> used;
+    bool mapsNothing = true;
+  };
+
+  [[noreturn]] void refuse(
+      const State& state, WorkerId worker, Direction direction, size_t index,
+      c10::Device device) const;
+
+  const DeviceRecord self_;
+  mutable Mutex mutex_{LockRank::groupDevices};
+  // All there have been, because others may still look at them: as many as workers have joined.
+  std::vector<std::unique_ptr<const State>> states_ GUARDED_BY(mutex_);
+  std::atomic<const State*> latest_;
+};
+
+} // namespace torchwire::cuda

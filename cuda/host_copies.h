@@ -1,0 +1,38 @@
+// Tensors of devices by way of the host: how they travel between any two devices.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+
+#include <string>
+#include <vector>
+
+namespace torchwire::cuda {
+
+/// Copies of tensors on the host, under way. The copies begin behind what this thread's current streams have still to do,
+/// and nobody waits for them before finish(). Movable; not thread-safe.
+class HostCopies {
+ public:
+  /// Whether any of the tensors is not on the CPU.
+  static bool areNeeded(const std::vector<at::Tensor>& tensors);
+
+  /// CPU tensors stay as they are. Throws c10::Error, without memory for one.
+  explicit HostCopies(std::vector<at::Tensor> tensors);
+
+  /// Waits until the copies have been made. Throws c10::Error if a device has failed.
+  std::vector<at::Tensor> finish();
+
+ private:
+  std::vector<at::Tensor> sources_; // until they have been read
+  std::vector<at::Tensor> copies_;
+  std::vector<c10::Event> copied_; // one for each device
+};
+
+/// Puts copies of the tensors that are not for the CPU on their devices: made on this thread's current streams, and not
+/// waited for. `worker` is named in errors. Throws c10::Error that names tensor and device.
+void placeOnDevices(
+    std::vector<at::Tensor>& tensors, const std::vector<c10::Device>& devices,
+    const std::string& worker);
+
+} // namespace torchwire::cuda

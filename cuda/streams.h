@@ -1,0 +1,68 @@
+// Streams of devices around what comes and goes: of CUDA, and of every other accelerator that PyTorch knows, by c10's
+// interface for all of them. Without device tensors nothing here does anything.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Storage.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+
+#include <optional>
+#include <vector>
+
+namespace torchwire::cuda {
+
+using Storages = std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>;
+
+/// Those of them that are no CPU, in order, each once.
+std::vector<c10::Device> acceleratorsAmong(std::vector<c10::Device> devices);
+
+/// Where the tensors are that are not on the CPU.
+std::vector<c10::Device> acceleratorsOf(const std::vector<at::Tensor>& tensors);
+
+/// The storages of the tensors that are not on the CPU: what a future has to know to have those wait for the streams who
+/// use its value. Tensors on the CPU need none, and asking one for its storage fails for the layouts that have none.
+Storages deviceStorages(const std::vector<at::Tensor>& tensors);
+
+/// The streams that are current on this thread.
+std::vector<c10::Stream> currentStreams(const std::vector<c10::Device>& accelerators);
+
+/// While it lives, a stream of its own is current on this thread for each of the devices that is no CPU: so that what
+/// messages bring at the same time overlaps.
+class OwnStreams {
+ public:
+  explicit OwnStreams(const std::vector<c10::Device>& devices);
+
+ protected:
+  std::vector<c10::Stream> streams_;
+
+ private:
+  std::optional<c10::MultiStreamGuard> guard_;
+};
+
+/// The streams on which a request runs. They begin behind what the devices' default streams have been given to do, and
+/// end() puts the default streams behind them. So a request sees what earlier ones have left in a model's weights, say, and
+/// the program, which as a rule works on default streams, sees what requests have left.
+class RequestStreams : public OwnStreams {
+ public:
+  explicit RequestStreams(const std::vector<c10::Device>& devices);
+
+  /// Before anybody can know that the request has run.
+  void end();
+};
+
+/// What their devices' default streams are given from now on waits for what the streams have been given until now.
+void putDefaultsBehind(const std::vector<c10::Stream>& streams);
+
+/// Has the tensor's memory live on until what its device's default stream has been given by then is done.
+void lendToDefault(const at::Tensor& tensor);
+
+/// As putDefaultsBehind, the other way round, for the streams that are current on this thread.
+void putCurrentBehindDefaults(const std::vector<c10::Device>& accelerators);
+
+/// Has work on `node`'s stream wait for what fills the tensors on this thread's current streams. Unset: the node's work
+/// goes to streams that nobody knows yet, so that the host waits.
+void handOver(const std::vector<at::Tensor>& tensors, std::optional<c10::Stream> node);
+
+} // namespace torchwire::cuda
