@@ -122,9 +122,9 @@ void Container::serve(Dispatcher& dispatcher, MapBack mapBack) {
           return nullptr;
         }
         return during(*context, [&] {
-          return serveDirectForward(
-              caller, request, mapBack(caller),
-              [&](Message& call) { return dispatcher.runDirectCall(call); });
+          return serveDirectForward(caller, request, mapBack(caller), [&](Message& call) {
+            return dispatcher.runDirectCall(call);
+          });
         });
       });
   dispatcher.handle(

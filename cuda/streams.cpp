@@ -33,6 +33,11 @@ void putBehind(const c10::Stream& stream, const c10::Stream& other) {
   reached.block(stream);
 }
 
+/// Not a meta tensor, which has neither memory nor streams.
+bool isOnAccelerator(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_cpu() && tensor.device().has_index();
+}
+
 void addStorages(const at::Tensor& tensor, Storages& storages) {
   if (tensor.layout() == at::kStrided) {
     storages.push_back(tensor.storage().getWeakStorageImpl());
@@ -85,7 +90,7 @@ std::vector<c10::Device> acceleratorsAmong(std::vector<c10::Device> devices) {
 std::vector<c10::Device> acceleratorsOf(const std::vector<at::Tensor>& tensors) {
   std::vector<c10::Device> devices;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && !tensor.is_cpu()) {
+    if (isOnAccelerator(tensor)) {
       devices.push_back(tensor.device());
     }
   }
@@ -95,7 +100,7 @@ std::vector<c10::Device> acceleratorsOf(const std::vector<at::Tensor>& tensors) 
 Storages deviceStorages(const std::vector<at::Tensor>& tensors) {
   Storages storages;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && !tensor.is_cpu()) {
+    if (isOnAccelerator(tensor)) {
       addStorages(tensor, storages);
     }
   }
@@ -137,7 +142,7 @@ void putDefaultsBehind(const std::vector<c10::Stream>& streams) {
 }
 
 void lendToDefault(const at::Tensor& tensor) {
-  if (tensor.defined() && !tensor.is_cpu()) {
+  if (isOnAccelerator(tensor)) {
     lend(tensor, defaultStreamOf(tensor.device()));
   }
 }
@@ -150,7 +155,7 @@ void putCurrentBehindDefaults(const std::vector<c10::Device>& accelerators) {
 
 void handOver(const std::vector<at::Tensor>& tensors, std::optional<c10::Stream> node) {
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && !tensor.is_cpu()) {
+    if (isOnAccelerator(tensor)) {
       handOver(tensor, node);
     }
   }

@@ -259,7 +259,8 @@ void Agent::sendWhenCopied(
       calls_->fail(
           callId,
           Error(
-              ErrorCode::linkBroken, "worker '" + workerInfo_.name_ +
+              ErrorCode::linkBroken,
+              "worker '" + workerInfo_.name_ +
                   "' cannot copy a tensor from its device: " + e.what()));
     }
   });

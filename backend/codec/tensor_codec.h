@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/codec/decoded_tensors.h"
 #include "backend/wire/frame.h"
 
 namespace torchwire {
@@ -26,11 +27,6 @@ namespace torchwire {
 std::shared_ptr<void> encodeTensors(
     const std::vector<at::Tensor>& tensors, OutgoingFrame& frame,
     const std::vector<c10::Device>& devices = {});
-
-struct DecodedTensors {
-  std::vector<at::Tensor> tensors;
-  std::vector<c10::Device> devices; // that they are for, one for each; empty: all for the CPU
-};
 
 /// Reads a table. The tensors own fresh memory or share the blobs'. Throws FormatError.
 DecodedTensors decodeTensors(ByteReader& in, std::vector<Blob>& blobs);

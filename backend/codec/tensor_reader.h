@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/base/bytes.h"
-#include "backend/codec/tensor_codec.h"
+#include "backend/codec/decoded_tensors.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/tensor_table.h"
 

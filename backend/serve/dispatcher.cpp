@@ -249,7 +249,8 @@ void Dispatcher::handleFunctions() {
     return runPythonFunction(call.pythonUdf(), {}, call.isAsyncExecution())
         ->then(
             [](JitFuture& result) {
-              return withDeviceStorages(rpc::PythonResp(serializePython(result.value())).toMessage());
+              return withDeviceStorages(
+                  rpc::PythonResp(serializePython(result.value())).toMessage());
             },
             messageType());
   });

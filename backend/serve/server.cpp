@@ -98,8 +98,7 @@ void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {
   }
 }
 
-void Server::answer(
-    WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response) {
+void Server::answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response) {
   const auto& tensors = std::as_const(*response).tensors();
   TensorDevices targets = devices_->targets(caller, cuda::Direction::response, tensors);
   if (cuda::HostCopies::areNeeded(tensors)) {
@@ -131,8 +130,7 @@ void Server::answerWhenCopied(
 void Server::send(
     WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
     const TensorDevices& targets) {
-  OutgoingFrame frame =
-      encodeMessage(FrameKind::response, std::move(response), disposer_, targets);
+  OutgoingFrame frame = encodeMessage(FrameKind::response, std::move(response), disposer_, targets);
   setCallId(frame, callId);
   respond_(caller, std::move(frame));
 }

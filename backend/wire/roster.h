@@ -41,7 +41,8 @@ struct WorkerRecord {
   std::string torchVersion; // the public part: "2.11.0"
   uint32_t protocolVersion = 0;
   uint32_t linkOptions = 0;
-  std::string devices; // which it has and how its options map them, as cuda/device_record.h writes it; empty: none
+  std::string
+      devices; // which it has and how its options map them, as cuda/device_record.h writes it; empty: none
 
   void write(ByteWriter& out) const;
   static WorkerRecord read(ByteReader& in);

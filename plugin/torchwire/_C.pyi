@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, device
 from torch.distributed import Store
 from torch.distributed.rpc import PyRRef, RpcAgent, WorkerInfo, _TensorPipeRpcBackendOptionsBase
 from torch.futures import Future
@@ -53,7 +53,7 @@ class TorchwireAgent(RpcAgent):
     @property
     def is_static_group(self) -> bool: ...
     @property
-    def devices(self) -> list[torch.device]: ...
+    def devices(self) -> list[device]: ...
     @property
     def store(self) -> Store: ...
     def join(self, shutdown: bool = False, timeout: float = 0) -> None: ...

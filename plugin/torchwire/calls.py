@@ -65,8 +65,8 @@ def _replace_proxy() -> None:
         agent = current_agent()
         if rpc_api is not api.rpc_async or agent is None or not agent.devices:
             return original(rref, rpc_api, func_name, timeout, *args, **kwargs)
-        # PyTorch's sends from a callback, on other streams than those that fill the arguments, and returns a future that
-        # knows of no streams. This one asks for the type first, and waits for that.
+        # PyTorch's sends from a callback, on other streams than those that fill the arguments, and returns a future
+        # that knows of no streams. This one asks for the type first, and waits for that.
         try:
             kind = rref._get_type(timeout=timeout, blocking=False).wait()
         except Exception as error:

@@ -65,7 +65,7 @@ def merged(present: DeviceMap, added: DeviceMap, where: str) -> DeviceMap:
 
 
 def to_accelerators(devices: Iterable[DeviceLike], where: str) -> list[torch.device]:
-    """Returns `devices` as a list of torch.devices that are no CPU; raises TypeError or ValueError for anything else."""
+    """Returns `devices` as torch.devices that are no CPU; raises TypeError or ValueError for anything else."""
     if isinstance(devices, (str, int, torch.device)) or not isinstance(devices, Iterable):
         raise TypeError(f"{where}: expected a list of devices, got {devices!r}; write [{devices!r}]")
     result = [to_device(device, where) for device in devices]

@@ -184,8 +184,8 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
 
     @property
     def device_maps(self) -> dict[str, DeviceMap] | Literal["auto"]:
-        """Worker name -> device map, as a copy; change it with set_device_map or by assignment. "auto" where none is set
-        and all are automatic."""
+        """Worker name -> device map, as a copy; change it with set_device_map or by assignment. "auto" where all are
+        automatic."""
         if self._automatic_device_maps and not self._device_maps:
             return "auto"
         return {worker: dict(devices) for worker, devices in self._device_maps.items()}

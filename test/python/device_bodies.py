@@ -1,5 +1,5 @@
-"""What workers with the stand-in accelerator do in test_devices.py: calls whose tensors are on devices, with results that
-are poison where somebody has not waited for a stream."""
+"""What workers with the stand-in accelerator do in test_devices.py: calls whose tensors are on devices, with results
+that are poison where somebody has not waited for a stream."""
 
 import contextlib
 
@@ -185,6 +185,68 @@ def send_tensors_that_share(to):
         expect(result, 1, "standin:0")
 
 
+def fail_next(kind, device):
+    torchwire_accelerator().fail_next(kind, device)
+
+
+def torchwire_accelerator():
+    import accelerator
+
+    return accelerator.load()
+
+
+def to_cpu_and_back(to):
+    """With a map from a device to the CPU: the callee sees CPU tensors, and what it returns comes to the device."""
+    name, result = rpc.rpc_sync(to, where, (filled(3, "standin:3"),))
+    assert name == "cpu"
+    expect(result, 4, "standin:3")
+    weight = filled(3, "standin:3").requires_grad_()
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [rpc.rpc_sync(to, double, (weight,)).sum()])
+        expect(dist_autograd.get_gradients(context)[weight], 2, "standin:3")
+
+
+def to_device_and_back(to):
+    """With a map from the CPU to a device."""
+    name, result = rpc.rpc_sync(to, where, (torch.ones(3),))
+    assert name == "standin:3"
+    assert str(result.device) == "cpu" and result.tolist() == [2, 2, 2]
+    weight = torch.ones(3, requires_grad=True)
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [rpc.rpc_sync(to, double, (weight,)).sum()])
+        assert dist_autograd.get_gradients(context)[weight].tolist() == [2, 2, 2]
+
+
+def error_of(call):
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def return_unmapped():
+    return torch.ones(3, device="standin:3")
+
+
+def send_unmapped(to):
+    unmapped = torch.ones(3, device="standin:3")
+    return [
+        error_of(lambda: rpc.rpc_sync(to, double, (unmapped,))),
+        error_of(lambda: rpc.rpc_async(to, torch.add, (unmapped, 1))),
+        error_of(lambda: rpc.remote(to, double, (unmapped,))),
+        error_of(lambda: rpc.rpc_sync(to, return_unmapped)),
+        error_of(lambda: rpc.remote(to, return_unmapped).to_here()),
+    ]
+
+
+def send_to_full_device(to):
+    rpc.rpc_sync(to, fail_next, ("allocation", 1))
+    error = error_of(lambda: rpc.rpc_sync(to, double, (filled(3, "standin:0"),)))
+    call_functions(to)  # the others are unharmed
+    return error
+
+
 PROGRAMS = (
     call_functions,
     call_from_other_streams,
@@ -199,4 +261,4 @@ PROGRAMS = (
 
 
 def run(name, to):
-    globals()[name](to)
+    return globals()[name](to)

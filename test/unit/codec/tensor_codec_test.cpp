@@ -11,6 +11,7 @@
 #include <ATen/ops/quantize_per_channel.h>
 #include <ATen/ops/quantize_per_tensor.h>
 #include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <catch2/catch.hpp>
 
@@ -279,7 +280,7 @@ TEST_CASE("what cannot be sent is refused with its reason", "[tensor_codec]") {
   CHECK_THROWS_WITH(
       throughFrame(at::empty({2}, at::TensorOptions(at::kMeta))),
       Catch::Contains("cannot send a tensor of shape [2]") &&
-          Catch::Contains("only CPU tensors are supported"));
+          Catch::Contains("it is not on the CPU"));
   CHECK_THROWS_WITH(
       throughFrame(
           at::quantize_per_channel(
@@ -329,5 +330,40 @@ TEST_CASE("generated tensors share what they shared", "[tensor_codec_random]") {
       CHECK(difference(sent[i], received[i]) == "");
       CHECK(shareStorage(received[0], received[i]));
     }
+  }
+}
+
+TEST_CASE("The receiver's device of each tensor travels along", "[tensor_codec]") {
+  const std::vector<at::Tensor> tensors{
+      at::zeros({3}), at::Tensor(), at::zeros({2, 2}).to_sparse(), at::zeros({4})};
+  const std::vector<c10::Device> devices{{at::kCUDA, 1}, at::kCPU, {at::kPrivateUse1, 0}, at::kCPU};
+  OutgoingFrame frame;
+  frame.owner = encodeTensors(tensors, frame, devices);
+  ByteReader in(frame.head.data(), frame.head.size());
+  std::vector<Blob> blobs;
+  const DecodedTensors decoded = decodeTensors(in, blobs);
+  CHECK(decoded.devices == devices);
+  CHECK(decoded.tensors.at(2).is_sparse());
+  CHECK(decoded.tensors.at(3).equal(tensors[3]));
+}
+
+TEST_CASE("A table that names no device says so by naming none", "[tensor_codec]") {
+  OutgoingFrame frame;
+  frame.owner = encodeTensors({at::zeros({3})}, frame);
+  ByteReader in(frame.head.data(), frame.head.size());
+  std::vector<Blob> blobs;
+  CHECK(decodeTensors(in, blobs).devices.empty());
+}
+
+TEST_CASE("A tensor for a device that cannot be is refused", "[tensor_codec]") {
+  OutgoingFrame frame;
+  frame.owner = encodeTensors({at::zeros({3})}, frame, {{at::kCUDA, 1}});
+  constexpr size_t kDevice = sizeof(uint32_t) + 3; // behind the count, kind, flags and dtype
+  for (const auto& [type, index] : {std::pair(0, 0), {-1, 0}, {100, 0}, {1, -1}}) {
+    frame.head[kDevice] = static_cast<char>(type);
+    frame.head[kDevice + 1] = static_cast<char>(index);
+    ByteReader in(frame.head.data(), frame.head.size());
+    std::vector<Blob> blobs;
+    CHECK_THROWS_AS(decodeTensors(in, blobs), FormatError);
   }
 }

@@ -30,10 +30,11 @@ std::vector<char> envelope(std::vector<char> inner) {
 
 void serve(std::vector<char> body) {
   const auto request = messageOf(std::move(body), rpc::MessageType::FORWARD_AUTOGRAD_REQ);
-  serveDirectForward(kCaller, *request, /* mapBack */ {}, [](rpc::Message&) -> c10::intrusive_ptr<rpc::JitFuture> {
-    FAIL("a malformed call was run");
-    return {};
-  });
+  serveDirectForward(
+      kCaller, *request, /* mapBack */ {}, [](rpc::Message&) -> c10::intrusive_ptr<rpc::JitFuture> {
+        FAIL("a malformed call was run");
+        return {};
+      });
 }
 
 void receive(std::vector<char> body) {

@@ -178,7 +178,7 @@ TEST_CASE("a response that cannot be sent is an error that says why", "[server]"
     });
     const auto response = worker.call(kCaller, 1, messageOf("", kOwnRequest));
     CHECK(isError(*response));
-    CHECK_THAT(payloadOf(*response), Contains("only CPU tensors are supported"));
+    CHECK_THAT(payloadOf(*response), Contains("only supports CPU tensors by default"));
   }
   SECTION("since it is no message") {
     worker.dispatcher().handleOwn(kOwnRequest, [](WorkerId, rpc::Message&) {
@@ -346,7 +346,8 @@ TEST_CASE("what a response keeps does not end on the thread that sends it", "[se
   });
   const auto server = std::make_shared<Server>(
       dispatcher, [&](uint32_t, Task&& task) { return pool->run(std::move(task)); }, Disposer(pool),
-      [&](WorkerId, OutgoingFrame frame) { sent.set_value(std::move(frame)); });
+      [&](WorkerId, OutgoingFrame frame) { sent.set_value(std::move(frame)); },
+      std::make_shared<cuda::GroupDevices>(cuda::DeviceRecord()), pool);
   REQUIRE(server->serve(kCaller, frameOf(1, messageOf("", kOwnRequest))));
   OutgoingFrame frame = sent.get_future().get();
   CHECK(frame.tensors.size() == 1);
