@@ -80,11 +80,11 @@ TEST_CASE("a hello that fits is welcome", "[handshake]") {
 
 TEST_CASE("another torchwire protocol is refused with both versions", "[handshake]") {
   Hello hello = helloTo(record(1));
-  hello.self.protocolVersion = 7;
+  hello.self.protocolVersion = kProtocolVersion + 1;
   CHECK(
       objection(hello) ==
-      "it speaks torchwire protocol " + std::to_string(kProtocolVersion) +
-          ", not 7: install the same torchwire on both");
+      "it speaks torchwire protocol " + std::to_string(kProtocolVersion) + ", not " +
+          std::to_string(kProtocolVersion + 1) + ": install the same torchwire on both");
 }
 
 TEST_CASE("another torch is refused with both versions", "[handshake]") {
