@@ -35,9 +35,10 @@ void TorchEngine::start(
   std::shared_ptr<RootPass> pass;
   try {
     const auto context = DistAutogradContainer::getInstance().retrieveContext(contextId);
+    RootEdges edges = rootEdgesOf(roots); // unlocked: runs operators, on the roots' devices
     const auto root = passes_->openRoot(contextId, {smart_, retainGraph}, [&](const PassId& id) {
       return std::make_unique<GraphTask>(
-          context, id, retainGraph, rootEdgesOf(roots), agent_.getWorkerInfo());
+          context, id, retainGraph, std::move(edges), agent_.getWorkerInfo());
     });
     pass = std::make_shared<RootPass>(
         passes_, network_, root, agent_.getRpcTimeout(), [done](const Error& error) {

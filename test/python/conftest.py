@@ -1,11 +1,15 @@
 """Fixtures of all tests; see processes.py and group.py."""
 
+import os
+
 import processes
 import pytest
 from group import Group, file_in
 
 
 def pytest_configure(config):
+    # As tools/test does: who breaks a rule of docs/threads.md ends with a stack.
+    os.environ.setdefault("TORCHWIRE_CHECK_THREADS", "1")
     processes.start_fork_server()
 
 
