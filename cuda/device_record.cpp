@@ -7,26 +7,12 @@ namespace {
 
 constexpr size_t kDeviceSize = sizeof(c10::DeviceType) + sizeof(c10::DeviceIndex);
 
-void writeDevice(ByteWriter& out, c10::Device device) {
-  out.number(device.type());
-  out.number(device.index());
-}
-
 c10::DeviceType readType(ByteReader& in) {
   const auto type = in.number<c10::DeviceType>();
   if (!c10::isValidDeviceType(type)) {
-    throw FormatError(
-        "a device record has the unknown device type " + std::to_string(static_cast<int>(type)));
+    throw FormatError("there is no device type " + std::to_string(static_cast<int>(type)));
   }
   return type;
-}
-
-c10::Device readDevice(ByteReader& in) {
-  c10::Device device(readType(in));
-  // Any index, as options may have it ("cuda:200" makes -56, and "cpu:1" exists): the check of the group names what is
-  // no device. Not by the constructor, which asserts in a debug build.
-  device.set_index(in.number<c10::DeviceIndex>());
-  return device;
 }
 
 void writeMap(ByteWriter& out, const DeviceMap& map) {
@@ -75,6 +61,19 @@ void readMaps(ByteReader& in, DeviceRecord& record) {
 
 } // namespace
 
+void writeDevice(ByteWriter& out, c10::Device device) {
+  out.number(device.type());
+  out.number(device.index());
+}
+
+c10::Device readDevice(ByteReader& in) {
+  c10::Device device(readType(in));
+  // Any index, as options may have it ("cuda:200" makes -56, and "cpu:1" exists): the check of the group names what is
+  // no device. Not by the constructor, which asserts in a debug build.
+  device.set_index(in.number<c10::DeviceIndex>());
+  return device;
+}
+
 bool comesBefore(c10::Device a, c10::Device b) {
   return std::pair(a.type(), a.index()) < std::pair(b.type(), b.index());
 }
@@ -120,6 +119,7 @@ std::vector<c10::Device> DeviceRecord::usableDevices() const {
 
 void DeviceRecord::write(ByteWriter& out) const {
   out.string(name);
+  out.string(host);
   out.number(static_cast<uint8_t>(automatic));
   out.number(static_cast<uint32_t>(devices.size()));
   for (const c10::Device& device : devices) {
@@ -140,6 +140,7 @@ void DeviceRecord::write(ByteWriter& out) const {
 DeviceRecord DeviceRecord::read(ByteReader& in) {
   DeviceRecord record;
   record.name = in.string();
+  record.host = in.string();
   const auto automatic = in.number<uint8_t>();
   if (automatic > 1) {
     throw FormatError("a device record has " + std::to_string(automatic) + " for yes or no");

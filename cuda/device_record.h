@@ -17,6 +17,10 @@ namespace torchwire::cuda {
 /// From the devices of one worker to those of another; PyTorch's `torch::distributed::rpc::DeviceMap`.
 using DeviceMap = std::unordered_map<c10::Device, c10::Device>;
 
+void writeDevice(ByteWriter& out, c10::Device device);
+/// With any index. Throws FormatError for an unknown type.
+c10::Device readDevice(ByteReader& in);
+
 /// The entries of a device map in the order in which they are sent and shown.
 using DeviceEntries = std::vector<std::pair<c10::Device, c10::Device>>;
 
@@ -32,6 +36,7 @@ DeviceEntries sortedEntries(const DeviceMap& map);
 /// What the options of one worker say about devices, and the devices that it has. A value.
 struct DeviceRecord {
   std::string name; // of the worker
+  std::string host; // that it runs on: the same for the workers of one, until that is booted anew
   std::map<std::string, DeviceMap> maps; // by peer: from this worker's devices to the peer's
   bool automatic =
       false; // device_maps="auto": peers that `maps` does not name get an automatic map

@@ -62,6 +62,23 @@ std::optional<std::string> GroupDevices::objection(bool complete) const {
   return objectionTo(recordsOf(latest_.load()->peers), complete);
 }
 
+void GroupDevices::expectUsed(const TensorDevices& targets) const {
+  const auto& devices = used();
+  for (const c10::Device target : targets) {
+    if (!target.is_cpu() && std::find(devices.begin(), devices.end(), target) == devices.end()) {
+      throw FormatError(
+          "a tensor is for " + target.str() + " of worker '" + self_.name +
+          "', which no device map names");
+    }
+  }
+}
+
+const DeviceRecord* GroupDevices::record(WorkerId worker) const {
+  const State& state = *latest_.load();
+  const auto peer = state.peers.find(worker);
+  return peer == state.peers.end() ? nullptr : &peer->second.record;
+}
+
 const DeviceMap& GroupDevices::mapTo(WorkerId worker, Direction direction) const {
   static const DeviceMap none;
   const State& state = *latest_.load();

@@ -39,6 +39,12 @@ class GroupDevices {
     return latest_.load()->used;
   }
 
+  /// Throws FormatError where a message is for a device that calls do not use.
+  void expectUsed(const TensorDevices& targets) const;
+
+  /// What the worker says of its devices; null if it has not been heard of.
+  const DeviceRecord* record(WorkerId worker) const;
+
   /// For requests to the worker, or for responses: its device for each of this worker's.
   const DeviceMap& mapTo(WorkerId worker, Direction direction) const;
 

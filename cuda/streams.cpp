@@ -147,6 +147,12 @@ void lendToDefault(const at::Tensor& tensor) {
   }
 }
 
+void useOnCurrentStream(const at::Tensor& tensor, const c10::Event& filled) {
+  const c10::Stream stream = VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
+  filled.block(stream);
+  lend(tensor, stream);
+}
+
 void putCurrentBehindDefaults(const std::vector<c10::Device>& accelerators) {
   for (const c10::Stream& stream : currentStreams(accelerators)) {
     putBehind(stream, defaultStreamOf(stream.device()));

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
 #include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
@@ -57,6 +58,10 @@ void putDefaultsBehind(const std::vector<c10::Stream>& streams);
 
 /// Has the tensor's memory live on until what its device's default stream has been given by then is done.
 void lendToDefault(const at::Tensor& tensor);
+
+/// Has what this thread's current stream of the tensor's device is given from now on wait for `filled`, and the tensor's
+/// memory live on until what the stream has been given by then is done.
+void useOnCurrentStream(const at::Tensor& tensor, const c10::Event& filled);
 
 /// As putDefaultsBehind, the other way round, for the streams that are current on this thread.
 void putCurrentBehindDefaults(const std::vector<c10::Device>& accelerators);

@@ -182,13 +182,24 @@ void bindWorkers(AgentClass& agent) {
           ReleaseGil());
 }
 
+/// (this worker's device, the peer's, path, reason) for each entry of the device map.
+std::vector<std::tuple<c10::Device, c10::Device, std::string, std::string>> explainDevices(
+    const Agent& agent, WorkerId peer) {
+  std::vector<std::tuple<c10::Device, c10::Device, std::string, std::string>> entries;
+  for (const auto& [route, path, reason] : agent.explainDevices(peer)) {
+    entries.emplace_back(route.from, route.to, cuda::nameOf(path), reason);
+  }
+  return entries;
+}
+
 void bindState(AgentClass& agent) {
   agent.def_property_readonly("is_static_group", &Agent::isStaticGroup)
       .def_property_readonly("store", &Agent::store)
       .def(
           "peers", &peersOf,
           "A dict for each other worker: name, id, address, state, transport, channel and "
-          "counters.");
+          "counters.")
+      .def("explain_devices", &explainDevices, ReleaseGil(), "See torchwire.explain().");
 }
 
 void bindAgent(py::module_& module) {

@@ -28,7 +28,19 @@ def main() -> int:
     print(f"api_include={root / 'include' / 'torch' / 'csrc' / 'api' / 'include'}")
     print(f"libraries={root / 'lib'}")
     print(f"cxx11_abi={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
+    if torch.version.cuda is not None:
+        print_cuda(root, torch.version.cuda.split(".")[0])
     return 0
+
+
+def print_cuda(root: pathlib.Path, major: str) -> None:
+    """CUDA's headers and runtime, among the packages that a torch with CUDA depends on."""
+    folder = root.parent / "nvidia" / f"cu{major}"
+    runtimes = sorted((folder / "lib").glob(f"libcudart.so.{major}*"))
+    if runtimes and (folder / "include" / "cuda_runtime_api.h").exists():
+        print(f"cuda_include={folder / 'include'}")
+        print(f"cuda_libraries={folder / 'lib'}")
+        print(f"cuda_runtime={runtimes[0].name}")
 
 
 if __name__ == "__main__":

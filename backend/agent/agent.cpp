@@ -4,6 +4,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <fstream>
 #include <stdexcept>
 #include <utility>
 
@@ -20,6 +21,7 @@
 #include "backend/serve/owner_watch.h"
 #include "backend/serve/profiled_call.h"
 #include "backend/serve/python_thread.h"
+#include "backend/serve/response.h"
 #include "backend/transport/loop.h"
 #include "rref/backward.h"
 #include "rref/failed_creation.h"
@@ -45,8 +47,16 @@ constexpr size_t kMaxEvaluations = 256;
 // lengths, should not wait for each other.
 constexpr size_t kMaxCopies = 8;
 
+/// Tells hosts apart, and containers of one not.
+std::string idOfHost() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
 cuda::DeviceRecord named(cuda::DeviceRecord record, const std::string& worker) {
   record.name = worker;
+  record.host = idOfHost();
   return record;
 }
 
@@ -80,6 +90,12 @@ Agent::Agent(
       directory_(workerInfo_),
       devices_(std::make_shared<cuda::GroupDevices>(named(options_.devices, workerInfo_.name_))),
       copies_(std::make_shared<ThreadPool>(kMaxCopies, "torchwire_copy", runOnPythonThread)),
+      transfers_(
+          std::make_shared<cuda::Transfers>(
+              self_, devices_, copies_,
+              options_.interceptors.empty()
+                  ? ""
+                  : "checksums or fault injection are on, which see what is in frames")),
       engine_(
           std::make_shared<TorchEngine>(
               *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
@@ -94,6 +110,7 @@ Agent::Agent(
   }
   keepErrorHandlersValid();
   registerHandlers();
+  connectTransfers();
 }
 
 Agent::~Agent() {
@@ -114,6 +131,37 @@ void Agent::registerHandlers() {
     return devices_->mapTo(caller, cuda::Direction::response);
   });
   rref::serveBackward(dispatcher_, engine_);
+}
+
+void Agent::connectTransfers() {
+  transfers_->connect(
+      {[this](WorkerId to, std::vector<char> body) {
+         tellOfTransfers(to, std::move(body), own_messages::kBlocksDone, [](const std::string&) {});
+       },
+       [this](
+           WorkerId to, std::vector<char> body,
+           std::function<void(const std::string& error)> done) {
+         tellOfTransfers(to, std::move(body), own_messages::kMemoryTrial, std::move(done));
+       }});
+  dispatcher_.handleOwn(own_messages::kBlocksDone, [this](WorkerId caller, Message& request) {
+    transfers_->onDone(caller, std::as_const(request).payload());
+    return completed(messageOf({}, own_messages::kNoted));
+  });
+  dispatcher_.handleOwn(own_messages::kMemoryTrial, [this](WorkerId caller, Message& request) {
+    auto answer = c10::make_intrusive<JitFuture>(messageType());
+    Task task([this, caller, body = std::as_const(request).payload(), answer] {
+      try {
+        transfers_->onTrial(caller, body);
+        torchwire::complete(*answer, messageOf({}, own_messages::kNoted));
+      } catch (const std::exception&) {
+        answer->setErrorIfNeeded(std::current_exception());
+      }
+    });
+    if (!copies_->run(std::move(task))) {
+      throw std::runtime_error("this worker shuts down");
+    }
+    return answer;
+  });
 }
 
 // ---- starting -----------------------------------------------------------------------------------
@@ -207,14 +255,15 @@ void Agent::startServer() {
         return runRequest(messageType, std::move(task));
       },
       disposer_,
-      [links = links_](WorkerId caller, OutgoingFrame frame) {
-        links->sendIfConnected(caller, std::move(frame), [](const Error& error) {
+      [links = links_, transfers = transfers_](WorkerId caller, OutgoingFrame frame) {
+        links->sendIfConnected(caller, std::move(frame), [transfers, caller](const Error& error) {
           if (error) {
+            transfers->peerLost(caller); // no tickets in the response will be heard of
             log(LogLevel::info, "a response was not sent: " + error.message());
           }
         });
       },
-      devices_, copies_);
+      devices_, transfers_, copies_);
 }
 
 void Agent::joinGroup(const std::string& address) {
@@ -291,7 +340,7 @@ void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
       }
     }
   } else if (!calls_->answer(header.callId, from, std::move(frame))) {
-    log(LogLevel::debug, "dropped the late response to call " + std::to_string(header.callId));
+    discard(from, std::move(frame));
   }
 }
 
@@ -301,6 +350,7 @@ void Agent::onPeerLost(WorkerId peer, const Error& error) {
     rrefs_->forgetWorker(peer);
   }
   calls_->failPeer(peer, error);
+  transfers_->peerLost(peer);
   if (peer == self_) {
     return; // it lives: only a frame to itself was damaged
   }

@@ -37,6 +37,7 @@
 #include "cuda/device_record.h"
 #include "cuda/group_devices.h"
 #include "cuda/host_copies.h"
+#include "cuda/transfer/transfers.h"
 #include "rref/rref_service.h"
 
 namespace torchwire {
@@ -157,6 +158,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   std::unordered_map<std::string, std::string> getMetrics() override;
   std::unordered_map<std::string, std::string> getDebugInfo() override;
   std::vector<PeerStatus> peers() const;
+  /// Which way large tensors take to the worker, by each entry of the device map for it.
+  std::vector<cuda::DevicePaths::Explanation> explainDevices(WorkerId peer) const {
+    return transfers_->explain(peer);
+  }
 
   /// Drives the backward passes in which this worker takes part.
   Engine& engine() override {
@@ -202,7 +207,11 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
       const WorkerInfo& to, const Message& request,
       const torch::distributed::rpc::DeviceMap& given = {}) const;
   std::chrono::milliseconds timeoutOf(float seconds) const;
-  Outcome outcomeOf(const WorkerInfo& to, OutgoingFrame request, std::chrono::milliseconds timeout);
+  struct EncodedRequest {
+    OutgoingFrame frame;
+    bool counted;
+  };
+  Outcome outcomeOf(const WorkerInfo& to, EncodedRequest request, std::chrono::milliseconds timeout);
   bool isCounted(size_t requestBytes) const;
   AwaitingSend* takeAwaiting(torch::distributed::rpc::MessageType type);
   void sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request);
@@ -226,17 +235,30 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     Error failed;
   };
   SentCall start(
-      OwnCall call, c10::intrusive_ptr<Message> request, const TensorDevices& targets,
+      OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
       float rpcTimeoutSeconds);
+  SentCall startFromDevices(
+      OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
+      float rpcTimeoutSeconds);
+  Error sendFromDevices(
+      WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request,
+      cuda::OutgoingTensors tensors, bool counted);
   void sendWhenCopied(
-      WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request, cuda::HostCopies copies,
-      TensorDevices targets, bool counted);
+      WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request,
+      cuda::OutgoingTensors tensors, bool counted);
+  EncodedRequest encodeRequest(
+      WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets);
   c10::intrusive_ptr<JitFuture> futureOf(at::TypePtr type) const;
   void failUnseen(OwnCall call, uint64_t callId, const Error& error);
   void complete(OwnCall call, Outcome outcome);
   void finishCall(const OwnCall& call, Outcome outcome);
   void setFuture(const OwnCall& call, Outcome outcome);
-  c10::intrusive_ptr<Message> placed(DecodedMessage decoded) const;
+  c10::intrusive_ptr<Message> placed(WorkerId from, DecodedMessage decoded) const;
+  void connectTransfers();
+  void tellOfTransfers(
+      WorkerId to, std::vector<char> body, torch::distributed::rpc::MessageType type,
+      std::function<void(const std::string& error)> done);
+  void discard(WorkerId from, ReceivedFrame response);
   void finish(OwnCall& call);
   void callEnded(const CallTarget& call) noexcept;
   void endOn(ThreadPool& pool, Task task);
@@ -277,6 +299,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   const std::shared_ptr<cuda::GroupDevices> devices_;
   // Apart from all others: what it waits for are devices. Shared with what sends responses.
   const std::shared_ptr<ThreadPool> copies_;
+  const std::shared_ptr<cuda::Transfers> transfers_;
   std::shared_ptr<BufferPool> buffers_; // from the start on
   std::shared_ptr<Loop> loop_; // from the start on
   std::unique_ptr<LinkContext> context_;

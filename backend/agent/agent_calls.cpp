@@ -165,7 +165,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     const WorkerInfo& to, c10::intrusive_ptr<Message> message, const float rpcTimeoutSeconds,
     const rpc::DeviceMap& deviceMap) {
   checkCanSend(to, *message);
-  const TensorDevices targets = targetsOf(to, *message, deviceMap);
+  TensorDevices targets = targetsOf(to, *message, deviceMap);
   OwnCall call;
   if (message->type() == rpc::MessageType::BACKWARD_AUTOGRAD_REQ) {
     std::tie(message, call.pass) = engine_->gradientsRequest(std::move(message));
@@ -184,7 +184,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     waits->inUse_ = call.inUse =
         std::shared_ptr<void>(this, [this, target](void*) { callEnded(target); });
   }
-  const auto [callId, failed] = start(call, std::move(message), targets, rpcTimeoutSeconds);
+  const auto [callId, failed] = start(call, std::move(message), std::move(targets), rpcTimeoutSeconds);
   if (call.pass) {
     if (failed) {
       calls_->fail(callId, failed);
@@ -204,7 +204,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
     ReadResult read, std::shared_ptr<KeptRRefs> kept) {
   checkCanSend(to, *request);
-  const TensorDevices targets = targetsOf(to, *request);
+  TensorDevices targets = targetsOf(to, *request);
   OwnCall call;
   call.to = to.id_;
   call.context = joinContext(to.id_, request);
@@ -215,7 +215,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   OwnCall opened = call;
   opened.kept = std::move(kept); // not by this thread, too: they go before the call is over
   const auto [callId, failed] =
-      start(std::move(opened), std::move(request), targets, rpcTimeoutSeconds);
+      start(std::move(opened), std::move(request), std::move(targets), rpcTimeoutSeconds);
   if (failed) {
     failUnseen(call, callId, failed);
   }
@@ -224,35 +224,60 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
 
 /// Enters the call into the table and sends its request: at once, or when its tensors have come from their devices.
 Agent::SentCall Agent::start(
-    OwnCall call, c10::intrusive_ptr<Message> request, const TensorDevices& targets,
+    OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
     float rpcTimeoutSeconds) {
-  const WorkerId to = call.to;
   if (cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
-    const bool counted = isCounted(bytesOf(*request));
-    cuda::HostCopies copies(request->tensors());
-    const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
-    sendWhenCopied(to, callId, std::move(request), std::move(copies), targets, counted);
-    return {callId, Error()};
+    return startFromDevices(
+        std::move(call), std::move(request), std::move(targets), rpcTimeoutSeconds);
   }
-  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_, targets);
+  const WorkerId to = call.to;
+  OutgoingFrame frame = encodeMessage(
+      FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
   const bool counted = isCounted(frame.bytes());
   const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
   setCallId(frame, callId);
   return {callId, transmit(to, callId, std::move(frame), counted)};
 }
 
+Agent::SentCall Agent::startFromDevices(
+    OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
+    float rpcTimeoutSeconds) {
+  const WorkerId to = call.to;
+  const size_t bytes = bytesOf(*request);
+  cuda::OutgoingTensors tensors =
+      transfers_->begin(to, std::as_const(*request).tensors(), std::move(targets));
+  // What tickets stand for has a bound of its own; and a request that waited for room could end without being sent, which
+  // who has lent memory for it would not learn.
+  const bool counted = !tensors.hasTickets() && isCounted(bytes);
+  const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
+  if (tensors.mustWait()) {
+    sendWhenCopied(to, callId, std::move(request), std::move(tensors), counted);
+    return {callId, Error()};
+  }
+  return {callId, sendFromDevices(to, callId, std::move(request), std::move(tensors), counted)};
+}
+
+/// Waits for the tensors. Throws c10::Error if a device has failed.
+Error Agent::sendFromDevices(
+    WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request,
+    cuda::OutgoingTensors tensors, bool counted) {
+  request->tensors() = tensors.take();
+  OutgoingFrame frame =
+      encodeMessage(FrameKind::request, std::move(request), disposer_, tensors.targets());
+  setCallId(frame, callId);
+  tensors.sent(); // once the receiver may have read a ticket, it says when the memory is free
+  return transmit(to, callId, std::move(frame), counted);
+}
+
 // Not here: who sends may hold locks, and does not expect to wait for a device.
 void Agent::sendWhenCopied(
-    WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request, cuda::HostCopies copies,
-    TensorDevices targets, bool counted) {
-  Task task([this, to, callId, copies = std::move(copies), request = std::move(request),
-             targets = std::move(targets), counted]() mutable {
+    WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request,
+    cuda::OutgoingTensors tensors, bool counted) {
+  Task task([this, to, callId, tensors = std::move(tensors), request = std::move(request),
+             counted]() mutable {
     try {
-      request->tensors() = copies.finish();
-      OutgoingFrame frame =
-          encodeMessage(FrameKind::request, std::move(request), disposer_, targets);
-      setCallId(frame, callId);
-      if (const Error failed = transmit(to, callId, std::move(frame), counted)) {
+      if (const Error failed = sendFromDevices(
+              to, callId, std::move(request), std::move(tensors), counted)) {
         calls_->fail(callId, failed);
       }
     } catch (const std::exception& e) { // of a device that has failed
@@ -295,16 +320,13 @@ void Agent::call(
     const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
     const std::function<void(Message& response)>& use) {
   checkCanSend(to, *request);
-  const TensorDevices targets = targetsOf(to, *request);
+  TensorDevices targets = targetsOf(to, *request);
   const CallTarget target{to.id_, joinContext(to.id_, request)};
-  if (cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
-    request->tensors() = cuda::HostCopies(request->tensors()).finish(); // this thread waits anyway
-  }
-  OutgoingFrame frame = encodeMessage(FrameKind::request, std::move(request), disposer_, targets);
+  EncodedRequest encoded = encodeRequest(to.id_, std::move(request), std::move(targets));
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
-  Outcome outcome = outcomeOf(to, std::move(frame), timeoutOf(rpcTimeoutSeconds));
+  Outcome outcome = outcomeOf(to, std::move(encoded), timeoutOf(rpcTimeoutSeconds));
   ++endingHere;
   const auto ended = c10::make_scope_exit([this] {
     --endingHere;
@@ -318,17 +340,35 @@ void Agent::call(
       restoredAfterwards.emplace(
           freshState()); // as in complete(); it costs more than all else here
     }
-    response = placed(responseIn(std::move(outcome), /* mayCreate */ false));
+    response = placed(to.id_, responseIn(std::move(outcome), /* mayCreate */ false));
   }
   receiveDirectForward(to.id_, target.context, response);
   use(*response);
 }
 
+/// The request of a thread that waits for its end: which may be for a device, too.
+Agent::EncodedRequest Agent::encodeRequest(
+    WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets) {
+  if (!cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
+    OutgoingFrame frame = encodeMessage(
+        FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
+    const bool counted = isCounted(frame.bytes());
+    return {std::move(frame), counted};
+  }
+  cuda::OutgoingTensors tensors =
+      transfers_->begin(to, std::as_const(*request).tensors(), std::move(targets));
+  request->tensors() = tensors.take();
+  OutgoingFrame frame =
+      encodeMessage(FrameKind::request, std::move(request), disposer_, tensors.targets());
+  const bool counted = !tensors.hasTickets() && isCounted(frame.bytes()); // as in startFromDevices
+  tensors.sent();
+  return {std::move(frame), counted};
+}
+
 /// Sends the request of a call and waits until the call has ended, which then counts in endingOnWaiters_.
-Outcome Agent::outcomeOf(const WorkerInfo& to, OutgoingFrame request, milliseconds timeout) {
+Outcome Agent::outcomeOf(const WorkerInfo& to, EncodedRequest request, milliseconds timeout) {
   const auto waiter = std::make_shared<Waiter>();
   const auto result = std::make_shared<Outcome>();
-  const bool counted = isCounted(request.bytes());
   const uint64_t callId = calls_->open(
       to.id_, timeout,
       [this, waiter, result](Outcome outcome) {
@@ -336,9 +376,10 @@ Outcome Agent::outcomeOf(const WorkerInfo& to, OutgoingFrame request, millisecon
         *result = std::move(outcome);
         waiter->give([] {});
       },
-      counted);
-  setCallId(request, callId);
-  if (const Error failed = transmit(to.id_, callId, std::move(request), counted)) {
+      request.counted);
+  setCallId(request.frame, callId);
+  if (const Error failed =
+          transmit(to.id_, callId, std::move(request.frame), request.counted)) {
     calls_->fail(callId, failed);
   }
   waiter->await(loop_.get());
@@ -370,8 +411,9 @@ Error Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame, bool co
 void Agent::sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request) {
   const SendScope scope; // also where the end of another call has made room
   try {
-    links_->send(to, std::move(request), [this, callId](const Error& error) {
+    links_->send(to, std::move(request), [this, to, callId](const Error& error) {
       if (error) {
+        transfers_->peerLost(to); // no tickets in the request will be heard of
         sendFailed(callId, error);
       }
     });
@@ -437,6 +479,35 @@ void Agent::waitForWaiters() {
   }
 }
 
+/// Tells a peer of tensors that have gone or are to go past the frames. `done` runs on a thread that may block.
+void Agent::tellOfTransfers(
+    WorkerId to, std::vector<char> body, rpc::MessageType type,
+    std::function<void(const std::string& error)> done) {
+  try {
+    const auto answer = send(getWorkerInfo(to), messageOf(std::move(body), type));
+    answer->addCallback([done](JitFuture& future) {
+      done(future.hasError() ? future.tryRetrieveErrorMessage() : std::string());
+    });
+  } catch (const std::exception& e) { // the peer has left, or this worker shuts down
+    done(e.what());
+  }
+}
+
+/// A response that nobody waits for any more. Its sender may have lent memory for it.
+void Agent::discard(WorkerId from, ReceivedFrame response) {
+  log(LogLevel::debug,
+      "dropped the late response to call " + std::to_string(response.header.callId));
+  if (devices_->used().empty() || !carriesTensors(response)) {
+    return;
+  }
+  control_->run([this, from, response = std::move(response)]() mutable {
+    guarded("a late response", [&] {
+      const DecodedMessage decoded = decodeMessage(std::move(response));
+      transfers_->discard(from, std::as_const(*decoded.message).tensors(), decoded.targets);
+    });
+  });
+}
+
 // Completing a future runs the user's callbacks, so it happens on a thread that may block: the one that waits for it, or
 // one of the pool's.
 void Agent::complete(OwnCall call, Outcome outcome) {
@@ -473,9 +544,10 @@ void Agent::finishCall(const OwnCall& call, Outcome outcome) {
 }
 
 /// The message, with its tensors where they belong.
-c10::intrusive_ptr<rpc::Message> Agent::placed(DecodedMessage decoded) const {
-  if (!decoded.devices.empty()) {
-    cuda::placeOnDevices(decoded.message->tensors(), decoded.devices, workerInfo_.name_);
+c10::intrusive_ptr<rpc::Message> Agent::placed(WorkerId from, DecodedMessage decoded) const {
+  if (!decoded.targets.devices.empty()) {
+    devices_->expectUsed(decoded.targets.devices);
+    transfers_->place(from, decoded.message->tensors(), decoded.targets);
   }
   return std::move(decoded.message);
 }
@@ -487,8 +559,9 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   std::exception_ptr failed;
   try { // not in the caller's state, in which tensors could be others
     DecodedMessage decoded = responseIn(std::move(outcome), call.mayCreate);
-    streams.emplace(decoded.devices);
-    response = placed(std::move(decoded));
+    devices_->expectUsed(decoded.targets.devices);
+    streams.emplace(decoded.targets.devices);
+    response = placed(call.to, std::move(decoded));
     storages = cuda::deviceStorages(std::as_const(*response).tensors());
   } catch (const std::exception&) {
     failed = std::current_exception();

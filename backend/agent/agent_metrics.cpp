@@ -50,6 +50,10 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
     info["agent.bytes_in_flight"] = std::to_string(usage.bytes);
     info["agent.requests_waiting"] = std::to_string(usage.waiting);
   }
+  const cuda::Transfers::Usage transfers = transfers_->usage();
+  info["agent.device_tensors_kept"] = std::to_string(transfers.keptTensors);
+  info["agent.device_blocks_lent"] = std::to_string(transfers.lent.lent);
+  info["agent.device_block_bytes"] = std::to_string(transfers.lent.bytes);
   for (const PeerStatus& peer : peers()) {
     const std::string key = "agent.peer." + peer.record.name;
     info[key] =

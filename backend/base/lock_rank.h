@@ -35,6 +35,11 @@ namespace torchwire {
   X(dialResult)        /* ShutdownMonitor::DialResult: the last dial's error */                       \
   X(workerDirectory)   /* WorkerDirectory: names and ranks */                                         \
   X(groupDevices)      /* GroupDevices: what workers say of their devices */                          \
+  X(devicePaths)       /* DevicePaths: which have been tried */                                       \
+  X(keptTensors)       /* KeptTensors: tensors of this worker to itself */                            \
+  X(lentBlocks)        /* LentBlocks: memory of devices that peers copy from */                       \
+  X(ipcTransfers)      /* Transfers: makes its IpcTransfers */                                      \
+  X(borrowedBlocks)    /* BorrowedBlocks: peers' memory that is open */                               \
   X(operators)         /* ScriptCallReader: which operator a schema names */                          \
   X(duplicates)        /* DuplicateFilter: the latest requests of our own */                          \
   X(activeCalls)       /* ActiveCalls: two counters */                                                \

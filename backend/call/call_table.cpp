@@ -44,7 +44,7 @@ bool CallTable::await(uint64_t id, std::shared_ptr<Waiter> waiter) {
   return true;
 }
 
-bool CallTable::answer(uint64_t id, WorkerId from, ReceivedFrame response) {
+bool CallTable::answer(uint64_t id, WorkerId from, ReceivedFrame&& response) {
   std::optional<Call> call = take(id, from);
   if (call) {
     call->end(Error(), std::move(response));

@@ -69,7 +69,7 @@ class CallTable {
   bool await(uint64_t id, std::shared_ptr<Waiter> waiter) EXCLUDES(mutex_);
 
   /// Completes the call with a response. False if there is no such call to this worker (any more).
-  bool answer(uint64_t id, WorkerId from, ReceivedFrame response) EXCLUDES(mutex_);
+  bool answer(uint64_t id, WorkerId from, ReceivedFrame&& response) EXCLUDES(mutex_);
 
   /// Completes one call, all calls to one worker, or all calls with an error.
   bool fail(uint64_t id, const Error& error) EXCLUDES(mutex_);

@@ -23,7 +23,7 @@ struct Owner {
 
 OutgoingFrame encodeMessage(
     FrameKind kind, c10::intrusive_ptr<rpc::Message> message, const Disposer& disposer,
-    const TensorDevices& devices) {
+    const TensorTargets& targets) {
   const std::vector<char>& body = std::as_const(*message).payload();
   const bool small = body.size() < inlineLimit();
 
@@ -42,7 +42,7 @@ OutgoingFrame encodeMessage(
   } else {
     frame.payloads.push_back({body.data(), body.size()});
   }
-  auto tensors = encodeTensors(std::as_const(*message).tensors(), frame, devices);
+  auto tensors = encodeTensors(std::as_const(*message).tensors(), frame, targets);
   if (!frame.payloads.empty() || !frame.tensors.empty()) {
     frame.owner = disposer.keep(Owner{std::move(message), std::move(tensors)});
   }
@@ -71,11 +71,11 @@ DecodedMessage decodeMessage(ReceivedFrame received) {
     }
     body = std::move(frame.payloads[0]);
   }
-  auto [tensors, devices] = decodeTensors(in, frame.tensors);
+  auto [tensors, targets] = decodeTensors(in, frame.tensors);
   auto message = c10::make_intrusive<rpc::Message>(
       std::move(body), std::move(tensors), static_cast<rpc::MessageType>(header.messageType),
       static_cast<int64_t>(header.callId));
-  return {std::move(message), std::move(devices)};
+  return {std::move(message), std::move(targets)};
 }
 
 } // namespace torchwire

@@ -2,15 +2,16 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
 
 #include <vector>
+
+#include "backend/codec/tensor_targets.h"
 
 namespace torchwire {
 
 struct DecodedTensors {
   std::vector<at::Tensor> tensors; // on the CPU
-  std::vector<c10::Device> devices; // that they are for, one for each; empty: all for the CPU
+  TensorTargets targets;
 };
 
 } // namespace torchwire

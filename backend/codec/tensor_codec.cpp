@@ -9,8 +9,8 @@ namespace torchwire {
 
 std::shared_ptr<void> encodeTensors(
     const std::vector<at::Tensor>& tensors, OutgoingFrame& frame,
-    const std::vector<c10::Device>& devices) {
-  return TensorWriter(frame).write(tensors, devices);
+    const TensorTargets& targets) {
+  return TensorWriter(frame).write(tensors, targets);
 }
 
 DecodedTensors decodeTensors(ByteReader& in, std::vector<Blob>& blobs) {

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
 
 #include <memory>
 #include <vector>
@@ -17,7 +16,7 @@
 namespace torchwire {
 
 /// Appends the table of `tensors` to the frame's head and its large storages to the frame's tensors.
-/// Returns what must stay alive until the frame is sent. `devices`: of the receiver, one for each tensor, or none.
+/// Returns what must stay alive until the frame is sent. `targets`: on the receiver.
 ///
 /// Only what the tensors view of their storages is sent; tensors that share a storage share it on the
 /// other side too, unless so little of it is viewed that copies are cheaper. Any dtype; strided, sparse
@@ -26,7 +25,7 @@ namespace torchwire {
 /// Throws c10::Error that names the tensor's position and what cannot be sent.
 std::shared_ptr<void> encodeTensors(
     const std::vector<at::Tensor>& tensors, OutgoingFrame& frame,
-    const std::vector<c10::Device>& devices = {});
+    const TensorTargets& targets = {});
 
 /// Reads a table. The tensors own fresh memory or share the blobs'. Throws FormatError.
 DecodedTensors decodeTensors(ByteReader& in, std::vector<Blob>& blobs);

@@ -49,14 +49,17 @@ DecodedTensors TensorReader::read() {
   readStorages();
   DecodedTensors decoded;
   decoded.tensors.reserve(count);
-  bool onCpu = true;
+  int flags = 0;
   for (const Description& description : descriptions) {
     decoded.tensors.push_back(build(description));
-    onCpu = onCpu && description.device.is_cpu();
+    flags |= description.flags;
   }
-  if (!onCpu) {
-    for (const Description& description : descriptions) {
-      decoded.devices.push_back(description.device);
+  for (const Description& description : descriptions) {
+    if ((flags & kForDevice) != 0) {
+      decoded.targets.devices.push_back(description.device);
+    }
+    if ((flags & kTicket) != 0) {
+      decoded.targets.tickets.push_back((description.flags & kTicket) != 0);
     }
   }
   return decoded;
@@ -107,6 +110,10 @@ TensorReader::Description TensorReader::readDescription(TensorKind kind) {
   d.dtype = static_cast<at::ScalarType>(dtype);
   if ((d.flags & kForDevice) != 0) {
     d.device = readDevice();
+  }
+  const bool canBeTicket = d.kind == TensorKind::strided && d.dtype == at::kByte && !d.device.is_cpu();
+  if ((d.flags & kTicket) != 0 && !canBeTicket) {
+    throw FormatError("a ticket for a tensor is no tensor of bytes, or for no device");
   }
   d.sizes = readNumbers();
   readKindFields(d);

@@ -119,7 +119,7 @@ std::vector<at::Tensor> componentsOf(const at::Tensor& t, TensorKind kind) {
 } // namespace
 
 std::shared_ptr<void> TensorWriter::write(
-    const std::vector<at::Tensor>& tensors, const std::vector<c10::Device>& devices) {
+    const std::vector<at::Tensor>& tensors, const TensorTargets& targets) {
   out_.number(static_cast<uint32_t>(tensors.size()));
   if (tensors.empty()) {
     return nullptr;
@@ -130,7 +130,9 @@ std::shared_ptr<void> TensorWriter::write(
   }
   markScattered();
   for (size_t i = 0; i < tensors.size(); ++i) {
-    describe(tensors[i], devices.empty() ? c10::Device(c10::kCPU) : devices[i]);
+    describe(
+        tensors[i], targets.devices.empty() ? c10::Device(c10::kCPU) : targets.devices[i],
+        targets.isTicket(i));
   }
   writeStorages();
   return kept_;
@@ -171,13 +173,14 @@ void TensorWriter::markScattered() {
   }
 }
 
-void TensorWriter::describe(const at::Tensor& t, c10::Device device) {
+void TensorWriter::describe(const at::Tensor& t, c10::Device device, bool isTicket) {
   const TensorKind kind = kindOfTensor(t);
   out_.number(kind);
   if (kind == TensorKind::undefined) {
     return;
   }
-  const int flags = (t.requires_grad() ? kRequiresGrad : 0) | (device.is_cpu() ? 0 : kForDevice);
+  const int flags = (t.requires_grad() ? kRequiresGrad : 0) | (device.is_cpu() ? 0 : kForDevice) |
+      (isTicket ? kTicket : 0);
   out_.number(static_cast<uint8_t>(flags));
   out_.number(static_cast<int8_t>(t.scalar_type()));
   if (!device.is_cpu()) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/codec/tensor_targets.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/tensor_table.h"
 
@@ -29,7 +30,7 @@ class TensorWriter {
 
   /// As encodeTensors (tensor_codec.h).
   std::shared_ptr<void> write(
-      const std::vector<at::Tensor>& tensors, const std::vector<c10::Device>& devices);
+      const std::vector<at::Tensor>& tensors, const TensorTargets& targets);
 
  private:
   struct Shared { // a storage that is sent, and the part of it that is needed
@@ -46,7 +47,7 @@ class TensorWriter {
   void markScattered();
 
   // The second pass.
-  void describe(const at::Tensor& t, c10::Device device = c10::kCPU);
+  void describe(const at::Tensor& t, c10::Device device = c10::kCPU, bool isTicket = false);
   void writeKindFields(const at::Tensor& t, TensorKind kind);
   void describeStorage(const at::Tensor& original);
   void writeNumbers(at::IntArrayRef numbers);

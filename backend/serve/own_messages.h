@@ -10,6 +10,10 @@
 // | endPass        | root -> all that may take part   | passEnded      | the pass has failed: drop it            |
 // | creationSite   | creator of an RRef -> its owner  | RREF_ACK       | where the program created it            |
 // | holdersRequest | owner -> any worker              | holdersReply   | which of these forks live there?        |
+// | blocksDone     | receiver of device tensors ->    | noted          | which memory it needs no longer         |
+// |                | their sender                     |                | (cuda/transfer/)                        |
+// | memoryTrial    | who would send device tensors -> | noted          | can its memory be read there?           |
+// |                | who would receive them           |                |                                         |
 #pragma once
 
 #include <torch/csrc/distributed/rpc/message.h>
@@ -70,5 +74,9 @@ inline bool isDirectCall(const torch::distributed::rpc::Message& request) {
 constexpr MessageType kCreationSite = detail::request(0x90);
 constexpr MessageType kHoldersRequest = detail::request(0x92);
 constexpr MessageType kHoldersReply = detail::response(0x93);
+
+constexpr MessageType kBlocksDone = detail::request(0x98);
+constexpr MessageType kMemoryTrial = detail::request(0x9a);
+constexpr MessageType kNoted = detail::response(0x9b);
 
 } // namespace torchwire::own_messages

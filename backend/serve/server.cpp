@@ -29,12 +29,14 @@ c10::intrusive_ptr<rpc::JitFuture> failedFuture() {
 
 Server::Server(
     const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond,
-    std::shared_ptr<const cuda::GroupDevices> devices, std::shared_ptr<ThreadPool> copies)
+    std::shared_ptr<const cuda::GroupDevices> devices, std::shared_ptr<cuda::Transfers> transfers,
+    std::shared_ptr<ThreadPool> copies)
     : dispatcher_(dispatcher),
       runRequest_(std::move(run)),
       disposer_(std::move(disposer)),
       respond_(std::move(respond)),
       devices_(std::move(devices)),
+      transfers_(std::move(transfers)),
       copies_(std::move(copies)) {}
 
 bool Server::serve(WorkerId caller, ReceivedFrame request) {
@@ -65,7 +67,8 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
   std::optional<cuda::RequestStreams> streams;
   try {
     DecodedMessage message = decodeMessage(std::move(request));
-    streams.emplace(message.devices);
+    devices_->expectUsed(message.targets.devices);
+    streams.emplace(message.targets.devices);
     result = process(caller, std::move(message));
     streams->end();
   } catch (const std::exception&) {
@@ -80,8 +83,8 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, DecodedMessage request) {
-  if (!request.devices.empty()) {
-    cuda::placeOnDevices(request.message->tensors(), request.devices, devices_->self().name);
+  if (!request.targets.devices.empty()) {
+    transfers_->place(caller, request.message->tensors(), request.targets);
   }
   return dispatcher_.process(caller, *request.message);
 }
@@ -101,23 +104,26 @@ void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {
 void Server::answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response) {
   const auto& tensors = std::as_const(*response).tensors();
   TensorDevices targets = devices_->targets(caller, cuda::Direction::response, tensors);
-  if (cuda::HostCopies::areNeeded(tensors)) {
-    answerWhenCopied(caller, callId, std::move(response), std::move(targets));
+  if (!cuda::HostCopies::areNeeded(tensors)) {
+    send(caller, callId, std::move(response), TensorTargets{std::move(targets), {}});
+    return;
+  }
+  auto outgoing = transfers_->begin(caller, tensors, std::move(targets));
+  if (outgoing.mustWait()) {
+    answerWhenCopied(caller, callId, std::move(response), std::move(outgoing));
   } else {
-    send(caller, callId, std::move(response), targets);
+    send(caller, callId, std::move(response), std::move(outgoing));
   }
 }
 
 // Not here: whoever completes a future is not to wait for its device.
 void Server::answerWhenCopied(
     WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
-    TensorDevices targets) {
-  Task task([self = shared_from_this(), caller, callId,
-             copies = cuda::HostCopies(response->tensors()), response = std::move(response),
-             targets = std::move(targets)]() mutable {
+    cuda::OutgoingTensors tensors) {
+  Task task([self = shared_from_this(), caller, callId, response = std::move(response),
+             tensors = std::move(tensors)]() mutable {
     try {
-      response->tensors() = copies.finish();
-      self->send(caller, callId, std::move(response), targets);
+      self->send(caller, callId, std::move(response), std::move(tensors));
     } catch (const std::exception& e) {
       self->sendError(caller, callId, e.what());
     }
@@ -129,7 +135,16 @@ void Server::answerWhenCopied(
 
 void Server::send(
     WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
-    const TensorDevices& targets) {
+    cuda::OutgoingTensors tensors) {
+  response->tensors() = tensors.take();
+  const TensorTargets targets = tensors.targets();
+  tensors.sent(); // once the receiver may have read a ticket, it says when the memory is free
+  send(caller, callId, std::move(response), targets);
+}
+
+void Server::send(
+    WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
+    const TensorTargets& targets) {
   OutgoingFrame frame = encodeMessage(FrameKind::response, std::move(response), disposer_, targets);
   setCallId(frame, callId);
   respond_(caller, std::move(frame));

@@ -17,6 +17,7 @@
 #include "backend/wire/frame.h"
 #include "backend/wire/roster.h"
 #include "cuda/group_devices.h"
+#include "cuda/transfer/transfers.h"
 
 namespace torchwire {
 
@@ -33,7 +34,8 @@ class Server : public std::enable_shared_from_this<Server> {
   /// `dispatcher` is used by serve() and what that runs only. `copies`: where tensors of devices are waited for.
   Server(
       const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond,
-      std::shared_ptr<const cuda::GroupDevices> devices, std::shared_ptr<ThreadPool> copies);
+      std::shared_ptr<const cuda::GroupDevices> devices, std::shared_ptr<cuda::Transfers> transfers,
+      std::shared_ptr<ThreadPool> copies);
 
   /// Runs the request in `frame` soon, unless it is one of own_messages.h that has come before.
   /// False when it cannot run: the request is dropped.
@@ -58,10 +60,13 @@ class Server : public std::enable_shared_from_this<Server> {
   void answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response);
   void answerWhenCopied(
       WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response,
-      TensorDevices targets);
+      cuda::OutgoingTensors tensors);
   void send(
       WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response,
-      const TensorDevices& targets = {});
+      cuda::OutgoingTensors tensors);
+  void send(
+      WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response,
+      const TensorTargets& targets = {});
   void sendError(WorkerId caller, uint64_t callId, const std::string& text);
 
   const Dispatcher& dispatcher_;
@@ -69,6 +74,7 @@ class Server : public std::enable_shared_from_this<Server> {
   const Disposer disposer_; // of what a response's frame keeps
   const Respond respond_;
   const std::shared_ptr<const cuda::GroupDevices> devices_;
+  const std::shared_ptr<cuda::Transfers> transfers_;
   const std::shared_ptr<ThreadPool> copies_;
   DuplicateFilter seen_;
   ServerMetrics metrics_;

@@ -72,9 +72,9 @@ auto networked(Create create) {
 // Known, so that options written for PyTorch's agent are accepted.
 ChannelEntry cudaChannel(const std::string& name) {
   return {
-      name, "for CUDA tensors, which this version does not send", false, "",
+      name, "not used: CUDA tensors have paths of torchwire's own (docs/devices.md)", false, "",
       [](TransportEnvironment&) -> std::shared_ptr<tp::channel::Context> {
-        throw std::runtime_error("this version of torchwire sends CPU tensors only");
+        throw std::runtime_error("CUDA tensors have paths of torchwire's own");
       }};
 }
 

@@ -21,6 +21,7 @@ enum TensorFlag : uint8_t {
   kNegative = 4,
   kCoalesced = 8,
   kForDevice = 16, // the receiver's device follows the dtype: type, index
+  kTicket = 32, // a tensor of bytes, that say where the elements are; only with kForDevice
 };
 
 enum class StoragePlacement : uint8_t { inHead = 0, onChannel = 1 };

@@ -30,15 +30,18 @@ from torchwire._build import VERSION as __version__
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import peers
 from torchwire.distributed_autograd import autograd_contexts
+from torchwire.explanation import Explanation, explain
 from torchwire.options import TorchwireRpcBackendOptions
 from torchwire.replacement import replace_tensorpipe, restore_tensorpipe
 from torchwire.rrefs import rrefs
 
 __all__ = [
+    "Explanation",
     "TorchwireAgent",
     "TorchwireRpcBackendOptions",
     "__version__",
     "autograd_contexts",
+    "explain",
     "peers",
     "replace_tensorpipe",
     "restore_tensorpipe",

@@ -2,13 +2,18 @@
 that are poison where somebody has not waited for a stream."""
 
 import contextlib
+import threading
+import time
 
+import accelerator
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from torch import nn
 from torch.distributed.nn.api.remote_module import RemoteModule
 from torch.distributed.optim import DistributedOptimizer
+
+import torchwire
 
 SIZE = 1024  # a power of two: what is computed with it is exact
 MAPS = {"standin:0": "standin:1", "standin:1": "standin:0", "standin:2": "standin:2"}
@@ -262,3 +267,51 @@ PROGRAMS = (
 
 def run(name, to):
     return globals()[name](to)
+
+
+# ---- calls to oneself, and what is said of paths ----
+
+
+def wait_count_of_a_call_to_oneself():
+    """How often the host has waited for a device while a tensor went to this worker and back."""
+    me = rpc.get_worker_info().name
+    given = filled(1, "standin:0")
+    module = accelerator.load()
+    torch.standin.synchronize(0)
+    module.reset_waits()
+    back = rpc.rpc_async(me, double, (given,)).wait()
+    given.zero_()  # what has been sent is what it was
+    waits = sum(count for kinds in module.stats()["waits"].values() for count in kinds.values())
+    expect(back, 2, "standin:0")
+    return waits
+
+
+_may_end = threading.Event()
+_has_ended = threading.Event()
+
+
+def double_when_told(tensor):
+    _may_end.wait(60)
+    _has_ended.set()
+    return tensor * 2
+
+
+def tensors_kept_after_a_late_result():
+    me = rpc.get_worker_info().name
+    future = rpc.rpc_async(me, double_when_told, (filled(1, "standin:0"),), timeout=0.1)
+    with contextlib.suppress(RuntimeError):
+        future.wait()
+    _may_end.set()
+    _has_ended.wait(60)
+    rpc.rpc_sync(me, double, (filled(1, "standin:0"),))
+    agent = rpc._get_current_rpc_agent()
+    deadline = time.monotonic() + 30
+    while agent.get_debug_info()["agent.device_tensors_kept"] != "0" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    _may_end.clear()
+    _has_ended.clear()
+    return agent.get_debug_info()["agent.device_tensors_kept"]
+
+
+def explanations():
+    return [str(torchwire.explain(worker)) for worker in ("worker1", "worker0")]

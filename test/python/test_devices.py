@@ -74,6 +74,22 @@ def test_a_device_without_memory_fails_only_the_call(pair):
     assert "standin:1" in error and "out of memory" in error and "Free memory" in error
 
 
+def test_calls_to_oneself_stay_on_the_devices(pair):
+    assert pair[0].run(device_bodies.wait_count_of_a_call_to_oneself) == 0
+
+
+def test_late_results_of_calls_to_oneself_are_dropped(pair):
+    assert pair[0].run(device_bodies.tensors_kept_after_a_late_result) == "0"
+
+
+def test_explain_tells_the_path_of_each_pair_of_devices(pair):
+    to_peer, to_self = pair[0].run(device_bodies.explanations)
+    assert to_peer.splitlines()[0] == "to worker 'worker1'"
+    assert "standin:0 -> standin:1  by host     (only CUDA devices' memory can be opened by another process)" in to_peer
+    assert "standin:2 -> standin:2  by process  (both are this process's)" in to_self
+    assert len(to_self.splitlines()) == 2 + len(device_bodies.MAPS)
+
+
 def test_a_map_may_lead_to_the_cpu(tmp_path, accelerator_file):
     with pair_with(tmp_path, {"device_maps": {"worker1": {"standin:3": "cpu"}}}, {}) as group:
         group[0].run(device_bodies.to_cpu_and_back, "worker1")

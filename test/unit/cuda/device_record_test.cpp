@@ -15,6 +15,7 @@ namespace {
 DeviceRecord sample() {
   DeviceRecord record = worker("trainer0", 2);
   record.counts.emplace(c10::DeviceType::PrivateUse1, 1);
+  record.host = "a boot's id";
   record.automatic = true;
   record.devices = {gpu(1), gpu(0)};
   record.maps["ps"] = {{gpu(0), gpu(3)}, {kCpu, gpu(1)}};
@@ -24,6 +25,7 @@ DeviceRecord sample() {
 
 void checkEqual(const DeviceRecord& a, const DeviceRecord& b) {
   CHECK(a.name == b.name);
+  CHECK(a.host == b.host);
   CHECK((a.maps == b.maps));
   CHECK(a.automatic == b.automatic);
   CHECK((a.devices == b.devices));
@@ -91,8 +93,8 @@ TEST_CASE("a malformed device record is refused", "[device_record]") {
   record.counts = {{c10::DeviceType::CUDA, 1}};
   record.maps["b"] = {{gpu(0), gpu(0)}};
   std::vector<char> bytes = record.encode();
-  // Where its parts are: name 0-3, automatic 4, devices 5-10, counts 11-16, maps 17-33.
-  REQUIRE(bytes.size() == 34);
+  // Where its parts are: name 0-3, host 4-7, automatic 8, devices 9-14, counts 15-20, maps 21-37.
+  REQUIRE(bytes.size() == 38);
   const auto refusal = [](const std::vector<char>& changed) -> std::string {
     try {
       DeviceRecord::decode(changed);
@@ -102,21 +104,21 @@ TEST_CASE("a malformed device record is refused", "[device_record]") {
     return "";
   };
   SECTION("automatic is neither yes nor no") {
-    bytes[4] = 2;
+    bytes[8] = 2;
     CHECK(refusal(bytes) == "a device record has 2 for yes or no");
   }
   SECTION("a device's type is unknown") {
-    bytes[9] = 99;
-    CHECK(refusal(bytes) == "a device record has the unknown device type 99");
-    bytes[9] = -1;
-    CHECK(refusal(bytes) == "a device record has the unknown device type -1");
+    bytes[13] = 99;
+    CHECK(refusal(bytes) == "there is no device type 99");
+    bytes[13] = -1;
+    CHECK(refusal(bytes) == "there is no device type -1");
   }
   SECTION("a count is negative") {
-    bytes[16] = -1;
+    bytes[20] = -1;
     CHECK(refusal(bytes) == "a device record has no good count of cuda devices");
   }
   SECTION("a count of items exceeds what follows") {
-    for (const size_t at : {5u, 11u, 17u, 26u}) {
+    for (const size_t at : {9u, 15u, 21u, 30u}) {
       std::vector<char> hostile = bytes;
       std::fill_n(hostile.begin() + static_cast<ptrdiff_t>(at), 4, '\xff');
       CHECK(refusal(hostile) == "a count of 4294967295 exceeds what follows it");
@@ -128,6 +130,7 @@ TEST_CASE("what comes twice in a device record is refused", "[device_record]") {
   std::vector<char> bytes;
   ByteWriter out(bytes);
   out.string("a");
+  out.string(""); // host
   out.number<uint8_t>(0);
   out.number<uint32_t>(0);
   const auto writeDevice = [&](c10::Device device) {

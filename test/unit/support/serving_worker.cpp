@@ -14,6 +14,7 @@ ServingWorker::ServingWorker(size_t threads, std::shared_ptr<ResponseLog> respon
     : responses_(std::move(responses)),
       requests_(std::make_shared<ThreadPool>(threads, kRequestThread)),
       control_(std::make_shared<ThreadPool>(threads, kControlThread)),
+      devices_(std::make_shared<cuda::GroupDevices>(cuda::DeviceRecord())),
       server_(
           std::make_shared<Server>(
               dispatcher_,
@@ -24,7 +25,7 @@ ServingWorker::ServingWorker(size_t threads, std::shared_ptr<ResponseLog> respon
               [log = responses_](WorkerId caller, OutgoingFrame frame) {
                 log->add(caller, std::move(frame));
               },
-              std::make_shared<cuda::GroupDevices>(cuda::DeviceRecord()), requests_)) {
+              devices_, std::make_shared<cuda::Transfers>(0, devices_, requests_, ""), requests_)) {
   StandInAgent::instance();
   dispatcher_.runFunctionsOn([this](Task&& task) { return requests_->run(std::move(task)); });
 }

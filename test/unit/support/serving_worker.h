@@ -56,6 +56,7 @@ class ServingWorker {
   const std::shared_ptr<ThreadPool> requests_;
   const std::shared_ptr<ThreadPool> control_; // a frame that is still on its way may keep it
   Dispatcher dispatcher_;
+  const std::shared_ptr<cuda::GroupDevices> devices_;
   const std::shared_ptr<Server> server_;
 };
 

@@ -1,0 +1,140 @@
+#include "cuda/transfer/device_paths.h"
+
+#include <catch2/catch.hpp>
+
+#include <vector>
+
+#include "test/unit/cuda/sample_devices.h"
+
+using namespace torchwire;
+using namespace torchwire::cuda;
+
+namespace {
+
+constexpr size_t kLarge = DevicePaths::kLeastBytesForIpc;
+constexpr WorkerId kSelf = 0;
+
+/// Paths whose trials are whatever the test makes of them.
+struct StagedPaths {
+  std::optional<std::string> objection;
+  std::vector<uint64_t> trials;
+  std::vector<std::string> fallbacks;
+  DevicePaths paths{
+      kSelf,
+      {[this](const DeviceRoute&) { return objection; },
+       [this](const DeviceRoute&, uint64_t trial) { trials.push_back(trial); },
+       [this](const DeviceRoute&, const std::string& why) { fallbacks.push_back(why); }}};
+
+  DevicePath choose(const DeviceRoute& route, size_t bytes = kLarge) {
+    return paths.choose(route, bytes);
+  }
+  std::string explained(const DeviceRoute& route) {
+    const auto explanation = paths.explain(route);
+    return std::string(nameOf(explanation.path)) + ": " + explanation.reason;
+  }
+};
+
+const DeviceRoute kRoute{1, gpu(0), gpu(1)};
+
+} // namespace
+
+TEST_CASE("a worker's tensors to itself stay in the process", "[device_paths]") {
+  StagedPaths staged;
+  CHECK(staged.choose({kSelf, gpu(0), gpu(1)}, 4) == DevicePath::process);
+  CHECK(staged.trials.empty());
+  CHECK(staged.explained({kSelf, gpu(0), gpu(1)}) == "process: both are this process's");
+}
+
+TEST_CASE("small tensors go by way of the host, and try nothing", "[device_paths]") {
+  StagedPaths staged;
+  CHECK(staged.choose(kRoute, kLarge - 1) == DevicePath::host);
+  CHECK(staged.trials.empty());
+  CHECK(
+      staged.explained(kRoute) ==
+      "host: ipc has not been tried: the first tensor of 65536 bytes or more does");
+}
+
+TEST_CASE("the first large tensor tries ipc and does not wait for it", "[device_paths]") {
+  StagedPaths staged;
+  CHECK(staged.choose(kRoute) == DevicePath::host);
+  CHECK(staged.choose(kRoute) == DevicePath::host);
+  REQUIRE(staged.trials.size() == 1);
+  CHECK(staged.explained(kRoute) == "host: ipc is being tried");
+  staged.paths.tried(kRoute, staged.trials[0], std::nullopt);
+  CHECK(staged.choose(kRoute) == DevicePath::ipc);
+  CHECK(staged.choose(kRoute, 4) == DevicePath::host);
+  CHECK(staged.explained(kRoute) == "ipc: bytes have come through it");
+  CHECK(staged.fallbacks.empty());
+}
+
+TEST_CASE("each pair of devices is tried by itself", "[device_paths]") {
+  StagedPaths staged;
+  const DeviceRoute other{1, gpu(1), gpu(1)};
+  staged.choose(kRoute);
+  staged.choose(other);
+  REQUIRE(staged.trials.size() == 2);
+  staged.paths.tried(other, staged.trials[1], "no access");
+  staged.paths.tried(kRoute, staged.trials[0], std::nullopt);
+  CHECK(staged.choose(kRoute) == DevicePath::ipc);
+  CHECK(staged.choose(other) == DevicePath::host);
+  CHECK(staged.explained(other) == "host: no access");
+  CHECK(staged.fallbacks == std::vector<std::string>{"no access"});
+}
+
+TEST_CASE("what is known to be impossible is not tried, nor said", "[device_paths]") {
+  StagedPaths staged;
+  staged.objection = "it runs on another host";
+  CHECK(staged.choose(kRoute) == DevicePath::host);
+  CHECK(staged.trials.empty());
+  CHECK(staged.fallbacks.empty());
+  CHECK(staged.explained(kRoute) == "host: it runs on another host");
+}
+
+TEST_CASE("a trial that fails is said once, and not repeated", "[device_paths]") {
+  StagedPaths staged;
+  staged.choose(kRoute);
+  staged.paths.tried(kRoute, staged.trials[0], "other bytes came than were sent");
+  staged.paths.tried(kRoute, staged.trials[0], "again");
+  CHECK(staged.choose(kRoute) == DevicePath::host);
+  CHECK(staged.trials.size() == 1);
+  CHECK(staged.fallbacks == std::vector<std::string>{"other bytes came than were sent"});
+}
+
+TEST_CASE("a path that has worked may fail later", "[device_paths]") {
+  StagedPaths staged;
+  staged.choose(kRoute);
+  staged.paths.tried(kRoute, staged.trials[0], std::nullopt);
+  staged.paths.failed(kRoute, "the device is lost");
+  CHECK(staged.choose(kRoute) == DevicePath::host);
+  CHECK(staged.explained(kRoute) == "host: the device is lost");
+  CHECK(staged.fallbacks.size() == 1);
+  staged.paths.failed({2, gpu(0), gpu(0)}, "of a route that has not been asked for");
+  CHECK(staged.fallbacks.size() == 1);
+}
+
+TEST_CASE("a lost connection makes for a new trial", "[device_paths]") {
+  StagedPaths staged;
+  const DeviceRoute toAnother{2, gpu(0), gpu(0)};
+  staged.choose(kRoute);
+  staged.choose(toAnother);
+  staged.paths.tried(toAnother, staged.trials[1], std::nullopt);
+  staged.paths.forget(kRoute.peer);
+  CHECK(staged.choose(kRoute) == DevicePath::host);
+  REQUIRE(staged.trials.size() == 3);
+  SECTION("the end of the one before says nothing") {
+    staged.paths.tried(kRoute, staged.trials[0], std::nullopt);
+    CHECK(staged.choose(kRoute) == DevicePath::host);
+    staged.paths.tried(kRoute, staged.trials[0], "the connection is lost");
+    CHECK(staged.fallbacks.empty());
+  }
+  staged.paths.tried(kRoute, staged.trials[2], std::nullopt);
+  CHECK(staged.choose(kRoute) == DevicePath::ipc);
+  CHECK(staged.choose(toAnother) == DevicePath::ipc);
+  CHECK(staged.trials.size() == 3);
+}
+
+TEST_CASE("tensors to and from the CPU have one way", "[device_paths]") {
+  StagedPaths staged;
+  CHECK(staged.explained({1, gpu(0), kCpu}) == "host: one of them is the host's memory");
+  CHECK(staged.explained({1, kCpu, kCpu}) == "host: both are the host's memory");
+}
