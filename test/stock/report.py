@@ -81,7 +81,9 @@ class Report:
             print(f"{self._count[DEVIATION]} failed as deviations.csv says")
         if wanting := self._wanting():
             needs = ", ".join(f"{count} need {devices}" for devices, count in sorted(wanting.items()))
-            print(f"{sum(wanting.values())} skipped for want of CUDA devices, of which {self._devices} are here: {needs}")
+            print(
+                f"{sum(wanting.values())} skipped for want of CUDA devices, of which {self._devices} are here: {needs}"
+            )
         if self._count[FLAKY]:
             remark = f": more than {MAX_FLAKY} count as failed" if self._too_flaky else ""
             print(f"{self._count[FLAKY]} flaky{remark}")

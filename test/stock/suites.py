@@ -21,7 +21,10 @@ PREFIX = "Torchwire"
 CUDA_SUITES = [suite.__name__ for suite in GENERIC_CUDA_TESTS + TENSORPIPE_CUDA_TESTS]
 
 # fixture, the suites that it is mixed into
-TABLE = [(fixture.TorchwireRpcAgentTestFixture, GENERIC_TESTS), (fixture.TorchwireRpcAgentTestFixture, GENERIC_CUDA_TESTS)]
+TABLE = [
+    (fixture.TorchwireRpcAgentTestFixture, GENERIC_TESTS),
+    (fixture.TorchwireRpcAgentTestFixture, GENERIC_CUDA_TESTS),
+]
 if not fault_plan.FILE:
     TABLE.append((fixture.TorchwireRpcAgentTestFixture, TENSORPIPE_TESTS))
     TABLE.append((fixture.TorchwireRpcAgentTestFixture, TENSORPIPE_CUDA_TESTS))
