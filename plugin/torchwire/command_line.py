@@ -50,6 +50,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command", required=True)
     _add_run(commands)
     commands.add_parser("bench", help="measure torchwire beside stock PyTorch and others", add_late=_add_bench)
+    commands.add_parser(
+        "bench-devices",
+        help="measure tensors of devices on torchwire beside stock PyTorch",
+        add_late=_add_bench_devices,
+    )
     info = commands.add_parser("info", help="print versions, devices, transports and channels")
     info.set_defaults(carry_out=_info)
     return parser
@@ -71,6 +76,12 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
     from torchwire.bench.command import add_arguments
+
+    add_arguments(bench)
+
+
+def _add_bench_devices(bench: argparse.ArgumentParser) -> None:
+    from torchwire.bench.device_command import add_arguments
 
     add_arguments(bench)
 
