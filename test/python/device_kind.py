@@ -3,7 +3,7 @@
 TORCHWIRE_TEST_DEVICE_TYPE  "standin" (default) or "cuda"
 TORCHWIRE_TEST_ACCELERATOR_DEVICES  how many the stand-in has (default 4); CUDA has as many as there are
 TORCHWIRE_TEST_DEVICE_MAPS  of a worker of such a test, "crossing" (default) or "same"; see maps()
-TORCHWIRE_TEST_DEVICE_SEEDS how many seeds (default 3), or the first and the last, as in "10-19"
+TORCHWIRE_TEST_DEVICE_SEEDS how many seeds (default 3), or which, as in "0,8,16" and "8,"
 
 Asks CUDA for its number of devices only, which NVML answers, so that whoever imports this may still fork.
 """
@@ -64,8 +64,8 @@ def why_missing(needed):
 
 def seeds():
     """The seeds of devices' delays, and of the load on real ones."""
-    first_seed, dash, last_seed = os.environ.get("TORCHWIRE_TEST_DEVICE_SEEDS", "3").partition("-")
-    return range(int(first_seed), int(last_seed) + 1) if dash else range(int(first_seed))
+    text = os.environ.get("TORCHWIRE_TEST_DEVICE_SEEDS", "3")
+    return [int(seed) for seed in text.split(",") if seed] if "," in text else list(range(int(text)))
 
 
 def module():
