@@ -196,6 +196,7 @@ def count_devices():
 def main():
     options = parse_options()
     options.logs.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("TORCHWIRE_CHECK_THREADS", "1")  # as in tools/test
     end = time.monotonic() + 60 * options.minutes
     devices = count_devices()
     subprocess.run([sys.executable, "-m", "torchwire", "info"], check=True)

@@ -1,8 +1,13 @@
 """tools/gpu-test, as far as a machine without a GPU can run it."""
 
 import importlib.util
+import os
+import shutil
+import subprocess
 import sys
+import sysconfig
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -73,3 +78,45 @@ def test_what_takes_too_long_is_ended(tmp_path):
     gpu_test.add_status(result, None, False, log)
     gpu_test.add_status(result, 3, False, log)
     assert [text.split(",")[0] for text in result.failed] == ["not done in time", "exit status 3"]
+
+
+def make_wheel(folder, package, tag):
+    """Of a package that is empty."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / f"{package}-0-{tag}.whl", "w") as wheel:
+        wheel.writestr(f"{package}/__init__.py", "")
+        wheel.writestr(f"{package}-0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 0\n")
+        wheel.writestr(
+            f"{package}-0.dist-info/WHEEL", f"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: {tag}\n"
+        )
+        wheel.writestr(f"{package}-0.dist-info/RECORD", "")
+
+
+def find_torchwire(root):
+    """What tools/gpu_environment finds in a checkout: what it says, and where torchwire is."""
+    script = f'source {root}/tools/gpu_environment; find_torchwire; "$python" -c "{WHERE}"'
+    environment = {name: value for name, value in os.environ.items() if name != "VENV"}
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
+    done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.strip(), Path(done.stdout.strip())
+
+
+# Without importing the empty package.
+WHERE = "from importlib.util import find_spec; print(find_spec('torchwire').origin)"
+
+
+def test_a_wheel_for_this_python_is_taken_before_what_is_installed(tmp_path):
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    other = f"cp{sys.version_info[0]}{sys.version_info[1] + 1}"
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    (tmp_path / "tools").mkdir()
+    shutil.copy(TOOL.with_name("gpu_environment"), tmp_path / "tools")
+    wheels = tmp_path / "build/gpu"
+    make_wheel(wheels, "torchwire", f"{other}-{other}-{platform}")
+    assert find_torchwire(tmp_path)[0].startswith("with the torchwire that ")
+    make_wheel(wheels, "torchwire", f"{tag}-{tag}-{platform}")
+    make_wheel(wheels, "expecttest", "py3-none-any")
+    said, path = find_torchwire(tmp_path)
+    assert said == f"with the wheels of build/gpu for {tag}"
+    assert path == wheels / f"site-{tag}/torchwire/__init__.py" and (path.parents[1] / "expecttest").is_dir()
