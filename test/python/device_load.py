@@ -9,11 +9,13 @@ import contextlib
 import os
 import random
 import threading
+import time
 
 import device_kind
 import torch
 
-_MOST_CYCLES = 2_000_000  # of one delay: a millisecond or so
+_MOST_CYCLES = 4_000_000  # of one delay: two milliseconds or so; most are much shorter
+_LONGEST_PAUSE = 0.005  # seconds between kernels of the load: processes of other tests share the device
 _MOST_ELEMENTS = 1 << 20
 _STREAMS = 2  # of the load, on each device
 _MOST_UNDER_WAY = 4  # kernels of the load, on each stream
@@ -35,7 +37,7 @@ def late(device, size=1024):
         return
     with torch.cuda.device(device):
         torch.full((size,), float("nan"), device=device)  # freed at once, for the next tensor of this size
-        torch.cuda._sleep(_random.randrange(_MOST_CYCLES))
+        torch.cuda._sleep(_cycles())
 
 
 def _load():
@@ -51,15 +53,20 @@ def _load():
             event = torch.cuda.Event()
             event.record()
         under_way[stream].append(event)
+        time.sleep(_random.uniform(0, _LONGEST_PAUSE))
 
 
 def _kernel(device):
     """A sleep, a product or a fill with NaN, whose memory others may get next."""
     kind = _random.randrange(3)
     if kind == 0:
-        torch.cuda._sleep(_random.randrange(_MOST_CYCLES))
+        torch.cuda._sleep(_cycles())
     elif kind == 1:
         side = _random.randrange(64, 1024)
         torch.ones(side, side, device=device) @ torch.ones(side, side, device=device)
     else:
         torch.full((_random.randrange(1, _MOST_ELEMENTS),), float("nan"), device=device)
+
+
+def _cycles():
+    return int(_MOST_CYCLES * _random.random() ** 6)
