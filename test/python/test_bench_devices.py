@@ -32,6 +32,7 @@ def python_path():
     return os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
 
 
+@pytest.mark.slow
 def test_the_stand_in_is_measured_in_each_direction(tmp_path, accelerator_file):
     arguments = ["--device", "standin", "--prepare", "accelerator:load", "--sizes", "4,64KiB"]
     data, text = bench(tmp_path, *arguments)
