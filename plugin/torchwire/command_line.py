@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchwire import _C, __version__, _build, replace_tensorpipe
+from torchwire import _C, __version__, _build, device_report, replace_tensorpipe
 
 _PROGRAM = "python -m torchwire"
 _BAD_USAGE = 2
@@ -50,7 +50,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command", required=True)
     _add_run(commands)
     commands.add_parser("bench", help="measure torchwire beside stock PyTorch and others", add_late=_add_bench)
-    info = commands.add_parser("info", help="print versions, transports and channels")
+    commands.add_parser(
+        "bench-devices",
+        help="measure tensors of devices on torchwire beside stock PyTorch",
+        add_late=_add_bench_devices,
+    )
+    info = commands.add_parser("info", help="print versions, devices, transports and channels")
     info.set_defaults(carry_out=_info)
     return parser
 
@@ -71,6 +76,12 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
     from torchwire.bench.command import add_arguments
+
+    add_arguments(bench)
+
+
+def _add_bench_devices(bench: argparse.ArgumentParser) -> None:
+    from torchwire.bench.device_command import add_arguments
 
     add_arguments(bench)
 
@@ -139,8 +150,9 @@ def _info(_command: argparse.Namespace) -> int:
     print(f"built for torch  {_build.TORCH_VERSION}")
     print(f"installed torch  {torch.__version__}")
     print(f"Python           {platform.python_version()}")
-    print(f"CUDA             {_yes_or_no(_build.CUDA)}")
+    print(f"own CUDA code    {_yes_or_no(_build.CUDA)}")  # without it, tensors of devices travel by way of the host
     print(f"fault injection  {_yes_or_no(_build.FAULT_INJECTION)}")
+    _print_table("devices", device_report.rows())
     _print_table("transports", _C.TRANSPORTS)
     _print_table("channels", _C.CHANNELS)
     return 0

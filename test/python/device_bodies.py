@@ -1,14 +1,16 @@
-"""What workers with the stand-in accelerator do in test_devices.py: calls whose tensors are on devices, with results
-that are poison where somebody has not waited for a stream."""
+"""What workers do in test_devices.py: calls whose tensors are on devices, with results that are poison where somebody
+has not waited for a stream. On the stand-in accelerator, or on CUDA (device_kind.py)."""
 
 import contextlib
 import threading
 import time
 
 import accelerator
+import device_kind
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+from device_load import late
 from torch import nn
 from torch.distributed.nn.api.remote_module import RemoteModule
 from torch.distributed.optim import DistributedOptimizer
@@ -16,11 +18,14 @@ from torch.distributed.optim import DistributedOptimizer
 import torchwire
 
 SIZE = 1024  # a power of two: what is computed with it is exact
-MAPS = {"standin:0": "standin:1", "standin:1": "standin:0", "standin:2": "standin:2"}
+_TOO_MUCH = SIZE if device_kind.IS_STANDIN else 1 << 24  # more than CUDA's allocator keeps for small tensors
+MAPS = device_kind.maps()
+FIRST, SECOND, LAST = device_kind.first(), device_kind.second(), device_kind.last()
 
 
 def filled(value, device, size=SIZE):
     """Written some time later, by the device."""
+    late(device, size)
     return torch.zeros(size, device=device) + value
 
 
@@ -32,7 +37,7 @@ def expect(tensor, value, device):
 
 @contextlib.contextmanager
 def on_stream_of_its_own(device):
-    with torch.standin.stream(torch.Stream(device)):
+    with device_kind.module().stream(device_kind.module().Stream(device)):
         yield
 
 
@@ -40,20 +45,23 @@ def on_stream_of_its_own(device):
 
 
 def double(tensor):
+    late(tensor.device)
     return tensor * 2
 
 
 def where(tensor):
+    late(tensor.device)
     return str(tensor.device), tensor + 1
 
 
 def on_other_stream(tensor):
     """Returns what a stream of this function's own has computed, behind the one that the tensor came on."""
-    stream = torch.Stream(tensor.device)
-    stream.wait_stream(torch.standin.current_stream(tensor.device))
-    with torch.standin.stream(stream):
+    stream = device_kind.module().Stream(tensor.device)
+    stream.wait_stream(device_kind.module().current_stream(tensor.device))
+    with device_kind.module().stream(stream):
+        late(tensor.device)
         result = tensor * 2
-    torch.standin.current_stream(tensor.device).wait_stream(stream)
+    device_kind.module().current_stream(tensor.device).wait_stream(stream)
     tensor.record_stream(stream)
     return result
 
@@ -77,6 +85,7 @@ def scripted(tensor: torch.Tensor) -> torch.Tensor:
 
 class Cell:
     def __init__(self, tensor):
+        late(tensor.device)
         self.tensor = tensor + 1
 
     def times(self, other):
@@ -89,6 +98,7 @@ class Layer(nn.Module):
         self.weight = nn.Parameter(torch.full((size,), 2.0, device=device))
 
     def forward(self, tensor):
+        late(tensor.device)
         return tensor * self.weight
 
 
@@ -116,7 +126,7 @@ def call_functions(to):
 def call_from_other_streams(to):
     futures = []
     for number in range(8):
-        device = f"standin:{number % 2}"
+        device = (FIRST, SECOND)[number % 2]
         with on_stream_of_its_own(device):
             futures.append((device, number, rpc.rpc_async(to, double, (filled(number, device),))))
     for device, number, future in futures:
@@ -125,32 +135,32 @@ def call_from_other_streams(to):
 
 
 def chain_futures(to):
-    future = rpc.rpc_async(to, double, (filled(3, "standin:1"),)).then(lambda done: done.wait() + 1)
-    expect(future.wait(), 7, "standin:1")
+    future = rpc.rpc_async(to, double, (filled(3, SECOND),)).then(lambda done: done.wait() + 1)
+    expect(future.wait(), 7, SECOND)
 
 
 def use_rrefs(to):
-    value = filled(3, "standin:0")
+    value = filled(3, FIRST)
     rref = rpc.remote(to, double, (value,))
     # The owner itself has the value where it is.
-    here = MAPS["standin:0"] if to == rpc.get_worker_info().name else "standin:0"
+    here = MAPS[FIRST] if to == rpc.get_worker_info().name else FIRST
     expect(rref.to_here(), 6, here)
     expect(rpc.remote(to, torch.add, (value, 1)).to_here(), 4, here)
     expect(rpc.remote(to, scripted, (value,)).to_here(), 9, here)
     cell = rpc.remote(to, Cell, (value,))
-    expect(cell.rpc_sync().times(filled(2, "standin:0")), 8, "standin:0")
-    expect(cell.rpc_async().times(filled(3, "standin:0")).wait(), 12, "standin:0")
-    expect(cell.remote().times(filled(4, "standin:0")).to_here(), 16, here)
+    expect(cell.rpc_sync().times(filled(2, FIRST)), 8, FIRST)
+    expect(cell.rpc_async().times(filled(3, FIRST)).wait(), 12, FIRST)
+    expect(cell.remote().times(filled(4, FIRST)).to_here(), 16, here)
 
 
 def use_remote_module(to):
-    module = RemoteModule(f"{to}/standin:1", Layer, (SIZE, "standin:1"))
-    expect(module.forward(filled(3, "standin:0")), 6, "standin:0")
-    expect(module.forward_async(filled(4, "standin:0")).wait(), 8, "standin:0")
+    module = RemoteModule(f"{to}/{SECOND}", Layer, (SIZE, SECOND))
+    expect(module.forward(filled(3, FIRST)), 6, FIRST)
+    expect(module.forward_async(filled(4, FIRST)).wait(), 8, FIRST)
 
 
 def backward(to):
-    for device in ("standin:0", "standin:1"):
+    for device in (FIRST, SECOND):
         weight = filled(3, device).requires_grad_()
         with dist_autograd.context() as context:
             there = rpc.rpc_sync(to, double, (weight,))
@@ -161,60 +171,66 @@ def backward(to):
 
 
 def backward_through_three(to):
-    weight = filled(3, "standin:0").requires_grad_()
+    weight = filled(3, FIRST).requires_grad_()
     with dist_autograd.context() as context:
         result = rpc.rpc_sync(to, back_and_forth, (weight, "worker0", 2))
         dist_autograd.backward(context, [result.sum()])
-        expect(dist_autograd.get_gradients(context)[weight], 4, "standin:0")
+        expect(dist_autograd.get_gradients(context)[weight], 4, FIRST)
 
 
 def train(to):
     """A parameter server: what comes of it is what the same steps make here."""
-    module = RemoteModule(f"{to}/standin:1", Layer, (SIZE, "standin:1"))
+    module = RemoteModule(f"{to}/{SECOND}", Layer, (SIZE, SECOND))
     optimizer = DistributedOptimizer(torch.optim.SGD, module.remote_parameters(), lr=0.5 / SIZE)
     expected = 2.0
     for step in range(4):
         with dist_autograd.context() as context:
-            output = module.forward(filled(step, "standin:0"))
+            output = module.forward(filled(step, FIRST))
             dist_autograd.backward(context, [(output * SIZE).sum()])
             optimizer.step(context)
         expected -= 0.5 * step
-    expect(rpc.rpc_sync(to, weight_of, (module.get_module_rref(),)), expected, "standin:0")
+    expect(rpc.rpc_sync(to, weight_of, (module.get_module_rref(),)), expected, FIRST)
 
 
 def send_tensors_that_share(to):
-    base = filled(1, "standin:0", 64)
+    base = filled(1, FIRST, 64)
     views = (base[:32], base[32:], base.view(8, 8).t(), base[::2])
     for view, result in zip(views, rpc.rpc_sync(to, list, (views,))):
         assert view.shape == result.shape
-        expect(result, 1, "standin:0")
+        expect(result, 1, FIRST)
 
 
-def fail_next(kind, device):
-    torchwire_accelerator().fail_next(kind, device)
+def fill_up(device):
+    """The next tensor of _TOO_MUCH elements that is to be put there finds no memory."""
+    if device_kind.IS_STANDIN:
+        import accelerator
+
+        accelerator.load().fail_next("allocation", torch.device(device).index)
+    else:
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(0.0, device)
 
 
-def torchwire_accelerator():
-    import accelerator
-
-    return accelerator.load()
+def make_room(device):
+    if not device_kind.IS_STANDIN:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 def to_cpu_and_back(to):
     """With a map from a device to the CPU: the callee sees CPU tensors, and what it returns comes to the device."""
-    name, result = rpc.rpc_sync(to, where, (filled(3, "standin:3"),))
+    name, result = rpc.rpc_sync(to, where, (filled(3, LAST),))
     assert name == "cpu"
-    expect(result, 4, "standin:3")
-    weight = filled(3, "standin:3").requires_grad_()
+    expect(result, 4, LAST)
+    weight = filled(3, LAST).requires_grad_()
     with dist_autograd.context() as context:
         dist_autograd.backward(context, [rpc.rpc_sync(to, double, (weight,)).sum()])
-        expect(dist_autograd.get_gradients(context)[weight], 2, "standin:3")
+        expect(dist_autograd.get_gradients(context)[weight], 2, LAST)
 
 
 def to_device_and_back(to):
     """With a map from the CPU to a device."""
     name, result = rpc.rpc_sync(to, where, (torch.ones(3),))
-    assert name == "standin:3"
+    assert name == LAST
     assert str(result.device) == "cpu" and result.tolist() == [2, 2, 2]
     weight = torch.ones(3, requires_grad=True)
     with dist_autograd.context() as context:
@@ -231,11 +247,11 @@ def error_of(call):
 
 
 def return_unmapped():
-    return torch.ones(3, device="standin:3")
+    return torch.ones(3, device=LAST)
 
 
 def send_unmapped(to):
-    unmapped = torch.ones(3, device="standin:3")
+    unmapped = torch.ones(3, device=LAST)
     return [
         error_of(lambda: rpc.rpc_sync(to, double, (unmapped,))),
         error_of(lambda: rpc.rpc_async(to, torch.add, (unmapped, 1))),
@@ -246,8 +262,11 @@ def send_unmapped(to):
 
 
 def send_to_full_device(to):
-    rpc.rpc_sync(to, fail_next, ("allocation", 1))
-    error = error_of(lambda: rpc.rpc_sync(to, double, (filled(3, "standin:0"),)))
+    full = MAPS[FIRST]
+    value = filled(3, FIRST, _TOO_MUCH)
+    rpc.rpc_sync(to, fill_up, (full,))
+    error = error_of(lambda: rpc.rpc_sync(to, double, (value,)))
+    rpc.rpc_sync(to, make_room, (full,))
     call_functions(to)  # the others are unharmed
     return error
 
@@ -275,14 +294,14 @@ def run(name, to):
 def wait_count_of_a_call_to_oneself():
     """How often the host has waited for a device while a tensor went to this worker and back."""
     me = rpc.get_worker_info().name
-    given = filled(1, "standin:0")
+    given = filled(1, FIRST)
     module = accelerator.load()
     torch.standin.synchronize(0)
     module.reset_waits()
     back = rpc.rpc_async(me, double, (given,)).wait()
     given.zero_()  # what has been sent is what it was
     waits = sum(count for kinds in module.stats()["waits"].values() for count in kinds.values())
-    expect(back, 2, "standin:0")
+    expect(back, 2, FIRST)
     return waits
 
 
@@ -298,12 +317,12 @@ def double_when_told(tensor):
 
 def tensors_kept_after_a_late_result():
     me = rpc.get_worker_info().name
-    future = rpc.rpc_async(me, double_when_told, (filled(1, "standin:0"),), timeout=0.1)
+    future = rpc.rpc_async(me, double_when_told, (filled(1, FIRST),), timeout=0.1)
     with contextlib.suppress(RuntimeError):
         future.wait()
     _may_end.set()
     _has_ended.wait(60)
-    rpc.rpc_sync(me, double, (filled(1, "standin:0"),))
+    rpc.rpc_sync(me, double, (filled(1, FIRST),))
     agent = rpc._get_current_rpc_agent()
     deadline = time.monotonic() + 30
     while agent.get_debug_info()["agent.device_tensors_kept"] != "0" and time.monotonic() < deadline:

@@ -1,20 +1,31 @@
-"""Calls whose tensors are on devices, on the stand-in accelerator (accelerator.py)."""
+"""Calls whose tensors are on devices: on the stand-in accelerator (accelerator.py), or, with
+TORCHWIRE_TEST_DEVICE_TYPE=cuda, on as many real ones as there are (device_kind.py)."""
 
 import contextlib
-import os
 
 import accelerator
 import device_bodies
+import device_kind
+import device_load
 import pytest
 from group import Group, errors, file_in
 
-# Of the delays of devices. TORCHWIRE_TEST_DEVICE_SEEDS=50 for many.
-SEEDS = range(int(os.environ.get("TORCHWIRE_TEST_DEVICE_SEEDS", "3")))
+
+def need(devices):
+    if why := device_kind.why_missing(devices):
+        pytest.skip(why)
 
 
-def maps_for(rank):
+@pytest.fixture(scope="module", autouse=True)
+def _devices_are_there(request):
+    need(1)
+    if device_kind.IS_STANDIN:
+        request.getfixturevalue("accelerator_file")
+
+
+def maps_for(rank, name):
     other = f"worker{1 - rank}"
-    there = device_bodies.MAPS
+    there = device_kind.maps(name)
     back = {target: source for source, target in there.items()}
     return {other: there if rank == 0 else back, f"worker{rank}": there}
 
@@ -32,21 +43,44 @@ def begin_init(group, folder, options):
     ]
 
 
+def processes_with_devices(seed=0, maps="crossing"):
+    environment = {"TORCHWIRE_TEST_ACCELERATOR_SEED": str(seed), "TORCHWIRE_TEST_DEVICE_MAPS": maps}
+    if device_kind.IS_STANDIN:
+        return Group(2, {**accelerator.ENVIRONMENT, **environment}, [accelerator.load] * 2)
+    return Group(2, environment, [device_load.start] * 2)
+
+
 @contextlib.contextmanager
-def pair_with(folder, *options, seed=0):
+def pair_with(folder, *options, **devices):
     """Two workers with devices; `options` of each."""
-    environment = {**accelerator.ENVIRONMENT, "TORCHWIRE_TEST_ACCELERATOR_SEED": str(seed)}
-    with Group(2, environment, [accelerator.load] * 2) as group:
+    with processes_with_devices(**devices) as group:
         for one in begin_init(group, folder, options):
             one.result()
         yield group
         group.shut_down()
 
 
-@pytest.fixture(scope="module", params=SEEDS, ids=lambda seed: f"seed{seed}")
-def pair(request, tmp_path_factory, accelerator_file):
-    options = [{"device_maps": maps_for(rank)} for rank in range(2)]
-    with pair_with(tmp_path_factory.mktemp("devices"), *options, seed=request.param) as group:
+def maps_and_seeds():
+    """The maps that lead to the same device are what a machine with one has; where there are more, they are only tried
+    once. Those between devices are skipped there, which once is enough to say."""
+    seeds = device_kind.seeds()
+    one = device_kind.count() < 2
+    return [("crossing", seed) for seed in (seeds[:1] if one else seeds)] + [
+        ("same", seed) for seed in (seeds if one else seeds[:1])
+    ]
+
+
+@pytest.fixture(scope="module", params=maps_and_seeds(), ids=lambda param: f"{param[0]}-seed{param[1]}")
+def maps_and_seed(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def pair(maps_and_seed, tmp_path_factory):
+    maps, seed = maps_and_seed
+    need(2 if maps == "crossing" else 1)
+    options = [{"device_maps": maps_for(rank, maps)} for rank in range(2)]
+    with pair_with(tmp_path_factory.mktemp("devices"), *options, seed=seed, maps=maps) as group:
         yield group
 
 
@@ -56,24 +90,29 @@ def test_tensors_of_devices_come_whole(pair, program, to):
     pair[0].run(device_bodies.run, program, to)
 
 
-def test_a_tensor_without_a_mapping_is_refused_on_the_side_that_sends_it(pair):
+def test_a_tensor_without_a_mapping_is_refused_on_the_side_that_sends_it(pair, maps_and_seed):
+    unmapped = device_kind.without_mapping(maps_and_seed[0])
+    if unmapped is None:
+        need(device_kind.count() + 1)
     *requests, response, value = pair[0].run(device_bodies.send_unmapped, "worker1")
     for error in requests:
         assert "Request device mapping is not available" in error
-        assert "tensor 0" in error and "standin:3" in error and "worker1" in error
+        assert "tensor 0" in error and unmapped in error and "worker1" in error
         assert 'options.set_device_map("worker1", {' in error
     assert "Response device mapping is not available" in response
-    assert "standin:3" in response and "options of worker0" in response
-    assert "standin:3 which are not among the expected device" in value  # PyTorch's words, of the owner's future
+    assert unmapped in response and "options of worker0" in response
+    assert f"{unmapped} which are not among the expected device" in value  # PyTorch's words, of the owner's future
     pair[0].run(device_bodies.run, "call_functions", "worker1")
 
 
-def test_a_device_without_memory_fails_only_the_call(pair):
+def test_a_device_without_memory_fails_only_the_call(pair, maps_and_seed):
+    maps = device_kind.maps(maps_and_seed[0])
     error = pair[0].run(device_bodies.send_to_full_device, "worker1")
     assert "worker 'worker1' cannot put tensor 0" in error
-    assert "standin:1" in error and "out of memory" in error and "Free memory" in error
+    assert maps[device_kind.device(0)] in error and "out of memory" in error and "Free memory" in error
 
 
+@pytest.mark.skipif(not device_kind.IS_STANDIN, reason="only the stand-in counts the host's waits")
 def test_calls_to_oneself_stay_on_the_devices(pair):
     assert pair[0].run(device_bodies.wait_count_of_a_call_to_oneself) == 0
 
@@ -85,25 +124,27 @@ def test_late_results_of_calls_to_oneself_are_dropped(pair):
 def test_explain_tells_the_path_of_each_pair_of_devices(pair):
     to_peer, to_self = pair[0].run(device_bodies.explanations)
     assert to_peer.splitlines()[0] == "to worker 'worker1'"
-    assert "standin:0 -> standin:1  by host     (only CUDA devices' memory can be opened by another process)" in to_peer
-    assert "standin:2 -> standin:2  by process  (both are this process's)" in to_self
-    assert len(to_self.splitlines()) == 2 + len(device_bodies.MAPS)
+    first = device_kind.device(0)
+    assert f"{first} -> " in to_peer
+    if device_kind.IS_STANDIN:
+        assert "by host     (only CUDA devices' memory can be opened by another process)" in to_peer
+    assert to_self.count("by process  (both are this process's)") == len(to_self.splitlines()) - 2
 
 
-def test_a_map_may_lead_to_the_cpu(tmp_path, accelerator_file):
-    with pair_with(tmp_path, {"device_maps": {"worker1": {"standin:3": "cpu"}}}, {}) as group:
+def test_a_map_may_lead_to_the_cpu(tmp_path):
+    with pair_with(tmp_path, {"device_maps": {"worker1": {device_kind.last(): "cpu"}}}, {}) as group:
         group[0].run(device_bodies.to_cpu_and_back, "worker1")
 
 
-def test_a_map_may_lead_from_the_cpu(tmp_path, accelerator_file):
-    with pair_with(tmp_path, {"device_maps": {"worker1": {"cpu": "standin:3"}}}, {}) as group:
+def test_a_map_may_lead_from_the_cpu(tmp_path):
+    with pair_with(tmp_path, {"device_maps": {"worker1": {"cpu": device_kind.last()}}}, {}) as group:
         group[0].run(device_bodies.to_device_and_back, "worker1")
 
 
-def test_automatic_maps_lead_to_the_same_index(tmp_path, accelerator_file):
+def test_automatic_maps_lead_to_the_same_index(tmp_path):
     with pair_with(tmp_path, {"device_maps": "auto"}, {}) as group:
-        for index in range(4):
-            assert group[0].run(device_of_echo, f"standin:{index}") == (f"standin:{index}", f"standin:{index}")
+        for device in map(device_kind.device, range(device_kind.count())):
+            assert group[0].run(device_of_echo, device) == (device, device)
 
 
 def device_of_echo(device):
@@ -114,32 +155,44 @@ def device_of_echo(device):
     return there, str(back.device)
 
 
+def range_in_words():
+    last = device_kind.count() - 1
+    return f"{device_kind.device(0)} to {device_kind.device(last)}" if last else device_kind.device(0)
+
+
 @pytest.mark.parametrize(
-    ("maps", "phrase", "remedy"),
+    ("worker", "entry", "phrase"),
     [
-        ({"worker1": {"standin:0": "standin:7"}}, "target devices with invalid indices", "standin:0 to standin:3"),
-        ({"worker1": {"standin:9": "standin:0"}}, "source devices with invalid indices", "standin:0 to standin:3"),
-        ({"worker2": {"standin:0": "standin:0"}}, "invalid target node names", "worker1"),
+        ("worker1", (0, 17), "target devices with invalid indices"),
+        ("worker1", (19, 0), "source devices with invalid indices"),
+        ("worker2", (0, 0), "invalid target node names"),
     ],
     ids=["target", "source", "name"],
 )
-def test_all_workers_refuse_a_wrong_map_with_the_same_words(tmp_path, accelerator_file, maps, phrase, remedy):
-    with Group(2, accelerator.ENVIRONMENT, [accelerator.load] * 2) as group:
+def test_all_workers_refuse_a_wrong_map_with_the_same_words(tmp_path, worker, entry, phrase):
+    source, target = map(device_kind.device, entry)
+    maps = {worker: {source: target}}
+    with processes_with_devices() as group:
         said = [str(error) for error in errors(begin_init(group, tmp_path, [{"device_maps": maps}, {}]))]
     texts = {one.split(":", 1)[1].split("Traceback")[0].strip() for one in said}
     assert len(texts) == 1
-    assert f"Node worker0 has {phrase}" in said[0] and remedy in said[0]
+    assert f"Node worker0 has {phrase}" in said[0]
+    assert (range_in_words() if worker == "worker1" else "worker1") in said[0]
 
 
-def test_pytorchs_own_options_work(tmp_path, accelerator_file):
-    with Group(2, accelerator.ENVIRONMENT, [accelerator.load] * 2) as group:
+def test_pytorchs_own_options_work(tmp_path):
+    other = min(1, device_kind.count() - 1)
+    with processes_with_devices() as group:
         pending = [
             worker.start(init_with_stock_options, file_in(tmp_path), maps)
-            for worker, maps in zip(group, ({"worker1": {0: 1}}, {}))
+            for worker, maps in zip(group, ({"worker1": {0: other}}, {}))
         ]
         for one in pending:
             one.result()
-        assert group[0].run(device_of_echo, "standin:0") == ("standin:1", "standin:0")
+        assert group[0].run(device_of_echo, device_kind.device(0)) == (
+            device_kind.device(other),
+            device_kind.device(0),
+        )
         group.shut_down()
 
 

@@ -12,7 +12,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, free_port, init
 from processes import WorkerError, run_script
-from torchwire import command_line
+from torchwire import command_line, device_report
 
 # The stock agent takes its address from the host's name, which leads nowhere on some machines.
 LOOPBACK = {"TP_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
@@ -328,6 +328,40 @@ def test_info_lists_versions_transports_and_channels(capsys):
     output = capsys.readouterr().out
     assert torchwire.__version__ in output and str(torch.__version__) in output
     assert re.search(r"transports:\n(  .*\n)*  uv ", output) and re.search(r"channels:\n(  .*\n)*  basic ", output)
+
+
+def test_info_says_what_devices_there_are(capsys, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(device_report, "driver_version", lambda: "580.159.04")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert command_line.main(["info"]) == 0
+    output = capsys.readouterr().out
+    assert re.search(r"devices:\n  CUDA of torch +13.0\n  NVIDIA driver +580.159.04\n  CUDA devices +2\n", output)
+
+
+@pytest.mark.parametrize("cuda, driver", [(None, "580.159.04"), ("13.0", None)], ids=["CPU-only torch", "no driver"])
+def test_info_does_not_ask_cuda_for_devices_that_cannot_be(monkeypatch, cuda, driver):
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(device_report, "driver_version", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: pytest.fail("it would initialize CUDA"))
+    rows = device_report.rows()
+    assert rows["CUDA devices"] == "0"
+    assert rows["CUDA of torch"] == (cuda or "none: a CPU-only torch")
+    assert rows["NVIDIA driver"].startswith(driver or "none: ")
+
+
+def test_info_initializes_nothing_of_cuda():
+    # Also where there are devices: cuInit would leave open the driver's device for memory.
+    program = """if True:
+        import os, torch
+        from torchwire import command_line
+        command_line.main(["info"])
+        files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd.isdigit() and
+                 os.path.islink(f"/proc/self/fd/{fd}")]
+        assert not torch.cuda.is_initialized() and "/dev/nvidia-uvm" not in files, files
+    """
+    done = run_script(None, python_arguments=["-c", program])
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

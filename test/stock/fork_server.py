@@ -85,5 +85,35 @@ def count_threads():
     return threads
 
 
+def cuda_error():
+    """Why CUDA cannot be initialized in a process that is forked from the server; None where it can.
+
+    A child of a process that has initialized CUDA has the parent's handles of the driver, but not its threads and
+    mappings, and every call there fails. The ranks therefore descend from nobody that has: neither run.py, which has
+    no torch, nor the runner is their parent, but this server. It is a fresh interpreter (fork and exec) that imports
+    torch and the suites and does nothing else; all that those ask of CUDA while they are imported is how many devices
+    there are, which NVML answers without initializing it (PYTORCH_NVML_BASED_CUDA_CHECK=1; without that,
+    torch.cuda.is_available() would call cuInit). What the runner does to CUDA is of no consequence. An import that
+    breaks this, in a newer torch for example, is found here, and not as 99 failures.
+    """
+    receiver, sender = _CONTEXT.Pipe(duplex=False)
+    process = TestProcess(target=_send_cuda_error, args=(sender,))
+    process.start()
+    sender.close()
+    error = receiver.recv()
+    process.join()
+    return error
+
+
+def _send_cuda_error(sender):
+    import torch
+
+    try:
+        torch.cuda.init()
+        sender.send(None)
+    except Exception as error:
+        sender.send(f"{type(error).__name__}: {error}")
+
+
 def _send_parent_threads(sender):
     sender.send(len(os.listdir(f"/proc/{os.getppid()}/task")))

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 
+import device_needs
 import table
 import tripwire
 from case import DEVIATION, FAILED, FLAKY, PASSED, SKIPPED, UNEXPECTED_PASS
@@ -9,14 +10,16 @@ from case import DEVIATION, FAILED, FLAKY, PASSED, SKIPPED, UNEXPECTED_PASS
 MAX_FLAKY = 3
 TAIL_LINES = 60
 MAX_CALLERS = 5
-HEADER = ["suite", "test", "result", "seconds", "attempts"]
+HEADER = ["suite", "test", "result", "seconds", "attempts", "skipped_because"]
 
 
 class Report:
     """Of cases that all have at least one attempt. Not thread-safe."""
 
-    def __init__(self, cases):
+    def __init__(self, cases, devices):
+        """`devices`: how many CUDA devices there are."""
         self._cases = cases
+        self._devices = devices
         self._count = Counter(case.outcome for case in cases)
 
     @property
@@ -55,6 +58,11 @@ class Report:
     def _with(self, outcome):
         return [case for case in self._cases if case.outcome == outcome]
 
+    def _wanting(self):
+        """How many tests were skipped for want of devices, by the number of devices that they need."""
+        numbers = (device_needs.wanted(case.attempts[-1].detail) for case in self._with(SKIPPED))
+        return Counter(number for number in numbers if number is not None)
+
     def _print_trips(self):
         if not self._tripped:
             return
@@ -71,6 +79,11 @@ class Report:
     def _print_summary(self):
         if self._count[DEVIATION]:
             print(f"{self._count[DEVIATION]} failed as deviations.csv says")
+        if wanting := self._wanting():
+            needs = ", ".join(f"{count} need {devices}" for devices, count in sorted(wanting.items()))
+            print(
+                f"{sum(wanting.values())} skipped for want of CUDA devices, of which {self._devices} are here: {needs}"
+            )
         if self._count[FLAKY]:
             remark = f": more than {MAX_FLAKY} count as failed" if self._too_flaky else ""
             print(f"{self._count[FLAKY]} flaky{remark}")
@@ -80,7 +93,8 @@ class Report:
 
 def _row(case):
     seconds = f"{case.attempts[-1].seconds:.1f}"
-    return [case.suite, case.test, case.outcome, seconds, len(case.attempts)]
+    reason = case.attempts[-1].detail if case.outcome == SKIPPED else ""
+    return [case.suite, case.test, case.outcome, seconds, len(case.attempts), reason]
 
 
 def _print_failure(case):

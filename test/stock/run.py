@@ -8,6 +8,7 @@ import sys
 import time
 
 import backend_name
+import device_needs
 import plan
 import tripwire
 from fork_server import FULL_EXIT
@@ -41,6 +42,7 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("--suite", action="append", metavar="NAME", help="only this suite; may be repeated")
+    add("--cuda", action="store_true", help="only the suites of CUDA devices")
     add("--test", metavar="PATTERN", help="only tests that match: a shell pattern, or a part")
     add("--mode", choices=["full", "quick"], default="full")
     add("--quick", dest="mode", action="store_const", const="quick", help="same as --mode quick")
@@ -48,6 +50,7 @@ def parse_options():
     add("--jobs", type=positive, default=jobs, metavar="N", help=f"at a time (here {jobs})")
     add("--repeat", type=positive, default=1, metavar="N", help="run every test N times")
     add("--limit", type=positive, default=TEST_LIMIT, metavar="SECONDS", help="for one test")
+    add("--attempt-all", action="store_true", help="start also tests that need more devices than there are")
     add("--full-exit", action="store_true", help="let ranks end as interpreters do (slow)")
     add("--report", metavar="FILE", help="write a CSV file")
     add("--no-tripwire", action="store_true", help="do not watch what libtorch is called for")
@@ -82,6 +85,11 @@ def warn_of_threads(greeting):
         )
 
 
+def require_cuda_in_ranks(greeting):
+    if greeting["cuda_error"]:
+        raise StartError(f"CUDA cannot be initialized in the processes of tests: {greeting['cuda_error']}")
+
+
 def tripwire_library(options):
     """What to preload into the processes of the tests; None for another backend, which does call libtorch."""
     if options.list or options.no_tripwire or backend_name.NAME != backend_name.DEFAULT:
@@ -96,15 +104,20 @@ def run(options):
     begun = time.monotonic()
     if options.full_exit:
         os.environ[FULL_EXIT] = "1"
+    if options.attempt_all:
+        os.environ[device_needs.ATTEMPT_ALL] = "1"
     with Pool(1 if options.list else options.jobs, options.limit, tripwire_library(options)) as pool:
         greeting = pool.greeting()
+        if options.cuda:
+            options.suite = [*(options.suite or []), *greeting["cuda_suites"]]
         cases = plan.make(greeting["catalog"], options)
         if options.list:
             print("\n".join(case.name for case in cases))
             return 0
         warn_of_threads(greeting)
+        require_cuda_in_ranks(greeting)
         run_cases(pool, cases, options.jobs)
-    report = Report(cases)
+    report = Report(cases, greeting["devices"])
     if options.report:
         report.write(options.report)
     minutes, seconds = divmod(int(time.monotonic() - begun), 60)

@@ -8,17 +8,26 @@ import fixture
 import process_groups
 from torch.testing._internal.distributed.rpc_utils import (
     FAULTY_AGENT_TESTS,
+    GENERIC_CUDA_TESTS,
     GENERIC_TESTS,
+    TENSORPIPE_CUDA_TESTS,
     TENSORPIPE_TESTS,
     generate_tests,
 )
 
 PREFIX = "Torchwire"
 
+# Those whose tests, but for one, need CUDA devices.
+CUDA_SUITES = [suite.__name__ for suite in GENERIC_CUDA_TESTS + TENSORPIPE_CUDA_TESTS]
+
 # fixture, the suites that it is mixed into
-TABLE = [(fixture.TorchwireRpcAgentTestFixture, GENERIC_TESTS)]
+TABLE = [
+    (fixture.TorchwireRpcAgentTestFixture, GENERIC_TESTS),
+    (fixture.TorchwireRpcAgentTestFixture, GENERIC_CUDA_TESTS),
+]
 if not fault_plan.FILE:
     TABLE.append((fixture.TorchwireRpcAgentTestFixture, TENSORPIPE_TESTS))
+    TABLE.append((fixture.TorchwireRpcAgentTestFixture, TENSORPIPE_CUDA_TESTS))
     if backend_name.NAME == backend_name.FAULTY:
         TABLE.append((fixture.FaultyTorchwireRpcAgentTestFixture, FAULTY_AGENT_TESTS))
 

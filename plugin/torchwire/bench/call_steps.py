@@ -56,7 +56,7 @@ def rate(_scope: Scope) -> list[Step]:
 
 def echo(scope: Scope) -> list[Step]:
     """A tensor, or as many bytes, there and back."""
-    return [_echo_step(size, scope) for size in scope.sizes]
+    return [echo_step(size, scope) for size in scope.sizes]
 
 
 def on_caller(function: Callable[..., Batch], *arguments: object) -> Callable[[WorkerGroup, Pace], list[Batch]]:
@@ -64,8 +64,9 @@ def on_caller(function: Callable[..., Batch], *arguments: object) -> Callable[[W
     return lambda group, pace: [group.caller.run(function, *arguments, pace)]
 
 
-def _echo_step(size: int, scope: Scope) -> Step:
-    case = Case("echo", size_text(size), "bandwidth", 2 * size)
+def echo_step(size: int, scope: Scope, workload: str = "echo") -> Step:
+    """So many bytes there and back, which belongs to the workload of that name."""
+    case = Case(workload, size_text(size), "bandwidth", 2 * size)
     rounds = max(scope.rounds // 3, 1) if size >= _LARGE else scope.rounds
     return Step((case,), ECHO, _echo_of(size), most_rounds=rounds)
 

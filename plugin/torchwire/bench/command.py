@@ -20,7 +20,7 @@ from torchwire.bench.workload import WORKLOADS, steps_of
 
 _PROGRAM = "python -m torchwire bench"
 _FAILED = 1
-_BAD_USAGE = 2
+BAD_USAGE = 2
 _INTERRUPTED = 130
 
 
@@ -53,18 +53,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def carry_out(command: argparse.Namespace) -> int:
     """Runs the benchmark and returns the exit status: 0, 1 if a contestant failed, 2 for bad arguments."""
     try:
-        scope = _scope(command)
-        steps = steps_of(_words(command.only) or WORKLOADS, scope)
-        contestants = named(_words(command.contestants) or [contestant.name for contestant in CONTESTANTS])
-        _make_folder(command.output)
+        scope = scope_of(command)
+        steps = steps_of(words(command.only) or WORKLOADS, scope)
+        contestants = named(words(command.contestants) or [contestant.name for contestant in CONTESTANTS])
+        make_folder(command.output)
     except ValueError as error:
         print(f"{_PROGRAM}: {error}", file=sys.stderr)
-        return _BAD_USAGE
+        return BAD_USAGE
     host = machine.describe()
     start = time.monotonic()
     record = measure(steps, contestants, scope)
     settings = {**scope._asdict(), "quick": command.quick, "wall_seconds": round(time.monotonic() - start, 1)}
     write(record, host, settings, command.output)
+    return status_of(record)
+
+
+def status_of(record: Record) -> int:
+    """What the process returns."""
     if record.is_interrupted:
         return _INTERRUPTED
     return _FAILED if record.errors else 0
@@ -81,7 +86,7 @@ def measure(steps: list[Step], contestants: list[Contestant], scope: Scope) -> R
     schedule = Schedule(steps, record.contestants, scope, record)
     try:
         group.start_fork_server()
-        with _progress_bar(schedule.turns()) as progress:
+        with progress_bar(schedule.turns()) as progress:
             schedule.run(progress)
     except KeyboardInterrupt:
         record.is_interrupted = True
@@ -103,7 +108,8 @@ def write(record: Record, host: dict[str, str], settings: dict[str, Any], folder
     print(f"in {folder}: {written}")
 
 
-def _scope(command: argparse.Namespace) -> Scope:
+def scope_of(command: argparse.Namespace) -> Scope:
+    """As --quick and --rounds say. Raises ValueError."""
     scope = QUICK if command.quick else FULL
     if command.rounds is None:
         return scope
@@ -112,20 +118,21 @@ def _scope(command: argparse.Namespace) -> Scope:
     return scope._replace(rounds=command.rounds)
 
 
-def _make_folder(path: pathlib.Path) -> None:
+def make_folder(path: pathlib.Path) -> None:
+    """For what is written. Raises ValueError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"--output {path} cannot be made: {error.strerror}") from None
 
 
-def _words(text: str | None) -> list[str]:
+def words(text: str | None) -> list[str]:
     """Of a list with commas, without repetitions."""
     return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip())) if text else []
 
 
 @contextlib.contextmanager
-def _progress_bar(turns: int) -> Iterator[Progress]:
+def progress_bar(turns: int) -> Iterator[Progress]:
     """What shows each turn, on a terminal, where tqdm is installed."""
     try:
         from tqdm import tqdm

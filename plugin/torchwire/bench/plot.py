@@ -9,7 +9,7 @@ from typing import Any
 from torchwire.bench.case import bandwidth, size_text
 from torchwire.bench.contestant import CONTESTANTS
 from torchwire.bench.record import Record
-from torchwire.bench.workload import WORKLOADS
+from torchwire.bench.workload import title_of
 
 _COLUMNS = 2
 _PANEL_WIDTH = 9.0  # inches
@@ -48,7 +48,7 @@ def draw(record: Record, path: pathlib.Path) -> None:
     for axis in axes.flat[len(panels) :]:
         axis.axis("off")
     for axis, (workload, unit) in zip(axes.flat, panels):
-        axis.set_title(WORKLOADS[workload].title)
+        axis.set_title(title_of(workload))
         (_draw_lines if unit == "bandwidth" else _draw_bars)(axis, record, workload, unit)
     figure.legend(handles=_legend(record), loc="outside upper center", ncols=6)
     figure.savefig(path, dpi=_DOTS_PER_INCH)

@@ -9,7 +9,7 @@ from torchwire.bench.batch import Summary
 from torchwire.bench.case import Case, duration
 from torchwire.bench.contestant import REFERENCE, Contestant
 from torchwire.bench.record import Record
-from torchwire.bench.workload import WORKLOADS
+from torchwire.bench.workload import title_of
 
 FORMAT = 1  # of the JSON; to be raised when what is there changes its meaning
 
@@ -53,7 +53,7 @@ def as_markdown(record: Record, machine: Mapping[str, str], settings: Mapping[st
         if rows:
             lines += ["", f"## {title}", "", *(f"- {name}: {reason}" for name, reason in rows)]
     for workload in record.workloads():
-        lines += ["", f"## {WORKLOADS[workload].title}", "", *_workload(record, workload)]
+        lines += ["", f"## {title_of(workload)}", "", *_workload(record, workload)]
     return "\n".join(lines) + "\n"
 
 

@@ -27,6 +27,11 @@ WORKLOADS = {
 }
 
 
+def title_of(name: str) -> str:
+    """Of a workload; one that is not in the table, such as a direction between devices, has its name for a title."""
+    return WORKLOADS[name].title if name in WORKLOADS else name[:1].upper() + name[1:]
+
+
 def steps_of(names: Iterable[str], scope: Scope) -> list[Step]:
     """All steps of these workloads. Raises ValueError for a name that none has."""
     names = list(names)
