@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/autograd/functions/sendrpc_backward.h>
 
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <stdexcept>
@@ -40,6 +41,25 @@ std::function<void(const Error&, const Result&)> replyTo(
   };
 }
 
+/// The gradients on the devices of the tensors that they are for, which a device map does not always say: tensors of two
+/// devices may have come to one, the CPU's among them.
+std::vector<at::Tensor> onDevicesOf(
+    const torch::autograd::Node& send, std::vector<at::Tensor> gradients) {
+  const at::NoGradGuard noGrad;
+  const size_t count = std::min<size_t>(gradients.size(), send.num_outputs());
+  for (size_t i = 0; i < count; ++i) {
+    const auto& edge = send.next_edge(i);
+    if (!edge.is_valid() || !gradients[i].defined()) {
+      continue;
+    }
+    const c10::Device device = edge.function->input_metadata(edge.input_nr).device();
+    if (gradients[i].device() != device) {
+      gradients[i] = gradients[i].to(device);
+    }
+  }
+  return gradients;
+}
+
 Future serveGradients(PassTable& passes, const rpc::Message& request) {
   const GradientsHead head = decodeGradientsHead(request.payload());
   auto future = openFuture();
@@ -47,8 +67,9 @@ Future serveGradients(PassTable& passes, const rpc::Message& request) {
     const auto send = DistAutogradContainer::getInstance()
                           .retrieveContext(head.pass.context)
                           ->retrieveSendFunction(head.send);
-    cuda::handOver(request.tensors(), send->stream());
-    send->setGrads(request.tensors());
+    std::vector<at::Tensor> gradients = onDevicesOf(*send, request.tensors());
+    cuda::handOver(gradients, send->stream());
+    send->setGrads(std::move(gradients));
   };
   passes.gradients(head, attach, replyTo<Report>(future, own_messages::kGradientsDone));
   return future;

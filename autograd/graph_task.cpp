@@ -171,7 +171,7 @@ void GraphTask::evaluate(int64_t send, const Attach& attach) {
   try {
     attach();
   } catch (const std::exception&) { // the context is being released
-    noteError(std::current_exception(), "");
+    noteError(std::current_exception(), "before its functions");
     stop();
     return;
   }
@@ -197,7 +197,7 @@ void GraphTask::run(NodeTask task, bool count) {
     if (!raisedHere) {
       awaitErrorOfOthers();
     }
-    noteError(error, raisedHere ? currentFunctions.back() : "");
+    noteError(error, raisedHere ? "in autograd function " + currentFunctions.back() : "in a hook");
     stop();
   }
   --running_;
@@ -208,7 +208,7 @@ void GraphTask::run(NodeTask task, bool count) {
 /// An error that no function has raised here is a hook's, or another thread's, which is about to note it with its function.
 void GraphTask::awaitErrorOfOthers() {
   const auto until = std::chrono::steady_clock::now() + kAwaitError;
-  while (running_ > 1 && !error() && std::chrono::steady_clock::now() < until) {
+  while (running_ > 1 && !notedError() && std::chrono::steady_clock::now() < until) {
     std::this_thread::yield();
   }
 }
@@ -218,7 +218,15 @@ const PassId* GraphTask::current() {
 }
 
 bool GraphTask::busy() const {
-  return !task_->has_error_.load() && task_->outstanding_tasks_.load() > waiting_.load();
+  if (task_->has_error_.load()) { // set a moment before what it was can be seen
+    return !stopped_ && !task_->future_result_->completed();
+  }
+  return task_->outstanding_tasks_.load() > waiting_.load();
+}
+
+// Functions on devices run on libtorch's threads, one for each device.
+bool GraphTask::failedElsewhere() const {
+  return task_->has_error_.load() && !stopped_ && task_->future_result_->completed();
 }
 
 // libtorch's context has whoever asks it for gradients wait for CUDA's streams, but not for those of other devices.
@@ -244,6 +252,7 @@ void GraphTask::handOverGradients() {
 // The future is taken as libtorch's set_exception takes it. Otherwise the last thread that evaluates would find the task
 // complete and run its final callbacks, among them DDP's, as if it had succeeded.
 void GraphTask::stop() {
+  stopped_ = true;
   task_->has_error_ = true;
   if (!task_->future_completed_.exchange(true)) {
     task_->future_result_->setErrorIfNeeded(
@@ -307,12 +316,11 @@ std::vector<NodeTask> GraphTask::removeDead(std::vector<Node*> dead) {
 
 // ---- errors -------------------------------------------------------------------------------------
 
-void GraphTask::noteError(const std::exception_ptr& error, const std::string& function) {
+void GraphTask::noteError(const std::exception_ptr& error, const std::string& where) {
   const ErrorText text = describeException(error);
   // Begins as PyTorch's message does, on which programs may match.
   std::string described = "Error on Node " + std::to_string(self_.id_) + ": " + text.message +
-      "\n(raised in the backward pass on worker '" + self_.name_ + "', in " +
-      (function.empty() ? "a hook" : "autograd function " + function) + ")";
+      "\n(raised in the backward pass on worker '" + self_.name_ + "', " + where + ")";
   if (!text.traceback.empty()) {
     described += "\n" + text.traceback;
   }
@@ -322,7 +330,15 @@ void GraphTask::noteError(const std::exception_ptr& error, const std::string& fu
   }
 }
 
-std::optional<std::string> GraphTask::error() const {
+std::optional<std::string> GraphTask::error() {
+  if (failedElsewhere()) {
+    noteError(task_->future_result_->exception_ptr(), "in a function or hook of a device");
+    stop();
+  }
+  return notedError();
+}
+
+std::optional<std::string> GraphTask::notedError() {
   MutexLock lock(mutex_);
   return error_;
 }

@@ -48,9 +48,10 @@ class GraphTask final : public RootGraph {
   void drop(const std::vector<int64_t>& sends) override;
   void leaveOut(const std::vector<int64_t>& sends) override;
   bool busy() const override;
+  bool failedElsewhere() const override;
   void handOverGradients() override;
   void stop() override;
-  std::optional<std::string> error() const override;
+  std::optional<std::string> error() override;
   std::string functionBehind(int64_t send) const override;
   void close() override;
   std::vector<RemoteSend> walkRoots(GraphWalk& walk) override;
@@ -69,7 +70,9 @@ class GraphTask final : public RootGraph {
   std::vector<torch::autograd::Node*> nodesOf(const std::vector<int64_t>& sends) const;
   std::vector<torch::autograd::NodeTask> removeDead(std::vector<Node*> dead);
   void awaitErrorOfOthers();
-  void noteError(const std::exception_ptr& error, const std::string& function) EXCLUDES(mutex_);
+  /// `where`: as in "in a hook".
+  void noteError(const std::exception_ptr& error, const std::string& where) EXCLUDES(mutex_);
+  std::optional<std::string> notedError() EXCLUDES(mutex_);
 
   const ContextPtr context_;
   const PassId pass_;
@@ -79,6 +82,7 @@ class GraphTask final : public RootGraph {
   std::shared_ptr<Task> task_; // read-only after construction
   std::atomic<size_t> waiting_{0}; // send functions without gradients
   std::atomic<bool> closed_{false};
+  std::atomic<bool> stopped_{false}; // from then on it fails because of that
   std::atomic<int> running_{0}; // threads in run()
 
   mutable Mutex mutex_{LockRank::passError};

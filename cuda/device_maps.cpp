@@ -59,7 +59,8 @@ DeviceMap reverseMapFrom(const DeviceRecord& self, const DeviceRecord& peer) {
 std::vector<c10::Device> devicesOf(
     const DeviceRecord& self, const std::vector<DeviceRecord>& group) {
   std::vector<c10::Device> devices = self.devices.empty() ? namedByMaps(self, group) : self.devices;
-  std::erase_if(devices, [](c10::Device device) { return device.is_cpu(); });
+  // Nor what the map of a worker that is about to be refused names.
+  std::erase_if(devices, [&](c10::Device device) { return device.is_cpu() || !self.has(device); });
   std::sort(devices.begin(), devices.end(), comesBefore);
   devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
   return devices;

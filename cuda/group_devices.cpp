@@ -22,7 +22,7 @@ template <typename Peers>
 std::vector<DeviceRecord> recordsOf(const Peers& peers) {
   std::vector<DeviceRecord> records;
   for (const auto& [id, peer] : peers) {
-    records.push_back(peer.record);
+    records.push_back(peer->record);
   }
   return records;
 }
@@ -46,20 +46,35 @@ std::string GroupDevices::encodedSelf() const {
   return {bytes.begin(), bytes.end()};
 }
 
-void GroupDevices::add(const WorkerRecord& worker) {
-  DeviceRecord record = recordOf(worker);
+void GroupDevices::add(const std::vector<WorkerRecord>& workers) {
+  std::map<WorkerId, std::shared_ptr<const Peer>> added;
+  for (const WorkerRecord& worker : workers) {
+    DeviceRecord record = recordOf(worker);
+    DeviceMap forwards = torchwire::cuda::mapTo(self_, record);
+    DeviceMap backwards = reverseMapFrom(self_, record);
+    added[worker.id] = std::make_shared<const Peer>(
+        Peer{std::move(record), {std::move(forwards), std::move(backwards)}});
+  }
   const MutexLock lock(mutex_);
   auto next = std::make_unique<State>(*latest_.load());
-  Peer peer{record, {torchwire::cuda::mapTo(self_, record), reverseMapFrom(self_, record)}};
-  next->mapsNothing = next->mapsNothing && peer.maps[0].empty() && peer.maps[1].empty();
-  next->peers[worker.id] = std::move(peer);
+  for (auto& [id, peer] : added) {
+    next->mapsNothing =
+        next->mapsNothing && peer->maps[0].empty() && peer->maps[1].empty();
+    next->peers.insert_or_assign(id, std::move(peer));
+  }
   next->used = devicesOf(self_, recordsOf(next->peers));
   latest_ = next.get();
   states_.push_back(std::move(next));
 }
 
 std::optional<std::string> GroupDevices::objection(bool complete) const {
-  return objectionTo(recordsOf(latest_.load()->peers), complete);
+  return torchwire::cuda::objectionTo(recordsOf(latest_.load()->peers), complete);
+}
+
+std::optional<std::string> GroupDevices::objectionTo(const WorkerRecord& worker) const {
+  auto peers = latest_.load()->peers;
+  peers.insert_or_assign(worker.id, std::make_shared<const Peer>(Peer{recordOf(worker), {}}));
+  return torchwire::cuda::objectionTo(recordsOf(peers), /* complete */ false);
 }
 
 void GroupDevices::expectUsed(const TensorDevices& targets) const {
@@ -76,26 +91,25 @@ void GroupDevices::expectUsed(const TensorDevices& targets) const {
 const DeviceRecord* GroupDevices::record(WorkerId worker) const {
   const State& state = *latest_.load();
   const auto peer = state.peers.find(worker);
-  return peer == state.peers.end() ? nullptr : &peer->second.record;
+  return peer == state.peers.end() ? nullptr : &peer->second->record;
 }
 
 const DeviceMap& GroupDevices::mapTo(WorkerId worker, Direction direction) const {
   static const DeviceMap none;
   const State& state = *latest_.load();
   const auto peer = state.peers.find(worker);
-  return peer == state.peers.end() ? none : peer->second.maps[static_cast<int>(direction)];
+  return peer == state.peers.end() ? none : peer->second->maps[static_cast<int>(direction)];
 }
 
 TensorDevices GroupDevices::targets(
     WorkerId worker, Direction direction, const std::vector<at::Tensor>& tensors,
     const DeviceMap* given) const {
   const State& state = *latest_.load();
-  const bool isGiven = given != nullptr && !given->empty();
   if (tensors.empty() ||
-      (state.mapsNothing && !isGiven && std::all_of(tensors.begin(), tensors.end(), isOnCpu))) {
+      (state.mapsNothing && given == nullptr && std::all_of(tensors.begin(), tensors.end(), isOnCpu))) {
     return {};
   }
-  const DeviceMap& map = isGiven ? *given : mapTo(worker, direction);
+  const DeviceMap& map = given != nullptr ? *given : mapTo(worker, direction);
   TensorDevices targets;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const c10::Device device =
@@ -120,7 +134,7 @@ void GroupDevices::refuse(
   const auto peer = state.peers.find(worker);
   DeviceRecord unknown;
   unknown.name = std::to_string(worker);
-  const DeviceRecord& receiver = peer == state.peers.end() ? unknown : peer->second.record;
+  const DeviceRecord& receiver = peer == state.peers.end() ? unknown : peer->second->record;
   TORCH_CHECK(false, noMapping({direction, index, device}, self_, receiver));
 }
 

@@ -28,11 +28,14 @@ class GroupDevices {
   /// As others are to read it in this worker's WorkerRecord; empty where there is nothing to tell.
   std::string encodedSelf() const;
 
-  /// Another worker of the group, or this one. Throws FormatError.
-  void add(const WorkerRecord& worker) EXCLUDES(mutex_);
+  /// Other workers of the group, or this one, too. Throws FormatError.
+  void add(const std::vector<WorkerRecord>& workers) EXCLUDES(mutex_);
 
   /// What is wrong with the devices of those that have been added; see device_map_check.h.
   std::optional<std::string> objection(bool complete) const EXCLUDES(mutex_);
+
+  /// What would be wrong in a dynamic group if this worker were added. Throws FormatError.
+  std::optional<std::string> objectionTo(const WorkerRecord& worker) const EXCLUDES(mutex_);
 
   /// This worker's devices that calls use, without the CPU.
   const std::vector<c10::Device>& used() const {
@@ -48,7 +51,7 @@ class GroupDevices {
   /// For requests to the worker, or for responses: its device for each of this worker's.
   const DeviceMap& mapTo(WorkerId worker, Direction direction) const;
 
-  /// The worker's devices for the tensors of a message; empty: all are for the CPU. By `given`, unless that is empty or null.
+  /// The worker's devices for the tensors of a message; empty: all are for the CPU. By `given`, unless that is null.
   /// Throws c10::Error, of noMapping(), for a tensor that has none.
   TensorDevices targets(
       WorkerId worker, Direction direction, const std::vector<at::Tensor>& tensors,
@@ -65,7 +68,7 @@ class GroupDevices {
   };
   /// Never changed once others see it.
   struct State {
-    std::map<WorkerId, Peer> peers;
+    std::map<WorkerId, std::shared_ptr<const Peer>> peers;
     std::vector<c10::Device> used;
     bool mapsNothing = true;
   };
@@ -76,7 +79,8 @@ class GroupDevices {
 
   const DeviceRecord self_;
   mutable Mutex mutex_{LockRank::groupDevices};
-  // All there have been, because others may still look at them: as many as workers have joined.
+  // All there have been, because others may still look at them: one for the workers that were there, and one for each that
+  // has joined since.
   std::vector<std::unique_ptr<const State>> states_ GUARDED_BY(mutex_);
   std::atomic<const State*> latest_;
 };

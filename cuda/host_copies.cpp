@@ -6,6 +6,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <sstream>
+#include <stdexcept>
 #include <utility>
 
 #include "cuda/streams.h"
@@ -17,18 +19,31 @@ bool isOnDevice(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_cpu();
 }
 
-/// A strided one is copied without waiting, into memory that the device can write to. Sparse ones and the like, which have
-/// several memories, wait.
-at::Tensor beginCopyToHost(const at::Tensor& source) {
-  at::Tensor copy;
-  if (source.layout() == at::kStrided && !source.is_quantized() && !source.is_nested()) {
-    copy = at::empty_like(
-        source, source.options().device(at::kCPU).requires_grad(false).pinned_memory(true));
-    copy.copy_(source, /* non_blocking */ true);
-  } else {
-    copy = source.to(at::kCPU);
+/// Sparse ones and the like have several memories.
+bool hasOneMemory(const at::Tensor& tensor) {
+  return !tensor.is_nested() && tensor.layout() == at::kStrided && !tensor.is_quantized();
+}
+
+/// Without the elements that an expanded tensor only repeats: the gradient of sum(), for one.
+at::Tensor withoutRepeated(at::Tensor tensor) {
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.stride(d) == 0 && tensor.size(d) > 1) {
+      tensor = tensor.narrow(d, 0, 1);
+    }
   }
-  return copy.set_requires_grad(source.requires_grad());
+  return tensor;
+}
+
+/// Not waited for, into memory that the device can write to.
+at::Tensor beginCopyToHost(const at::Tensor& source) {
+  // What is to be conjugated or negated is so on the device: on the host, it would be before it has come
+  // (pytorch/pytorch#146286).
+  const at::Tensor needed = withoutRepeated(source).resolve_conj().resolve_neg();
+  const at::Tensor copy = at::empty_like(
+      needed, needed.options().device(at::kCPU).requires_grad(false).pinned_memory(true));
+  copy.copy_(needed, /* non_blocking */ true);
+  keepForCurrentStream(needed);
+  return copy.expand(source.sizes()).set_requires_grad(source.requires_grad());
 }
 
 at::Tensor placedOn(c10::Device device, const at::Tensor& tensor) {
@@ -36,6 +51,15 @@ at::Tensor placedOn(c10::Device device, const at::Tensor& tensor) {
   // The host's memory is no device's, so that the copy has read it when copy_ returns.
   at::Tensor placed = tensor.to(device, /* non_blocking */ true);
   return placed.set_requires_grad(tensor.requires_grad());
+}
+
+std::string sizeOf(const at::Tensor& tensor) {
+  if (!hasOneMemory(tensor)) {
+    return "";
+  }
+  std::ostringstream text;
+  text << ", of shape " << tensor.sizes() << " and " << tensor.nbytes() << " bytes,";
+  return text.str();
 }
 
 } // namespace
@@ -47,19 +71,35 @@ bool HostCopies::areNeeded(const std::vector<at::Tensor>& tensors) {
 HostCopies::HostCopies(std::vector<at::Tensor> tensors) : sources_(std::move(tensors)) {
   const at::NoGradGuard noGrad;
   for (const at::Tensor& source : sources_) {
-    copies_.push_back(isOnDevice(source) ? beginCopyToHost(source) : source);
+    if (!isOnDevice(source)) {
+      copies_.push_back(source);
+    } else {
+      copies_.push_back(hasOneMemory(source) ? beginCopyToHost(source) : at::Tensor());
+    }
   }
-  for (const c10::Stream stream : currentStreams(acceleratorsOf(sources_))) {
+  streams_ = currentStreams(acceleratorsOf(sources_));
+  for (const c10::Stream stream : streams_) {
     copied_.emplace_back(stream.device_type());
     copied_.back().record(stream);
   }
 }
 
-std::vector<at::Tensor> HostCopies::finish() {
+void HostCopies::wait() {
+  const at::NoGradGuard noGrad;
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    if (isOnDevice(sources_[i]) && !copies_[i].defined()) {
+      const c10::MultiStreamGuard current(streams_); // those that fill it
+      copies_[i] = sources_[i].to(at::kCPU).set_requires_grad(sources_[i].requires_grad());
+    }
+  }
   for (const c10::Event& copied : copied_) {
     copied.synchronize();
   }
   sources_.clear();
+}
+
+std::vector<at::Tensor> HostCopies::finish() {
+  wait();
   return std::move(copies_);
 }
 
@@ -74,10 +114,9 @@ void placeOnDevices(
     try {
       tensors[i] = placedOn(devices[i], tensors[i]);
     } catch (const c10::Error& e) {
-      TORCH_CHECK(
-          false, "worker '", worker, "' cannot put tensor ", i, ", of shape ", tensors[i].sizes(),
-          " and ", tensors[i].nbytes(), " bytes, on its ", devices[i], ": ",
-          e.what_without_backtrace(),
+      throw std::runtime_error(
+          "worker '" + worker + "' cannot put tensor " + std::to_string(i) + sizeOf(tensors[i]) +
+          " on its " + devices[i].str() + ": " + e.what_without_backtrace() +
           ". Free memory on that device, or map the sender's device to another one");
     }
   }

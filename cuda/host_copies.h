@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
+#include <c10/core/Stream.h>
 
 #include <string>
 #include <vector>
@@ -21,12 +22,15 @@ class HostCopies {
   explicit HostCopies(std::vector<at::Tensor> tensors);
 
   /// Waits until the copies have been made. Throws c10::Error if a device has failed.
+  void wait();
+  /// The tensors; waits.
   std::vector<at::Tensor> finish();
 
  private:
   std::vector<at::Tensor> sources_; // until they have been read
-  std::vector<at::Tensor> copies_;
-  std::vector<c10::Event> copied_; // one for each device
+  std::vector<at::Tensor> copies_; // undefined: wait() makes it
+  std::vector<c10::Stream> streams_; // one for each device, that copies are made on
+  std::vector<c10::Event> copied_;
 };
 
 /// Puts copies of the tensors that are not for the CPU on their devices: made on this thread's current streams, and not

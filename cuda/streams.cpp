@@ -147,6 +147,10 @@ void lendToDefault(const at::Tensor& tensor) {
   }
 }
 
+void keepForCurrentStream(const at::Tensor& tensor) {
+  lend(tensor, VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
+}
+
 void useOnCurrentStream(const at::Tensor& tensor, const c10::Event& filled) {
   const c10::Stream stream = VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
   filled.block(stream);

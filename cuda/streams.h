@@ -59,6 +59,9 @@ void putDefaultsBehind(const std::vector<c10::Stream>& streams);
 /// Has the tensor's memory live on until what its device's default stream has been given by then is done.
 void lendToDefault(const at::Tensor& tensor);
 
+/// Has the tensor's memory live on until what this thread's current stream of its device has been given by then is done.
+void keepForCurrentStream(const at::Tensor& tensor);
+
 /// Has what this thread's current stream of the tensor's device is given from now on wait for `filled`, and the tensor's
 /// memory live on until what the stream has been given by then is done.
 void useOnCurrentStream(const at::Tensor& tensor, const c10::Event& filled);

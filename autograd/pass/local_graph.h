@@ -57,14 +57,21 @@ class LocalGraph {
   /// Are functions being evaluated on threads other than those that called evaluate()? Thread-safe.
   virtual bool busy() const = 0;
 
-  /// Nothing has been left to evaluate: has who comes after, on whatever thread, see the gradients. On no lock.
+  /// Nothing has been left to evaluate: has who comes after, on whatever thread, see the gradients. Takes locks of its own.
+  /// Throws std::exception if a device has failed.
   virtual void handOverGradients() {}
 
   /// No function starts any more. Thread-safe.
   virtual void stop() = 0;
 
-  /// What an evaluation failed with, in words that say where. Thread-safe.
-  virtual std::optional<std::string> error() const = 0;
+  /// Has an evaluation failed on a thread other than those that called evaluate(), and error() has not said so yet?
+  /// Thread-safe.
+  virtual bool failedElsewhere() const {
+    return false;
+  }
+
+  /// What an evaluation failed with, in words that say where. Thread-safe; may take the GIL.
+  virtual std::optional<std::string> error() = 0;
 
   /// Which autograd function is behind a send function: "MulBackward0". Thread-safe.
   virtual std::string functionBehind(int64_t send) const = 0;

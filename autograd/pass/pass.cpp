@@ -190,9 +190,8 @@ void Pass::fail(const Error& error) {
   }
 }
 
-void Pass::settle() {
+void Pass::settle(bool handedOver) {
   std::function<void()> next;
-  bool done = false;
   {
     MutexLock lock(mutex_);
     if (--active_ > 0 || over_) {
@@ -201,15 +200,26 @@ void Pass::settle() {
     if (graph_->busy()) {
       ++active_;
       next = [self = shared_from_this()] { self->lookAgain(); };
+    } else if (graph_->failedElsewhere()) {
+      ++active_;
+      next = [self = shared_from_this()] { self->onEvaluated(); };
+    } else if (!handedOver) {
+      ++active_;
+      next = [self = shared_from_this()] { self->handOver(); };
     } else {
       next = events_.idle ? restAtRoot() : rest();
-      done = true;
     }
   }
-  if (done) {
-    graph_->handOverGradients();
-  }
   next();
+}
+
+void Pass::handOver() {
+  try {
+    graph_->handOverGradients();
+  } catch (const std::exception& e) {
+    fail(Error(ErrorCode::passFailed, std::string("the gradients cannot be handed over: ") + e.what()));
+  }
+  settle(/*handedOver=*/true);
 }
 
 void Pass::lookAgain() {

@@ -80,7 +80,9 @@ class Pass : public std::enable_shared_from_this<Pass> {
   std::vector<int64_t> takeUnreached(const std::set<int64_t>& reached) EXCLUDES(mutex_);
   void onEvaluated() EXCLUDES(mutex_);
   void fail(const Error& error) EXCLUDES(mutex_);
-  void settle() EXCLUDES(mutex_);
+  /// `handedOver`: the gradients, since `active_` was last 0.
+  void settle(bool handedOver = false) EXCLUDES(mutex_);
+  void handOver() EXCLUDES(mutex_);
   void lookAgain();
   // What to do, unlocked, now that nothing is active.
   std::function<void()> rest() REQUIRES(mutex_);

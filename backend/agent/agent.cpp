@@ -44,8 +44,8 @@ constexpr milliseconds kMinWaitForGroup{60000};
 constexpr size_t kMaxEvaluations = 256;
 
 // Threads that wait for copies from devices to the host: such of several devices, and of one behind work of different
-// lengths, should not wait for each other.
-constexpr size_t kMaxCopies = 8;
+// lengths, should not wait for each other. Only those are started that are needed at a time.
+constexpr size_t kMaxCopies = 64;
 
 /// Tells hosts apart, and containers of one not.
 std::string idOfHost() {
@@ -271,9 +271,9 @@ void Agent::joinGroup(const std::string& address) {
   log(LogLevel::info,
       "worker '" + workerInfo_.name_ + "' listens at " + address_ + " (" + chosen_.reason + ")");
   const Roster roster = membership_->join(address_, context_->hostAddress());
+  devices_->add(roster.workers);
   for (const WorkerRecord& worker : roster.workers) {
     directory_.add(worker);
-    devices_->add(worker);
     if (worker.id != self_) {
       links_->addPeer(worker);
     }
@@ -368,7 +368,10 @@ std::optional<Refusal> Agent::onUnknownPeer(const Hello& hello) {
     return Refusal{ErrorCode::refused, *objection};
   }
   try {
-    devices_->add(hello.self);
+    if (auto objection = devices_->objectionTo(hello.self)) {
+      return Refusal{ErrorCode::refused, *objection};
+    }
+    devices_->add({hello.self});
   } catch (const FormatError& e) {
     return Refusal{ErrorCode::refused, e.what()};
   }

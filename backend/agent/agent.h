@@ -219,11 +219,13 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void sendFailed(uint64_t callId, const Error& error);
   struct OwnCall : CallTarget {
     bool mayCreate = false; // an RRef
+    bool creates = false; // for certain
     std::shared_ptr<Pass> pass; // that has to wait for the answer; null: none
     c10::intrusive_ptr<JitFuture> future;
     ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
     std::shared_ptr<KeptRRefs> kept; // null: none
+    AwaitingSend* waits = nullptr; // for it; null: nobody, or open() has told it
     // By an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else.
     std::shared_ptr<void> inUse;
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh

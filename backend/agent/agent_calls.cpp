@@ -4,6 +4,7 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
+#include <algorithm>
 #include <future>
 #include <optional>
 #include <stdexcept>
@@ -20,6 +21,7 @@
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
 #include "backend/transport/loop.h"
+#include "cuda/error_text.h"
 #include "cuda/host_copies.h"
 #include "cuda/streams.h"
 
@@ -67,11 +69,15 @@ bool hasFailed(const Outcome& outcome) {
       outcome.response.header.messageType == static_cast<uint32_t>(rpc::MessageType::EXCEPTION);
 }
 
+// Whether it makes one, for certain.
+bool creates(rpc::MessageType type) {
+  return type == rpc::MessageType::PYTHON_REMOTE_CALL ||
+      type == rpc::MessageType::SCRIPT_REMOTE_CALL;
+}
+
 // Whether the request may make an RRef: the last two wrap any call.
 bool mayCreate(rpc::MessageType type) {
-  return type == rpc::MessageType::PYTHON_REMOTE_CALL ||
-      type == rpc::MessageType::SCRIPT_REMOTE_CALL ||
-      type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
+  return creates(type) || type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
       type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
 }
 
@@ -96,8 +102,9 @@ std::exception_ptr toException(const Error& error, bool mayCreate) {
                    : error.message()));
 }
 
-/// The response, with its tensors still on the CPU. Throws what the call's future would hold instead.
-DecodedMessage responseIn(Outcome outcome, bool mayCreate) {
+/// The response, with its tensors still on the CPU. Throws what the call's future would hold instead. `creates`: for
+/// certain, an RRef.
+DecodedMessage responseIn(Outcome outcome, bool mayCreate, bool creates) {
   if (outcome.error) {
     std::rethrow_exception(toException(outcome.error, mayCreate));
   }
@@ -108,10 +115,24 @@ DecodedMessage responseIn(Outcome outcome, bool mayCreate) {
     throw std::runtime_error(std::string("cannot read the response: ") + e.what());
   }
   if (decoded.message->type() == rpc::MessageType::EXCEPTION) {
-    const auto& text = std::as_const(*decoded.message).payload();
-    throw std::runtime_error(std::string(text.begin(), text.end()));
+    const auto& payload = std::as_const(*decoded.message).payload();
+    const std::string text(payload.begin(), payload.end());
+    if (creates) { // what its function raised would be the RRef's value: there is none
+      std::rethrow_exception(toException(Error(ErrorCode::linkBroken, text), creates));
+    }
+    throw std::runtime_error(text);
   }
   return decoded;
+}
+
+/// What a wait for a device has left of a time-out, of which 0 is none.
+milliseconds remaining(milliseconds timeout, std::chrono::steady_clock::time_point begun) {
+  if (timeout == milliseconds(0)) {
+    return timeout;
+  }
+  const auto elapsed = std::chrono::duration_cast<milliseconds>(
+      std::chrono::steady_clock::now() - begun);
+  return std::max(timeout - elapsed, milliseconds(1));
 }
 
 size_t bytesOf(const rpc::Message& request) {
@@ -150,7 +171,10 @@ void Agent::checkCanSend(const WorkerInfo& to, const Message& message) const {
 /// Throws c10::Error for a tensor on a device that no map leads on from.
 TensorDevices Agent::targetsOf(
     const WorkerInfo& to, const Message& request, const rpc::DeviceMap& given) const {
-  return devices_->targets(to.id_, cuda::Direction::request, request.tensors(), &given);
+  // libtorch gives gradients an empty one both where the way back leads nowhere and where it is the forward one. The latter
+  // is taken for both; the receiver puts gradients where their tensors are (engine_service.cpp).
+  return devices_->targets(
+      to.id_, cuda::Direction::request, request.tensors(), given.empty() ? nullptr : &given);
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Agent::futureOf(at::TypePtr type) const {
@@ -173,17 +197,14 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   AwaitingSend* const waits = takeAwaiting(message->type());
   call.to = to.id_;
   call.pool = own_messages::isEvaluation(message->type()) ? &evaluations_ : &completions_;
+  call.creates = creates(message->type());
   call.mayCreate = mayCreate(message->type());
   call.context = Container::contextOf(*message);
   call.future = futureOf(at::AnyClassType::get());
   if (call.mayCreate) {
     RRefService::watchCreation(*call.future);
   }
-  if (waits != nullptr) {
-    const CallTarget& target = call;
-    waits->inUse_ = call.inUse =
-        std::shared_ptr<void>(this, [this, target](void*) { callEnded(target); });
-  }
+  call.waits = waits;
   const auto [callId, failed] = start(call, std::move(message), std::move(targets), rpcTimeoutSeconds);
   if (call.pass) {
     if (failed) {
@@ -276,6 +297,10 @@ void Agent::sendWhenCopied(
   Task task([this, to, callId, tensors = std::move(tensors), request = std::move(request),
              counted]() mutable {
     try {
+      tensors.wait();
+      if (!calls_->contains(callId)) {
+        return; // it has timed out
+      }
       if (const Error failed = sendFromDevices(
               to, callId, std::move(request), std::move(tensors), counted)) {
         calls_->fail(callId, failed);
@@ -286,17 +311,27 @@ void Agent::sendWhenCopied(
           Error(
               ErrorCode::linkBroken,
               "worker '" + workerInfo_.name_ +
-                  "' cannot copy a tensor from its device: " + e.what()));
+                  "' cannot copy a tensor from its device: " + cuda::reasonOf(e)));
     }
   });
   if (!copies_->run(std::move(task))) {
-    calls_->fail(callId, Error(ErrorCode::shutDown, "this worker shuts its RPC agent down"));
+    calls_->fail(
+        callId,
+        Error(
+            ErrorCode::shutDown,
+            "worker '" + workerInfo_.name_ +
+                "' shuts its RPC agent down, or cannot start a thread to wait for a device"));
   }
 }
 
 /// Enters the call into the table, as the latest of this thread's.
 uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds, bool counted) {
   activeCalls_.start();
+  if (auto* const waits = std::exchange(call.waits, nullptr)) {
+    const CallTarget& target = call;
+    waits->inUse_ = call.inUse =
+        std::shared_ptr<void>(this, [this, target](void*) { callEnded(target); });
+  }
   const WorkerId to = call.to;
   const auto pass = call.pass;
   const auto future = call.future;
@@ -322,11 +357,12 @@ void Agent::call(
   checkCanSend(to, *request);
   TensorDevices targets = targetsOf(to, *request);
   const CallTarget target{to.id_, joinContext(to.id_, request)};
+  const auto begun = std::chrono::steady_clock::now();
   EncodedRequest encoded = encodeRequest(to.id_, std::move(request), std::move(targets));
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
-  Outcome outcome = outcomeOf(to, std::move(encoded), timeoutOf(rpcTimeoutSeconds));
+  Outcome outcome = outcomeOf(to, std::move(encoded), remaining(timeoutOf(rpcTimeoutSeconds), begun));
   ++endingHere;
   const auto ended = c10::make_scope_exit([this] {
     --endingHere;
@@ -340,7 +376,7 @@ void Agent::call(
       restoredAfterwards.emplace(
           freshState()); // as in complete(); it costs more than all else here
     }
-    response = placed(to.id_, responseIn(std::move(outcome), /* mayCreate */ false));
+    response = placed(to.id_, responseIn(std::move(outcome), /* mayCreate */ false, /* creates */ false));
   }
   receiveDirectForward(to.id_, target.context, response);
   use(*response);
@@ -558,7 +594,7 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   std::optional<cuda::OwnStreams> streams; // of the tensors, until the future knows
   std::exception_ptr failed;
   try { // not in the caller's state, in which tensors could be others
-    DecodedMessage decoded = responseIn(std::move(outcome), call.mayCreate);
+    DecodedMessage decoded = responseIn(std::move(outcome), call.mayCreate, call.creates);
     devices_->expectUsed(decoded.targets.devices);
     streams.emplace(decoded.targets.devices);
     response = placed(call.to, std::move(decoded));

@@ -8,9 +8,11 @@
 #include <string>
 #include <utility>
 
+#include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/codec/codec.h"
 #include "backend/serve/own_messages.h"
+#include "cuda/error_text.h"
 #include "cuda/host_copies.h"
 #include "cuda/streams.h"
 
@@ -26,6 +28,46 @@ c10::intrusive_ptr<rpc::JitFuture> failedFuture() {
 }
 
 } // namespace
+
+/// A request that has not been answered yet: answered with an error, if it goes without. A future may be dropped before it
+/// has a result; and it does not run its callbacks if a device fails that it has them wait for.
+class Server::Pending {
+ public:
+  Pending(std::shared_ptr<Server> server, WorkerId caller, uint64_t callId)
+      : server_(std::move(server)), caller_(caller), callId_(callId) {
+    ++server_->metrics_.activeAsync;
+  }
+  ~Pending() {
+    if (!answered_) {
+      guarded("an answer", [&] {
+        end();
+        server_->sendError(
+            caller_, callId_,
+            "worker '" + server_->devices_->self().name +
+                "' has no result for the call: its future was dropped, or a device has failed");
+      });
+    }
+  }
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+
+  void answer(JitFuture& result) {
+    end();
+    server_->answer(caller_, callId_, result);
+  }
+
+ private:
+  void end() {
+    answered_ = true;
+    --server_->metrics_.activeAsync;
+    --server_->metrics_.active;
+  }
+
+  const std::shared_ptr<Server> server_;
+  const WorkerId caller_;
+  const uint64_t callId_;
+  bool answered_ = false;
+};
 
 Server::Server(
     const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond,
@@ -74,12 +116,10 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
   } catch (const std::exception&) {
     result = failedFuture();
   }
-  ++metrics_.activeAsync;
-  result->addCallback([self = shared_from_this(), caller, callId](JitFuture& done) {
-    --self->metrics_.activeAsync;
-    --self->metrics_.active;
-    self->answer(caller, callId, done);
-  });
+  result->addCallback(
+      [pending = std::make_shared<Pending>(shared_from_this(), caller, callId)](JitFuture& done) {
+        pending->answer(done);
+      });
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, DecodedMessage request) {
@@ -97,7 +137,7 @@ void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {
   try {
     answer(caller, callId, result.value().toCustomClass<rpc::Message>());
   } catch (const std::exception& e) { // the response cannot be sent
-    sendError(caller, callId, e.what());
+    sendError(caller, callId, cuda::reasonOf(e));
   }
 }
 
@@ -125,7 +165,7 @@ void Server::answerWhenCopied(
     try {
       self->send(caller, callId, std::move(response), std::move(tensors));
     } catch (const std::exception& e) {
-      self->sendError(caller, callId, e.what());
+      self->sendError(caller, callId, cuda::reasonOf(e));
     }
   });
   if (!copies_->run(std::move(task))) {

@@ -56,6 +56,7 @@ class Server : public std::enable_shared_from_this<Server> {
 
   void run(WorkerId caller, ReceivedFrame request);
   c10::intrusive_ptr<JitFuture> process(WorkerId caller, DecodedMessage request);
+  class Pending;
   void answer(WorkerId caller, uint64_t callId, JitFuture& result);
   void answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response);
   void answerWhenCopied(

@@ -37,7 +37,11 @@ class OutgoingTensors {
     return targets_;
   }
 
-  /// The tensors as they travel. Throws c10::Error if a device has failed.
+  /// Waits until the tensors can travel. Throws c10::Error if a device has failed.
+  void wait() {
+    copies_->wait();
+  }
+  /// The tensors as they travel; waits.
   std::vector<at::Tensor> take() {
     return copies_->finish();
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backend/base/log.h"
+#include "cuda/error_text.h"
 #include "cuda/streams.h"
 #include "cuda/transfer/memory_trial.h"
 
@@ -103,7 +104,7 @@ std::optional<TensorTicket> Transfers::ticketFor(
     }
   } catch (const std::exception& e) { // no memory on the device, for one, which the host may have
     log(LogLevel::info,
-        "a tensor of " + tensor.device().str() + " goes by way of the host: " + e.what());
+        "a tensor of " + tensor.device().str() + " goes by way of the host: " + reasonOf(e));
   }
   return std::nullopt;
 }
@@ -145,7 +146,7 @@ void Transfers::place(
             std::runtime_error(
                 "worker '" + devices_->self().name + "' cannot put tensor " + std::to_string(i) +
                 " of " + describe(from) + " on its " + targets.devices[i].str() + ": " +
-                e.what()));
+                reasonOf(e)));
       }
     }
   }
@@ -171,7 +172,7 @@ at::Tensor Transfers::fetch(
     fetched.back().copy = ipcFor(target.type()).fetch(from, ticket, target);
     return std::move(fetched.back().copy->tensor);
   } catch (const std::exception& e) {
-    fetched.back().done.error = e.what();
+    fetched.back().done.error = reasonOf(e);
     throw;
   }
 }
@@ -186,7 +187,7 @@ void Transfers::tellWhenCopied(WorkerId from, std::vector<Fetched> fetched) {
           block.copy->copied.synchronize();
         }
       } catch (const std::exception& e) {
-        block.done.error = e.what();
+        block.done.error = reasonOf(e);
       }
       block.copy.reset(); // closes it, before its owner may free it
       done.blocks.push_back(std::move(block.done));
@@ -258,7 +259,7 @@ void Transfers::tryIpc(const DeviceRoute& route, uint64_t trial) {
                 route, trial, error.empty() ? std::nullopt : std::optional(error));
           });
     } catch (const std::exception& e) {
-      self->paths_.tried(route, trial, e.what());
+      self->paths_.tried(route, trial, reasonOf(e));
     }
   });
 }

@@ -338,11 +338,11 @@ TEST_CASE("The receiver's device of each tensor travels along", "[tensor_codec]"
       at::zeros({3}), at::Tensor(), at::zeros({2, 2}).to_sparse(), at::zeros({4})};
   const std::vector<c10::Device> devices{{at::kCUDA, 1}, at::kCPU, {at::kPrivateUse1, 0}, at::kCPU};
   OutgoingFrame frame;
-  frame.owner = encodeTensors(tensors, frame, devices);
+  frame.owner = encodeTensors(tensors, frame, {devices, {}});
   ByteReader in(frame.head.data(), frame.head.size());
   std::vector<Blob> blobs;
   const DecodedTensors decoded = decodeTensors(in, blobs);
-  CHECK(decoded.devices == devices);
+  CHECK(decoded.targets.devices == devices);
   CHECK(decoded.tensors.at(2).is_sparse());
   CHECK(decoded.tensors.at(3).equal(tensors[3]));
 }
@@ -352,12 +352,12 @@ TEST_CASE("A table that names no device says so by naming none", "[tensor_codec]
   frame.owner = encodeTensors({at::zeros({3})}, frame);
   ByteReader in(frame.head.data(), frame.head.size());
   std::vector<Blob> blobs;
-  CHECK(decodeTensors(in, blobs).devices.empty());
+  CHECK(decodeTensors(in, blobs).targets.devices.empty());
 }
 
 TEST_CASE("A tensor for a device that cannot be is refused", "[tensor_codec]") {
   OutgoingFrame frame;
-  frame.owner = encodeTensors({at::zeros({3})}, frame, {{at::kCUDA, 1}});
+  frame.owner = encodeTensors({at::zeros({3})}, frame, {{{at::kCUDA, 1}}, {}});
   constexpr size_t kDevice = sizeof(uint32_t) + 3; // behind the count, kind, flags and dtype
   for (const auto& [type, index] : {std::pair(0, 0), {-1, 0}, {100, 0}, {1, -1}}) {
     frame.head[kDevice] = static_cast<char>(type);

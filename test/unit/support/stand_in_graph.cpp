@@ -130,7 +130,7 @@ void StandInGraph::raise(size_t function) {
   }
 }
 
-std::optional<std::string> StandInGraph::error() const {
+std::optional<std::string> StandInGraph::error() {
   MutexLock lock(mutex_);
   return error_;
 }

@@ -37,7 +37,7 @@ class StandInGraph final : public RootGraph {
   void stop() override {
     stopped_ = true;
   }
-  std::optional<std::string> error() const override;
+  std::optional<std::string> error() override;
   std::string functionBehind(int64_t send) const override;
   void close() override;
   std::vector<RemoteSend> walkRoots(GraphWalk& walk) override;
