@@ -99,18 +99,18 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = deviceCount();
-  return call([] { return cudaSuccess; });
+  return callOnHost([] { return cudaSuccess; });
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  return call([&] {
+  return callOnHost([&] {
     *device = currentDevice();
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaSetDevice(int device) {
-  return call([&] {
+  return callOnHost([&] {
     if (!isDevice(device)) {
       return cudaErrorInvalidDevice;
     }
@@ -121,7 +121,7 @@ cudaError_t cudaSetDevice(int device) {
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  return call([&] {
+  return callOnHost([&] {
     if (!isDevice(device)) {
       return cudaErrorInvalidDevice;
     }
@@ -131,7 +131,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  return call([&] {
+  return callOnHost([&] {
     if (!isDevice(device)) {
       return cudaErrorInvalidDevice;
     }
@@ -141,7 +141,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
-  return call([&] {
+  return callOnHost([&] {
     if (!isDevice(device)) {
       return cudaErrorInvalidDevice;
     }
@@ -153,7 +153,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
   *greatest = -5;
-  return call([] { return cudaSuccess; });
+  return callOnHost([] { return cudaSuccess; });
 }
 
 cudaError_t cudaDeviceSynchronize() {
@@ -165,7 +165,7 @@ cudaError_t cudaDeviceSynchronize() {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  return call([&] {
+  return callOnHost([&] {
     if (!isDevice(device) || !isDevice(peer)) {
       return cudaErrorInvalidDevice;
     }
@@ -175,7 +175,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
-  return call([&] {
+  return callOnHost([&] {
     if (flags != 0 || !isDevice(peer)) {
       return flags != 0 ? cudaErrorInvalidValue : cudaErrorInvalidDevice;
     }

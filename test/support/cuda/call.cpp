@@ -26,14 +26,16 @@ cudaError_t lastError(bool forget) {
   return error;
 }
 
-cudaError_t generalError() {
+cudaError_t absence() {
   if (settings().visible.empty()) {
     return cudaErrorNoDevice;
   }
-  if (forkedAfterUse()) {
-    return cudaErrorInitializationError;
-  }
-  return devicesLost() ? cudaErrorLaunchFailure : cudaSuccess;
+  return forkedAfterUse() ? cudaErrorInitializationError : cudaSuccess;
+}
+
+cudaError_t generalError() {
+  const cudaError_t error = absence();
+  return error == cudaSuccess && devicesLost() ? cudaErrorLaunchFailure : error;
 }
 
 } // namespace torchwire::cuda_stand_in
