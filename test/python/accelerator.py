@@ -13,27 +13,21 @@ for the whole process; what needs it therefore runs in a process of its own (pro
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import os
-import subprocess
 import sys
 import sysconfig
 import types
 from collections.abc import Iterator
 from pathlib import Path
 
+import build_folder
 import torch
 
 NAME = "standin"
-ROOT = Path(__file__).resolve().parents[2]
 # What a process needs to see that has the accelerator: pinned memory would be CUDA's where there is a GPU.
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": ""}
 _MODULE = "torchwire_test_accelerator"
-
-
-class BuildError(Exception):
-    """The module could not be built."""
 
 
 def path() -> Path:
@@ -41,7 +35,7 @@ def path() -> Path:
     build folder of this Python and torch (tools/setup)."""
     if named := os.environ.get("TORCHWIRE_TEST_ACCELERATOR"):
         return Path(named)
-    return _build_folder() / "test/support/accelerator" / (_MODULE + sysconfig.get_config_var("EXT_SUFFIX"))
+    return build_folder.path() / "test/support/accelerator" / (_MODULE + sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def build() -> Path:
@@ -49,18 +43,7 @@ def build() -> Path:
     module = path()
     if "TORCHWIRE_TEST_ACCELERATOR" in os.environ:
         return module
-    # Of this Python's environment, if it has it. Ninja, since Meson does not see targets that are new.
-    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    with open(_build_folder() / "accelerator.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # pytest may run more than once at a time
-        done = subprocess.run(
-            ["ninja", "-C", str(_build_folder()), "test_accelerator"],
-            env={**os.environ, "PATH": search},
-            capture_output=True,
-            text=True,
-        )
-    if done.returncode != 0:
-        raise BuildError(done.stdout + done.stderr)
+    build_folder.build("test_accelerator")
     return module
 
 
@@ -90,11 +73,6 @@ def held(device: int, stream: torch.Stream | None = None) -> Iterator[None]:
         yield
     finally:
         module.release(device, stream_id)
-
-
-def _build_folder() -> Path:
-    version = torch.__version__.split("+")[0]
-    return ROOT / "build" / f"{sys.implementation.cache_tag}-torch-{version}"
 
 
 def _device_module(extension: types.ModuleType) -> types.ModuleType:

@@ -76,3 +76,16 @@ def devices(accelerator_file):
     worker = processes.WorkerProcess("devices", accelerator.ENVIRONMENT, prepare=accelerator.load)
     yield worker
     worker.close()
+
+
+@pytest.fixture(scope="module")
+def cuda_processes():
+    """Processes that have the stand-in for CUDA; see on_cuda."""
+    import cuda_bodies
+    import cuda_stand_in
+
+    if not cuda_stand_in.is_available():
+        pytest.skip("CUDA's headers, of the wheels that torch for CUDA depends on, are not here")
+    processes_with_cuda = cuda_bodies.Processes()
+    yield processes_with_cuda
+    processes_with_cuda.close()
