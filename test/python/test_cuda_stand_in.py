@@ -1,5 +1,5 @@
-"""The stand-in for CUDA's libraries (cuda_stand_in.py): PyTorch's CUDA is right on it, and who forgets to synchronize is
-wrong."""
+"""The stand-in for CUDA's libraries (cuda_stand_in.py): PyTorch's CUDA is right on it, and who forgets to synchronize
+is wrong."""
 
 import ctypes
 import os
