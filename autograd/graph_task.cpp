@@ -240,6 +240,14 @@ void GraphTask::handOverGradients() {
   if (streams.empty()) {
     return; // no devices
   }
+  try {
+    handOver(streams);
+  } catch (const c10::Error& e) {
+    throw std::runtime_error(e.what_without_backtrace());
+  }
+}
+
+void GraphTask::handOver(const std::vector<c10::Stream>& streams) {
   cuda::putDefaultsBehind(streams);
   // They lie in memory of those streams, and may be dropped while a default stream has still to read them.
   const ForeignLock rank(LockRank::autogradContext);

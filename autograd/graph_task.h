@@ -66,6 +66,7 @@ class GraphTask final : public RootGraph {
       std::unordered_map<int64_t, std::shared_ptr<torch::distributed::autograd::SendRpcBackward>>;
 
   void makeTask(bool retainGraph, const RootEdges& roots);
+  void handOver(const std::vector<c10::Stream>& streams);
   void run(torch::autograd::NodeTask task, bool count);
   std::vector<torch::autograd::Node*> nodesOf(const std::vector<int64_t>& sends) const;
   std::vector<torch::autograd::NodeTask> removeDead(std::vector<Node*> dead);

@@ -3,6 +3,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "cuda/error_text.h"
+
 namespace torchwire {
 namespace {
 
@@ -35,7 +37,7 @@ ErrorText describeException(const std::exception_ptr& error) {
   } catch (const python_error& e) {
     return {e.what(), e.value == nullptr ? "" : formatTraceback(e)};
   } catch (const std::exception& e) {
-    return {e.what(), ""};
+    return {cuda::reasonOf(e), ""};
   } catch (...) {
     return {"an exception of unknown type", ""};
   }

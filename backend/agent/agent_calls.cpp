@@ -4,7 +4,6 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
-#include <algorithm>
 #include <future>
 #include <optional>
 #include <stdexcept>
@@ -125,14 +124,11 @@ DecodedMessage responseIn(Outcome outcome, bool mayCreate, bool creates) {
   return decoded;
 }
 
-/// What a wait for a device has left of a time-out, of which 0 is none.
-milliseconds remaining(milliseconds timeout, std::chrono::steady_clock::time_point begun) {
-  if (timeout == milliseconds(0)) {
-    return timeout;
+/// Throws if a wait for a device has taken all of a call's time-out, of which 0 is none.
+void expectTimeLeft(milliseconds timeout, std::chrono::steady_clock::time_point begun) {
+  if (timeout != milliseconds(0) && std::chrono::steady_clock::now() - begun >= timeout) {
+    std::rethrow_exception(toException(timeoutError(timeout), /* mayCreate */ false));
   }
-  const auto elapsed = std::chrono::duration_cast<milliseconds>(
-      std::chrono::steady_clock::now() - begun);
-  return std::max(timeout - elapsed, milliseconds(1));
 }
 
 size_t bytesOf(const rpc::Message& request) {
@@ -357,12 +353,14 @@ void Agent::call(
   checkCanSend(to, *request);
   TensorDevices targets = targetsOf(to, *request);
   const CallTarget target{to.id_, joinContext(to.id_, request)};
+  const milliseconds timeout = timeoutOf(rpcTimeoutSeconds);
   const auto begun = std::chrono::steady_clock::now();
   EncodedRequest encoded = encodeRequest(to.id_, std::move(request), std::move(targets));
+  expectTimeLeft(timeout, begun);
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
-  Outcome outcome = outcomeOf(to, std::move(encoded), remaining(timeoutOf(rpcTimeoutSeconds), begun));
+  Outcome outcome = outcomeOf(to, std::move(encoded), timeout);
   ++endingHere;
   const auto ended = c10::make_scope_exit([this] {
     --endingHere;

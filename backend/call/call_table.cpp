@@ -10,6 +10,8 @@ namespace {
 
 constexpr size_t kSpareDeadlines = 1024;
 
+} // namespace
+
 Error timeoutError(std::chrono::milliseconds timeout, bool sent) {
   return Error(
       ErrorCode::timeout,
@@ -20,8 +22,6 @@ Error timeoutError(std::chrono::milliseconds timeout, bool sent) {
                : "; its request has not been sent, for as many bytes as max_bytes_in_flight allows "
                  "were under way to the worker"));
 }
-
-} // namespace
 
 uint64_t CallTable::open(
     WorkerId to, std::chrono::milliseconds timeout, Completion completion, bool tracked) {

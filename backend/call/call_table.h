@@ -27,6 +27,9 @@ struct Outcome {
   std::shared_ptr<Waiter> waiter; // null: no thread waits
 };
 
+/// What a call fails with when its time is over; `sent`: its request.
+Error timeoutError(std::chrono::milliseconds timeout, bool sent = true);
+
 /// Holds every pending call once and completes each exactly once: with the first response, at its
 /// deadline, or when its peer or this worker goes. What comes later is dropped.
 /// Completions run unlocked, on the thread that ended the call. Thread-safe.
