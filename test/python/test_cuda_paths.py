@@ -268,21 +268,22 @@ def test_a_block_that_cannot_be_read_fails_only_its_call():
 def test_blocks_of_a_dead_peer_stay_out_of_use():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "store")
-        peer(serve_worker1, path, ())
+        other = peer(serve_worker1, path, ())
         start(0, path, device_maps={"worker1": {0: 1}, "worker0": {0: 1}})
         try_ipc()
         process = there(os.getpid)
         lent = blocks()[1]
+        tensor = numbers(MIB).to("cuda:0")
         with held(0):
-            future = rpc.rpc_async("worker1", itself, (numbers(MIB).to("cuda:0"),))
+            future = rpc.rpc_async("worker1", itself, (tensor,))
             os.kill(process, signal.SIGKILL)
             with pytest.raises(RuntimeError):
                 future.wait()
         assert blocks()[0] == 0
         assert blocks()[1] >= lent  # for a minute
-        echo(numbers(MIB), to="worker0", place="cuda:1")
-        with contextlib.suppress(RuntimeError):
-            rpc.shutdown(graceful=False)
+        echo(numbers(MIB), to="worker0")
+        rpc.shutdown(graceful=False)
+        other.close()
 
 
 @on_cuda()
