@@ -58,8 +58,7 @@ void GroupDevices::add(const std::vector<WorkerRecord>& workers) {
   const MutexLock lock(mutex_);
   auto next = std::make_unique<State>(*latest_.load());
   for (auto& [id, peer] : added) {
-    next->mapsNothing =
-        next->mapsNothing && peer->maps[0].empty() && peer->maps[1].empty();
+    next->mapsNothing = next->mapsNothing && peer->maps[0].empty() && peer->maps[1].empty();
     next->peers.insert_or_assign(id, std::move(peer));
   }
   next->used = devicesOf(self_, recordsOf(next->peers));
@@ -106,7 +105,8 @@ TensorDevices GroupDevices::targets(
     const DeviceMap* given) const {
   const State& state = *latest_.load();
   if (tensors.empty() ||
-      (state.mapsNothing && given == nullptr && std::all_of(tensors.begin(), tensors.end(), isOnCpu))) {
+      (state.mapsNothing && given == nullptr &&
+       std::all_of(tensors.begin(), tensors.end(), isOnCpu))) {
     return {};
   }
   const DeviceMap& map = given != nullptr ? *given : mapTo(worker, direction);

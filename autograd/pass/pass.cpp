@@ -217,7 +217,8 @@ void Pass::handOver() {
   try {
     graph_->handOverGradients();
   } catch (const std::exception& e) {
-    fail(Error(ErrorCode::passFailed, std::string("the gradients cannot be handed over: ") + e.what()));
+    fail(Error(
+        ErrorCode::passFailed, std::string("the gradients cannot be handed over: ") + e.what()));
   }
   settle(/*handedOver=*/true);
 }

@@ -211,7 +211,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     OutgoingFrame frame;
     bool counted;
   };
-  Outcome outcomeOf(const WorkerInfo& to, EncodedRequest request, std::chrono::milliseconds timeout);
+  Outcome outcomeOf(
+      const WorkerInfo& to, EncodedRequest request, std::chrono::milliseconds timeout);
   bool isCounted(size_t requestBytes) const;
   AwaitingSend* takeAwaiting(torch::distributed::rpc::MessageType type);
   void sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request);

@@ -201,7 +201,8 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     RRefService::watchCreation(*call.future);
   }
   call.waits = waits;
-  const auto [callId, failed] = start(call, std::move(message), std::move(targets), rpcTimeoutSeconds);
+  const auto [callId, failed] =
+      start(call, std::move(message), std::move(targets), rpcTimeoutSeconds);
   if (call.pass) {
     if (failed) {
       calls_->fail(callId, failed);
@@ -297,8 +298,8 @@ void Agent::sendWhenCopied(
       if (!calls_->contains(callId)) {
         return; // it has timed out
       }
-      if (const Error failed = sendFromDevices(
-              to, callId, std::move(request), std::move(tensors), counted)) {
+      if (const Error failed =
+              sendFromDevices(to, callId, std::move(request), std::move(tensors), counted)) {
         calls_->fail(callId, failed);
       }
     } catch (const std::exception& e) { // of a device that has failed
@@ -374,7 +375,8 @@ void Agent::call(
       restoredAfterwards.emplace(
           freshState()); // as in complete(); it costs more than all else here
     }
-    response = placed(to.id_, responseIn(std::move(outcome), /* mayCreate */ false, /* creates */ false));
+    response =
+        placed(to.id_, responseIn(std::move(outcome), /* mayCreate */ false, /* creates */ false));
   }
   receiveDirectForward(to.id_, target.context, response);
   use(*response);
@@ -412,8 +414,7 @@ Outcome Agent::outcomeOf(const WorkerInfo& to, EncodedRequest request, milliseco
       },
       request.counted);
   setCallId(request.frame, callId);
-  if (const Error failed =
-          transmit(to.id_, callId, std::move(request.frame), request.counted)) {
+  if (const Error failed = transmit(to.id_, callId, std::move(request.frame), request.counted)) {
     calls_->fail(callId, failed);
   }
   waiter->await(loop_.get());

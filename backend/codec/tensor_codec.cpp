@@ -8,8 +8,7 @@
 namespace torchwire {
 
 std::shared_ptr<void> encodeTensors(
-    const std::vector<at::Tensor>& tensors, OutgoingFrame& frame,
-    const TensorTargets& targets) {
+    const std::vector<at::Tensor>& tensors, OutgoingFrame& frame, const TensorTargets& targets) {
   return TensorWriter(frame).write(tensors, targets);
 }
 

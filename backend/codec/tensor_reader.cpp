@@ -111,7 +111,8 @@ TensorReader::Description TensorReader::readDescription(TensorKind kind) {
   if ((d.flags & kForDevice) != 0) {
     d.device = readDevice();
   }
-  const bool canBeTicket = d.kind == TensorKind::strided && d.dtype == at::kByte && !d.device.is_cpu();
+  const bool canBeTicket =
+      d.kind == TensorKind::strided && d.dtype == at::kByte && !d.device.is_cpu();
   if ((d.flags & kTicket) != 0 && !canBeTicket) {
     throw FormatError("a ticket for a tensor is no tensor of bytes, or for no device");
   }

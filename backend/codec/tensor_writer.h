@@ -29,8 +29,7 @@ class TensorWriter {
   explicit TensorWriter(OutgoingFrame& frame) : frame_(frame), out_(frame.head) {}
 
   /// As encodeTensors (tensor_codec.h).
-  std::shared_ptr<void> write(
-      const std::vector<at::Tensor>& tensors, const TensorTargets& targets);
+  std::shared_ptr<void> write(const std::vector<at::Tensor>& tensors, const TensorTargets& targets);
 
  private:
   struct Shared { // a storage that is sent, and the part of it that is needed

@@ -116,10 +116,8 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
   } catch (const std::exception&) {
     result = failedFuture();
   }
-  result->addCallback(
-      [pending = std::make_shared<Pending>(shared_from_this(), caller, callId)](JitFuture& done) {
-        pending->answer(done);
-      });
+  result->addCallback([pending = std::make_shared<Pending>(shared_from_this(), caller, callId)](
+                          JitFuture& done) { pending->answer(done); });
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, DecodedMessage request) {

@@ -24,7 +24,8 @@ std::shared_ptr<const DeviceMemory::View> BorrowedBlocks::open(
     return view;
   }
   MutexLock lock(mutex_);
-  return open_.emplace(key, view).first->second; // a block is lent once at a time, so there is none yet
+  return open_.emplace(key, view)
+      .first->second; // a block is lent once at a time, so there is none yet
 }
 
 void BorrowedBlocks::peerLost(WorkerId peer) {

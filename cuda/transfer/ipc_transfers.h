@@ -22,8 +22,7 @@ namespace torchwire::cuda {
 /// once that has been done. The host waits for neither. Thread-safe.
 class IpcTransfers {
  public:
-  explicit IpcTransfers(DeviceMemory& memory)
-      : memory_(memory), lent_(memory), borrowed_(memory) {}
+  explicit IpcTransfers(DeviceMemory& memory) : memory_(memory), lent_(memory), borrowed_(memory) {}
 
   /// The tensor, for a peer. None where there is no room for it. Throws std::runtime_error or c10::Error.
   std::optional<TensorTicket> lend(WorkerId to, const at::Tensor& tensor);

@@ -255,8 +255,7 @@ void Transfers::tryIpc(const DeviceRoute& route, uint64_t trial) {
           route.peer, attempt.request.encode(),
           [self, &ipc, route, trial, block = attempt.block](const std::string& error) {
             ipc.giveBack(route.peer, block);
-            self->paths_.tried(
-                route, trial, error.empty() ? std::nullopt : std::optional(error));
+            self->paths_.tried(route, trial, error.empty() ? std::nullopt : std::optional(error));
           });
     } catch (const std::exception& e) {
       self->paths_.tried(route, trial, reasonOf(e));
@@ -286,8 +285,7 @@ IpcTransfers& Transfers::ipcFor(c10::DeviceType type) {
 
 std::vector<DevicePaths::Explanation> Transfers::explain(WorkerId peer) const {
   std::vector<DevicePaths::Explanation> explanations;
-  for (const auto& [from, to] :
-       sortedEntries(devices_->mapTo(peer, cuda::Direction::request))) {
+  for (const auto& [from, to] : sortedEntries(devices_->mapTo(peer, cuda::Direction::request))) {
     const DeviceRoute route{peer, from, to};
     explanations.push_back(
         everythingInFrames_.empty()

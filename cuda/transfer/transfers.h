@@ -46,16 +46,15 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
 
   /// Begins to send a message's tensors, for the receiver's `devices`, behind what this thread's current streams have still
   /// to do. Waits for no stream. May be called with locks held. Throws c10::Error, without memory for a copy.
-  OutgoingTensors begin(
-      WorkerId to, std::vector<at::Tensor> tensors, TensorDevices devices) EXCLUDES(ipcMutex_);
+  OutgoingTensors begin(WorkerId to, std::vector<at::Tensor> tensors, TensorDevices devices)
+      EXCLUDES(ipcMutex_);
 
   /// Puts the tensors of a message that has come on their devices, on this thread's current streams. Waits for no stream.
   /// Throws c10::Error that names tensor and device, or FormatError.
   void place(WorkerId from, std::vector<at::Tensor>& tensors, const TensorTargets& targets);
 
   /// For a message that nobody wants any more.
-  void discard(
-      WorkerId from, const std::vector<at::Tensor>& tensors, const TensorTargets& targets);
+  void discard(WorkerId from, const std::vector<at::Tensor>& tensors, const TensorTargets& targets);
 
   /// The connection is lost, or something could not be sent. Does not wait.
   void peerLost(WorkerId peer);

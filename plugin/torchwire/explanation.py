@@ -34,7 +34,10 @@ class Explanation:
     devices: tuple[DevicePath, ...]
 
     def __str__(self) -> str:
-        lines = [f"to worker '{self.worker}'", f"  calls           by {self.transport or 'a connection, once there is one'}"]
+        lines = [
+            f"to worker '{self.worker}'",
+            f"  calls           by {self.transport or 'a connection, once there is one'}",
+        ]
         if self.channel:
             lines.append(f"  large tensors   by {self.channel}")
         rows = [(f"{entry.source} -> {entry.target}", f"by {entry.path}", entry.reason) for entry in self.devices]

@@ -10,12 +10,11 @@ import device_kind
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+import torchwire
 from device_load import late
 from torch import nn
 from torch.distributed.nn.api.remote_module import RemoteModule
 from torch.distributed.optim import DistributedOptimizer
-
-import torchwire
 
 SIZE = 1024  # a power of two: what is computed with it is exact
 _TOO_MUCH = SIZE if device_kind.IS_STANDIN else 1 << 24  # more than CUDA's allocator keeps for small tensors

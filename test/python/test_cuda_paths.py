@@ -39,12 +39,12 @@ def serve_worker1(connection, path, failures):
 
 
 @contextlib.contextmanager
-def two_workers(maps={0: 1}, failures=(), **options):
-    """This process as worker0, with the maps; worker1's uses of CUDA of these kinds fail."""
+def two_workers(failures=()):
+    """This process as worker0, and worker1, whose uses of CUDA of these kinds fail."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "store")
         other = peer(serve_worker1, path, failures)
-        start(0, path, device_maps={"worker1": maps, "worker0": {0: 1}}, **options)
+        start(0, path, device_maps={"worker1": {0: 1}, "worker0": {0: 1}})
         yield
         other.close()
         rpc.shutdown()
@@ -254,7 +254,9 @@ def test_a_block_that_cannot_be_read_fails_only_its_call():
         try_ipc()
         there(fail_next, "ipc_open", 1)
         large = numbers(70 * MIB).to("cuda:0")  # whose block is opened anew each time
-        with pytest.raises(RuntimeError, match="worker 'worker1' cannot put tensor 0 of worker 'worker0' on its cuda:1"):
+        with pytest.raises(
+            RuntimeError, match="worker 'worker1' cannot put tensor 0 of worker 'worker0' on its cuda:1"
+        ):
             there(itself, large)
         wait_until(lambda: path_to("worker1")[0] == "host")  # worker1 says so, a moment later
         assert there(itself, large).cpu().equal(large.cpu())

@@ -1,4 +1,5 @@
-"""What fails around tensors on devices fails where it should, in words, and nothing else does: on the stand-in accelerator."""
+"""What fails around tensors on devices fails where it should, in words, and nothing else does. On the stand-in
+accelerator."""
 
 import contextlib
 import time

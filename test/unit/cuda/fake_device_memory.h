@@ -27,8 +27,7 @@ class FakeDeviceMemory final : public DeviceMemory {
   void free(const Block& block) noexcept override {
     allocated.erase(reinterpret_cast<uintptr_t>(block.data));
   }
-  View open(
-      c10::DeviceIndex device, const std::string& memoryHandle, const std::string&) override {
+  View open(c10::DeviceIndex device, const std::string& memoryHandle, const std::string&) override {
     const auto number = static_cast<uintptr_t>(std::stoul(memoryHandle));
     ++opened[number];
     return {device, asPointer(number), nullptr};
