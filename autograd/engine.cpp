@@ -1,13 +1,10 @@
 #include "autograd/engine.h"
 
 #include <ATen/record_function.h>
-#include <torch/csrc/distributed/rpc/rpc_agent.h>
 
 #include <future>
 #include <memory>
 #include <vector>
-
-#include "cuda/streams.h"
 
 namespace torchwire {
 
@@ -20,9 +17,8 @@ void Engine::backward(
   start(contextId, roots, retainGraph, [over](const std::exception_ptr& error) {
     error ? over->set_exception(error) : over->set_value();
   });
+  // libtorch's GraphTask has put the streams that are current here behind the gradients.
   over->get_future().get();
-  cuda::putCurrentBehindDefaults(
-      torch::distributed::rpc::RpcAgent::getCurrentRpcAgent()->getDevices());
 }
 
 } // namespace torchwire

@@ -13,6 +13,7 @@
 #include "autograd/private_members.h"
 #include "autograd/python_errors.h"
 #include "backend/base/lock_rank.h"
+#include "cuda/mutation.h"
 #include "cuda/streams.h"
 
 namespace torchwire {
@@ -248,12 +249,12 @@ void GraphTask::handOverGradients() {
 }
 
 void GraphTask::handOver(const std::vector<c10::Stream>& streams) {
-  cuda::putDefaultsBehind(streams);
+  TORCHWIRE_SYNCHRONIZE(defaultsBehindPass, cuda::putDefaultsBehind(streams));
   // They lie in memory of those streams, and may be dropped while a default stream has still to read them.
   const ForeignLock rank(LockRank::autogradContext);
   const std::lock_guard<std::mutex> lock(context_.get()->*pointerTo(ContextLock()));
   for (const auto& entry : context_.get()->*pointerTo(ContextGradients())) {
-    cuda::lendToDefault(entry.value());
+    TORCHWIRE_SYNCHRONIZE(passGradientsLent, cuda::lendToDefault(entry.value()));
   }
 }
 

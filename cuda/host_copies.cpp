@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "cuda/mutation.h"
 #include "cuda/streams.h"
 
 namespace torchwire::cuda {
@@ -42,7 +43,7 @@ at::Tensor beginCopyToHost(const at::Tensor& source) {
   const at::Tensor copy = at::empty_like(
       needed, needed.options().device(at::kCPU).requires_grad(false).pinned_memory(true));
   copy.copy_(needed, /* non_blocking */ true);
-  keepForCurrentStream(needed);
+  keepForCurrentStream(needed); // where the copies are given up before they have been made
   return copy.expand(source.sizes()).set_requires_grad(source.requires_grad());
 }
 
@@ -93,7 +94,7 @@ void HostCopies::wait() {
     }
   }
   for (const c10::Event& copied : copied_) {
-    copied.synchronize();
+    TORCHWIRE_SYNCHRONIZE(hostWaitsForCopies, copied.synchronize());
   }
   sources_.clear();
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cuda/device_record.h"
+#include "cuda/mutation.h"
 
 namespace torchwire::cuda {
 namespace {
@@ -74,8 +75,8 @@ void handOver(const at::Tensor& tensor, std::optional<c10::Stream> node) {
     filled.synchronize();
     return;
   }
-  filled.block(*node);
-  lend(tensor, *node);
+  TORCHWIRE_SYNCHRONIZE(gradientsBehindFilling, filled.block(*node));
+  TORCHWIRE_SYNCHRONIZE(gradientsLent, lend(tensor, *node));
 }
 
 } // namespace
@@ -101,7 +102,7 @@ Storages deviceStorages(const std::vector<at::Tensor>& tensors) {
   Storages storages;
   for (const at::Tensor& tensor : tensors) {
     if (isOnAccelerator(tensor)) {
-      addStorages(tensor, storages);
+      TORCHWIRE_SYNCHRONIZE(futureStorages, addStorages(tensor, storages));
     }
   }
   return storages;
@@ -127,12 +128,13 @@ OwnStreams::OwnStreams(const std::vector<c10::Device>& devices) {
 
 RequestStreams::RequestStreams(const std::vector<c10::Device>& devices) : OwnStreams(devices) {
   for (const c10::Stream& stream : streams_) {
-    putBehind(stream, defaultStreamOf(stream.device()));
+    TORCHWIRE_SYNCHRONIZE(
+        requestBehindDefault, putBehind(stream, defaultStreamOf(stream.device())));
   }
 }
 
 void RequestStreams::end() {
-  putDefaultsBehind(streams_);
+  TORCHWIRE_SYNCHRONIZE(defaultBehindRequest, putDefaultsBehind(streams_));
 }
 
 void putDefaultsBehind(const std::vector<c10::Stream>& streams) {
@@ -153,14 +155,8 @@ void keepForCurrentStream(const at::Tensor& tensor) {
 
 void useOnCurrentStream(const at::Tensor& tensor, const c10::Event& filled) {
   const c10::Stream stream = VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
-  filled.block(stream);
-  lend(tensor, stream);
-}
-
-void putCurrentBehindDefaults(const std::vector<c10::Device>& accelerators) {
-  for (const c10::Stream& stream : currentStreams(accelerators)) {
-    putBehind(stream, defaultStreamOf(stream.device()));
-  }
+  TORCHWIRE_SYNCHRONIZE(keptBehindFilling, filled.block(stream));
+  TORCHWIRE_SYNCHRONIZE(keptLent, lend(tensor, stream));
 }
 
 void handOver(const std::vector<at::Tensor>& tensors, std::optional<c10::Stream> node) {

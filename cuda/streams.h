@@ -66,9 +66,6 @@ void keepForCurrentStream(const at::Tensor& tensor);
 /// memory live on until what the stream has been given by then is done.
 void useOnCurrentStream(const at::Tensor& tensor, const c10::Event& filled);
 
-/// As putDefaultsBehind, the other way round, for the streams that are current on this thread.
-void putCurrentBehindDefaults(const std::vector<c10::Device>& accelerators);
-
 /// Has work on `node`'s stream wait for what fills the tensors on this thread's current streams. Unset: the node's work
 /// goes to streams that nobody knows yet, so that the host waits.
 void handOver(const std::vector<at::Tensor>& tensors, std::optional<c10::Stream> node);

@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "cuda/mutation.h"
 #include "cuda/streams.h"
 
 namespace torchwire::cuda {
@@ -43,7 +44,7 @@ std::optional<TensorTicket> IpcTransfers::lend(WorkerId to, const at::Tensor& te
   const c10::Stream stream = currentStreamOf(tensor.device());
   memory_.wait(loan->block.event, stream); // what was to fill it for a message that was not sent
   viewOf(loan->block.data, ticket, tensor.device()).copy_(tensor, /* non_blocking */ true);
-  memory_.record(loan->block.event, stream);
+  TORCHWIRE_SYNCHRONIZE(blockFilled, memory_.record(loan->block.event, stream));
   unused.release();
   return ticket;
 }
@@ -53,7 +54,7 @@ IpcTransfers::Fetched IpcTransfers::fetch(
   const at::NoGradGuard noGrad;
   auto view = borrowed_.open(from, ticket.block, to.index());
   const c10::Stream stream = currentStreamOf(to);
-  memory_.wait(view->event, stream);
+  TORCHWIRE_SYNCHRONIZE(blockBehindFilling, memory_.wait(view->event, stream));
   at::Tensor tensor = at::empty(ticket.sizes, at::device(to).dtype(ticket.dtype));
   tensor.copy_(viewOf(view->data, ticket, to), /* non_blocking */ true);
   tensor.set_requires_grad(ticket.requiresGrad);

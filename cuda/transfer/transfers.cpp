@@ -8,6 +8,7 @@
 
 #include "backend/base/log.h"
 #include "cuda/error_text.h"
+#include "cuda/mutation.h"
 #include "cuda/streams.h"
 #include "cuda/transfer/memory_trial.h"
 
@@ -184,7 +185,7 @@ void Transfers::tellWhenCopied(WorkerId from, std::vector<Fetched> fetched) {
     for (Fetched& block : fetched) {
       try {
         if (block.copy) {
-          block.copy->copied.synchronize();
+          TORCHWIRE_SYNCHRONIZE(blocksDoneAfterCopy, block.copy->copied.synchronize());
         }
       } catch (const std::exception& e) {
         block.done.error = reasonOf(e);

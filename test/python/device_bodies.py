@@ -283,6 +283,89 @@ PROGRAMS = (
 )
 
 
+# ---- memory that is given back while somebody still reads it ----
+
+_held = []
+
+
+def double_on_held_stream(tensor):
+    """Returns at once; the device begins when release_held() says so."""
+    stream = device_kind.module().current_stream(tensor.device)
+    accelerator.load().hold(tensor.device.index, stream.stream_id)
+    _held.append((tensor.device, stream.stream_id, tensor * 2))
+
+
+def release_held():
+    device, stream, result = _held.pop()
+    accelerator.load().release(device.index, stream)
+    expect(result, 6, str(device))
+
+
+def drop_what_a_request_still_reads(to):
+    with on_stream_of_its_own(FIRST), on_stream_of_its_own(MAPS[FIRST]):
+        rpc.rpc_sync(to, double_on_held_stream, (filled(3, FIRST),))
+        for _ in range(8):
+            filled(9, MAPS[FIRST]).cpu()
+    rpc.rpc_sync(to, release_held)
+
+
+# ---- what has to wait for what a held stream has still to do ----
+
+_state = []  # of which nothing is dropped, since streams that its memory does not know read it
+
+
+def hold_default_stream(device):
+    """What is in the state then is only written once release_default_stream() has said so."""
+    stream = device_kind.module().default_stream(device)
+    accelerator.load().hold(torch.device(device).index, stream.stream_id)
+    _state.append(torch.zeros(SIZE, device=device) + 5)
+
+
+def release_default_stream(device):
+    stream = device_kind.module().default_stream(device)
+    accelerator.load().release(torch.device(device).index, stream.stream_id)
+
+
+def add_state(tensor):
+    return tensor + _state[-1]
+
+
+def give_it_time(is_over):
+    """Who does not wait has a moment to go wrong."""
+    end = time.monotonic() + 0.3
+    while not is_over() and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+def use_what_an_earlier_request_has_left(to):
+    given = filled(1, FIRST)
+    rpc.rpc_sync(to, hold_default_stream, (MAPS[FIRST],))
+    future = rpc.rpc_async(to, add_state, (given,))
+    give_it_time(future.done)
+    rpc.rpc_sync(to, release_default_stream, (MAPS[FIRST],))
+    expect(future.wait(), 6, FIRST)
+
+
+def use_gradients_on_another_stream(_to):
+    weight = filled(1, FIRST).requires_grad_()
+    loss = (weight * 3).sum()
+    with dist_autograd.context() as context, on_stream_of_its_own(FIRST):
+        hold_default_stream(FIRST)
+        dist_autograd.backward(context, [loss])
+        result = dist_autograd.get_gradients(context)[weight] * 2
+        give_it_time(device_kind.module().current_stream(FIRST).record_event().query)
+        release_default_stream(FIRST)
+        expect(result, 6, FIRST)
+
+
+# On the stand-in accelerator only.
+HOLDING_PROGRAMS = (
+    drop_what_a_request_still_reads,
+    use_gradients_on_another_stream,
+    use_what_an_earlier_request_has_left,
+)
+
+
 def run(name, to):
     return globals()[name](to)
 

@@ -1,5 +1,5 @@
-"""Which way CUDA tensors take between two processes, on the stand-in for CUDA's libraries (cuda_stand_in.py): values that
-are only copied, since it runs no kernels."""
+"""Which way CUDA tensors take between two processes, on the stand-in for CUDA's libraries (cuda_stand_in.py): values
+that are only copied, since it runs no kernels."""
 
 import contextlib
 import os
@@ -296,3 +296,34 @@ def test_tensors_to_oneself_stay_on_devices():
             echo(numbers(size), to="worker0")
         assert path_to("worker0") == ("process", "both are this process's")
         assert counts()["ipc_copies"] == before
+
+
+# ---- what faults/test_device_mutations.py leaves out ----
+
+
+def expect_noticed(left_out):
+    os.environ["TORCHWIRE_TEST_LEAVE_OUT"] = left_out
+    with two_workers():
+        if try_ipc()[0] == "host":
+            return  # the trial has found other bytes
+        for turn in range(20):
+            sent = [numbers(MIB, seed) for seed in range(turn, turn + 8)]
+            futures = [rpc.rpc_async("worker1", itself, (tensor.to("cuda:0"),)) for tensor in sent]
+            if not all(future.wait().cpu().equal(tensor) for tensor, future in zip(sent, futures)):
+                return
+    pytest.fail(f"no tensor was another than the one that was sent, though {left_out} is left out")
+
+
+@on_cuda(MAX_DELAY_US=20000)
+def notice_block_behind_filling():
+    expect_noticed("blockBehindFilling")
+
+
+@on_cuda(MAX_DELAY_US=20000)
+def notice_block_filled():
+    expect_noticed("blockFilled")
+
+
+@on_cuda(MAX_DELAY_US=20000)
+def notice_blocks_done_after_copy():
+    expect_noticed("blocksDoneAfterCopy")

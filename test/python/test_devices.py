@@ -43,8 +43,8 @@ def begin_init(group, folder, options):
     ]
 
 
-def processes_with_devices(seed=0, maps="crossing"):
-    environment = {"TORCHWIRE_TEST_ACCELERATOR_SEED": str(seed), "TORCHWIRE_TEST_DEVICE_MAPS": maps}
+def processes_with_devices(seed=0, maps="crossing", **environment):
+    environment |= {"TORCHWIRE_TEST_ACCELERATOR_SEED": str(seed), "TORCHWIRE_TEST_DEVICE_MAPS": maps}
     if device_kind.IS_STANDIN:
         return Group(2, {**accelerator.ENVIRONMENT, **environment}, [accelerator.load] * 2)
     return Group(2, environment, [device_load.start] * 2)
@@ -115,6 +115,13 @@ def test_a_device_without_memory_fails_only_the_call(pair, maps_and_seed):
 @pytest.mark.skipif(not device_kind.IS_STANDIN, reason="only the stand-in counts the host's waits")
 def test_calls_to_oneself_stay_on_the_devices(pair):
     assert pair[0].run(device_bodies.wait_count_of_a_call_to_oneself) == 0
+
+
+@pytest.mark.skipif(not device_kind.IS_STANDIN, reason="only the stand-in can hold a stream")
+@pytest.mark.parametrize("to", ["worker1", "worker0"], ids=["peer", "self"])
+@pytest.mark.parametrize("program", [program.__name__ for program in device_bodies.HOLDING_PROGRAMS])
+def test_what_is_held_is_waited_for(pair, program, to):
+    pair[0].run(device_bodies.run, program, to)
 
 
 def test_late_results_of_calls_to_oneself_are_dropped(pair):
