@@ -126,7 +126,21 @@ OwnStreams::OwnStreams(const std::vector<c10::Device>& devices) {
   guard_.emplace(streams_);
 }
 
+OwnStreams::OwnStreams(std::vector<c10::Stream> streams) : streams_(std::move(streams)) {
+  if (!streams_.empty()) {
+    guard_.emplace(streams_);
+  }
+}
+
 RequestStreams::RequestStreams(const std::vector<c10::Device>& devices) : OwnStreams(devices) {
+  begin();
+}
+
+RequestStreams::RequestStreams(std::vector<c10::Stream> streams) : OwnStreams(std::move(streams)) {
+  begin();
+}
+
+void RequestStreams::begin() {
   for (const c10::Stream& stream : streams_) {
     TORCHWIRE_SYNCHRONIZE(
         requestBehindDefault, putBehind(stream, defaultStreamOf(stream.device())));

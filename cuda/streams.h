@@ -36,6 +36,8 @@ class OwnStreams {
   explicit OwnStreams(const std::vector<c10::Device>& devices);
 
  protected:
+  explicit OwnStreams(std::vector<c10::Stream> streams);
+
   std::vector<c10::Stream> streams_;
 
  private:
@@ -48,9 +50,14 @@ class OwnStreams {
 class RequestStreams : public OwnStreams {
  public:
   explicit RequestStreams(const std::vector<c10::Device>& devices);
+  /// Those of a request that has been interrupted and goes on, be it on another thread.
+  explicit RequestStreams(std::vector<c10::Stream> streams);
 
   /// Before anybody can know that the request has run.
   void end();
+
+ private:
+  void begin();
 };
 
 /// What their devices' default streams are given from now on waits for what the streams have been given until now.

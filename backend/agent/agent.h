@@ -226,11 +226,11 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
     std::shared_ptr<KeptRRefs> kept; // null: none
-    AwaitingSend* waits = nullptr; // for it; null: nobody, or open() has told it
-    // By an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else.
+    // By an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else, and open() begins it.
     std::shared_ptr<void> inUse;
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
   };
+  std::shared_ptr<void> use(const CallTarget& call);
   uint64_t open(OwnCall call, float rpcTimeoutSeconds, bool counted);
   /// A call whose request has been sent, as far as is known.
   struct SentCall {

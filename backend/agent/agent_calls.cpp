@@ -200,7 +200,9 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   if (call.mayCreate) {
     RRefService::watchCreation(*call.future);
   }
-  call.waits = waits;
+  if (waits != nullptr) {
+    waits->inUse_ = call.inUse = use(call);
+  }
   const auto [callId, failed] =
       start(call, std::move(message), std::move(targets), rpcTimeoutSeconds);
   if (call.pass) {
@@ -323,11 +325,8 @@ void Agent::sendWhenCopied(
 
 /// Enters the call into the table, as the latest of this thread's.
 uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds, bool counted) {
-  activeCalls_.start();
-  if (auto* const waits = std::exchange(call.waits, nullptr)) {
-    const CallTarget& target = call;
-    waits->inUse_ = call.inUse =
-        std::shared_ptr<void>(this, [this, target](void*) { callEnded(target); });
+  if (!call.inUse) {
+    activeCalls_.start();
   }
   const WorkerId to = call.to;
   const auto pass = call.pass;
@@ -623,6 +622,12 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   } else {
     torchwire::complete(*call.future, std::move(value), std::move(storages));
   }
+}
+
+/// Has the call count as active until whoever holds this has let go.
+std::shared_ptr<void> Agent::use(const CallTarget& call) {
+  activeCalls_.start();
+  return {this, [this, call](void*) { callEnded(call); }};
 }
 
 /// After the callbacks.

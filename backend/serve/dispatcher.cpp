@@ -161,22 +161,24 @@ c10::intrusive_ptr<JitFuture> Dispatcher::runOnceConfirmed(
     MessageType type) const {
   const auto devices = usedDevices();
   auto response = c10::make_intrusive<JitFuture>(messageType(), devices);
-  const auto streams = cuda::currentStreams(devices); // which fill the arguments
+  const auto filling = cuda::currentStreams(devices); // the arguments
   confirmed.addCallback([this, caller, command = std::move(command), type, response,
-                         streams](JitFuture&) {
-    Task rest([this, caller, command, type, response, streams] {
+                         filling](JitFuture&) {
+    Task rest([this, caller, command, type, response, filling] {
       const at::ThreadLocalStateGuard restoredAfterwards{
           at::ThreadLocalState()}; // as in Server::run
-      const c10::MultiStreamGuard asBefore(streams);
       try {
-        runProfiledByServer(caller, *command, type)->addCallback([response](JitFuture& done) {
+        cuda::RequestStreams streams(filling);
+        const auto result = runProfiledByServer(caller, *command, type);
+        streams.end();
+        result->addCallback([response](JitFuture& done) {
           if (done.hasError()) {
             response->setError(done.exception_ptr());
           } else {
             complete(*response, done.value().toCustomClass<Message>());
           }
         });
-      } catch (const std::exception&) { // of the profiler's
+      } catch (const std::exception&) { // of the profiler's, or of a device
         response->setErrorIfNeeded(std::current_exception());
       }
     });

@@ -358,6 +358,55 @@ def use_gradients_on_another_stream(_to):
         expect(result, 6, FIRST)
 
 
+# ---- requests that wait for the owner of an RRef; see faults/test_fault_devices.py ----
+
+
+def not_confirmed(owner):
+    """An RRef that is new to whoever gets it as an argument, whose owner hears of it late."""
+    rref = rpc.remote(owner, int, (5,))
+    rref.to_here()
+    return rref
+
+
+def times_state(tensor, _rref):
+    return tensor * _state[-1]
+
+
+def write_state_on_held_stream(tensor, _rref):
+    stream = device_kind.module().current_stream(tensor.device)
+    accelerator.load().hold(tensor.device.index, stream.stream_id)
+    _state[-1].copy_(tensor)
+    return stream.stream_id
+
+
+def read_what_a_request_that_has_waited_writes(owner):
+    me, here = rpc.get_worker_info().name, device_kind.module()
+    _state.append(filled(2, MAPS[FIRST]))
+    here.synchronize(MAPS[FIRST])
+    stream = rpc.rpc_sync(me, write_state_on_held_stream, (filled(3, FIRST), not_confirmed(owner)))
+    read = _state[-1] + 0
+    give_it_time(here.default_stream(MAPS[FIRST]).query)
+    accelerator.load().release(torch.device(MAPS[FIRST]).index, stream)
+    expect(read, 3, MAPS[FIRST])
+
+
+def write_what_a_request_that_waits_reads(owner):
+    _state.append(filled(2, MAPS[FIRST]))
+    device_kind.module().synchronize(MAPS[FIRST])
+    future = rpc.rpc_async(
+        rpc.get_worker_info().name, times_state, (filled(3, FIRST), not_confirmed(owner))
+    )
+    wait_for_debug_info(lambda info: info["agent.server_active_async_calls"] == "1")
+    default = device_kind.module().default_stream(MAPS[FIRST])
+    accelerator.load().hold(torch.device(MAPS[FIRST]).index, default.stream_id)
+    _state[-1].add_(1)
+    give_it_time(future.done)
+    release_default_stream(MAPS[FIRST])
+    expect(future.wait(), 9, FIRST)
+
+
+WAITING_PROGRAMS = (read_what_a_request_that_has_waited_writes, write_what_a_request_that_waits_reads)
+
 # On the stand-in accelerator only.
 HOLDING_PROGRAMS = (
     drop_what_a_request_still_reads,
@@ -405,13 +454,24 @@ def tensors_kept_after_a_late_result():
     _may_end.set()
     _has_ended.wait(60)
     rpc.rpc_sync(me, double, (filled(1, FIRST),))
-    agent = rpc._get_current_rpc_agent()
-    deadline = time.monotonic() + 30
-    while agent.get_debug_info()["agent.device_tensors_kept"] != "0" and time.monotonic() < deadline:
-        time.sleep(0.01)
+    info = wait_for_debug_info(lambda info: is_idle(info) and info["agent.device_tensors_kept"] == "0")
     _may_end.clear()
     _has_ended.clear()
-    return agent.get_debug_info()["agent.device_tensors_kept"]
+    return info["agent.device_tensors_kept"]
+
+
+def is_idle(info):
+    """Whether all requests have ended: of one whose function has returned, the result may be yet to come."""
+    return info["agent.num_idle_threads"] == info["agent.thread_pool_size"]
+
+
+def wait_for_debug_info(condition):
+    """The agent's, when it is so, or as it is after 30 s."""
+    agent = rpc._get_current_rpc_agent()
+    deadline = time.monotonic() + 30
+    while not condition(info := agent.get_debug_info()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return info
 
 
 def explanations():
