@@ -6,7 +6,9 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "backend/agent/agent.h"
 #include "backend/link/checksum_interceptor.h"
@@ -39,6 +41,17 @@ cuda::DeviceRecord devicesFrom(const py::dict& dict) {
   return record;
 }
 
+std::set<cuda::DevicePath> devicePathsWithout(
+    const std::optional<std::vector<std::string>>& names) {
+  std::set<cuda::DevicePath> left;
+  for (const auto path : {cuda::DevicePath::process, cuda::DevicePath::ipc}) {
+    if (names && std::find(names->begin(), names->end(), cuda::nameOf(path)) == names->end()) {
+      left.insert(path);
+    }
+  }
+  return left;
+}
+
 AgentOptions optionsFrom(const py::dict& dict) {
   AgentOptions options;
   options.numWorkerThreads = dict["num_worker_threads"].cast<size_t>();
@@ -56,6 +69,7 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.backwardMode = dict["backward_mode"].cast<std::string>() == "fast" ? BackwardMode::fast
                                                                              : BackwardMode::smart;
   options.interceptors = dict["interceptors"].cast<std::vector<std::shared_ptr<LinkInterceptor>>>();
+  options.devicePathsLeftOut = devicePathsWithout(dict["device_paths"].cast<Names>());
   options.devices = devicesFrom(dict["devices"]);
   return options;
 }

@@ -95,7 +95,8 @@ Agent::Agent(
               self_, devices_, copies_,
               options_.interceptors.empty()
                   ? ""
-                  : "checksums or fault injection are on, which see what is in frames")),
+                  : "checksums or fault injection are on, which see what is in frames",
+              options_.devicePathsLeftOut)),
       engine_(
           std::make_shared<TorchEngine>(
               *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -58,6 +59,7 @@ struct AgentOptions {
       << 30; // of requests to one peer, see SendWindow; 0: unbounded
   BackwardMode backwardMode = BackwardMode::smart;
   std::vector<std::shared_ptr<LinkInterceptor>> interceptors; // the innermost first
+  std::set<cuda::DevicePath> devicePathsLeftOut;
   cuda::DeviceRecord devices; // the worker's name is the agent's
 };
 

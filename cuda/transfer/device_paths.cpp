@@ -6,6 +6,11 @@
 #include "cuda/device_record.h"
 
 namespace torchwire::cuda {
+namespace {
+
+constexpr const char* kLeftOut = "the option _device_paths leaves it out";
+
+} // namespace
 
 const char* nameOf(DevicePath path) {
   switch (path) {
@@ -28,7 +33,7 @@ bool DeviceRoute::operator<(const DeviceRoute& other) const {
 
 DevicePath DevicePaths::choose(const DeviceRoute& route, size_t bytes) {
   if (route.peer == self_) {
-    return DevicePath::process;
+    return leftOut_.contains(DevicePath::process) ? DevicePath::host : DevicePath::process;
   }
   if (bytes < kLeastBytesForIpc) {
     return DevicePath::host;
@@ -39,7 +44,7 @@ DevicePath DevicePaths::choose(const DeviceRoute& route, size_t bytes) {
       return found->second.stage == State::works ? DevicePath::ipc : DevicePath::host;
     }
   }
-  const auto objection = hooks_.objectionToIpc(route);
+  const auto objection = objectionToIpc(route);
   uint64_t trial = 0;
   {
     MutexLock lock(mutex_);
@@ -53,6 +58,10 @@ DevicePath DevicePaths::choose(const DeviceRoute& route, size_t bytes) {
     hooks_.tryIpc(route, trial);
   }
   return DevicePath::host; // this tensor does not wait for the trial
+}
+
+std::optional<std::string> DevicePaths::objectionToIpc(const DeviceRoute& route) const {
+  return leftOut_.contains(DevicePath::ipc) ? kLeftOut : hooks_.objectionToIpc(route);
 }
 
 void DevicePaths::tried(
@@ -100,7 +109,9 @@ DevicePaths::Explanation DevicePaths::explain(const DeviceRoute& route) const {
     return {route, DevicePath::host, "one of them is the host's memory"};
   }
   if (route.peer == self_) {
-    return {route, DevicePath::process, "both are this process's"};
+    return leftOut_.contains(DevicePath::process)
+        ? Explanation{route, DevicePath::host, kLeftOut}
+        : Explanation{route, DevicePath::process, "both are this process's"};
   }
   {
     MutexLock lock(mutex_);
@@ -116,7 +127,7 @@ DevicePaths::Explanation DevicePaths::explain(const DeviceRoute& route) const {
       }
     }
   }
-  if (const auto objection = hooks_.objectionToIpc(route)) {
+  if (const auto objection = objectionToIpc(route)) {
     return {route, DevicePath::host, *objection};
   }
   return {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,9 @@ class DevicePaths {
   /// What is smaller goes by way of the host, in the frame itself.
   static constexpr size_t kLeastBytesForIpc = 64 << 10;
 
-  DevicePaths(WorkerId self, Hooks hooks) : self_(self), hooks_(std::move(hooks)) {}
+  /// `leftOut`: are not used. Not `host`, which is always possible.
+  DevicePaths(WorkerId self, Hooks hooks, std::set<DevicePath> leftOut = {})
+      : self_(self), hooks_(std::move(hooks)), leftOut_(std::move(leftOut)) {}
 
   /// Both devices of the route are accelerators.
   DevicePath choose(const DeviceRoute& route, size_t bytes) EXCLUDES(mutex_);
@@ -80,10 +83,12 @@ class DevicePaths {
     std::string objection;
   };
 
+  std::optional<std::string> objectionToIpc(const DeviceRoute& route) const;
   void setFailed(const DeviceRoute& route, const std::string& why, std::optional<uint64_t> trial);
 
   const WorkerId self_;
   const Hooks hooks_;
+  const std::set<DevicePath> leftOut_;
   mutable Mutex mutex_{LockRank::devicePaths};
   std::map<DeviceRoute, State> routes_ GUARDED_BY(mutex_); // those that have been asked for
   uint64_t lastTrial_ GUARDED_BY(mutex_) = 0;

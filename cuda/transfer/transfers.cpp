@@ -38,7 +38,7 @@ struct Transfers::Fetched {
 
 Transfers::Transfers(
     WorkerId self, std::shared_ptr<const GroupDevices> devices, std::shared_ptr<ThreadPool> copies,
-    std::string everythingInFrames)
+    std::string everythingInFrames, std::set<DevicePath> leftOut)
     : self_(self),
       devices_(std::move(devices)),
       copies_(std::move(copies)),
@@ -51,7 +51,8 @@ Transfers::Transfers(
              log(LogLevel::warning,
                  "tensors of " + route.from.str() + " for " + route.to.str() + " of " +
                      describe(route.peer) + " go by way of the host: " + why);
-           }}) {}
+           }},
+          std::move(leftOut)) {}
 
 void Transfers::connect(Hooks hooks) {
   hooks_ = std::move(hooks);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,9 +38,11 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
   };
 
   /// `copies`: where devices are waited for. `everythingInFrames`: why no elements may travel outside of them; empty: they may.
+  /// `leftOut`: paths that are not used.
   Transfers(
       WorkerId self, std::shared_ptr<const GroupDevices> devices,
-      std::shared_ptr<ThreadPool> copies, std::string everythingInFrames);
+      std::shared_ptr<ThreadPool> copies, std::string everythingInFrames,
+      std::set<DevicePath> leftOut = {});
 
   /// Before the first message.
   void connect(Hooks hooks);

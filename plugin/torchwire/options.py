@@ -74,6 +74,10 @@ def _channel_names(argument: str, value: Any) -> list[str] | None:
     return option_checks.names(argument, value, _C.CHANNELS)
 
 
+def _device_path_names(argument: str, value: Any) -> list[str] | None:
+    return option_checks.names(argument, value, dict.fromkeys(("process", "ipc", "host"), ""))
+
+
 # Not derived from TensorPipeRpcBackendOptions: init_rpc infers the backend by asking of one after the other whether the
 # options are an instance of its class, and an instance of a subclass would be one of both.
 class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
@@ -117,6 +121,8 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         would no longer fit.
     _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them and
         says which are used by default).
+    _device_paths: the same for the paths of tensors between devices, "process", "ipc" and "host"
+        (`torchwire.explain()` tells which is used). The last one is always used where no other is.
 
     Options are checked when they are set, at construction or later. A wrong type raises TypeError, a wrong value
     ValueError; both say what would be right. Constructing options opens, starts and asks nothing.
@@ -139,6 +145,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     checksums = _Checked(option_checks.switch)
     _transports = _Checked(_transport_names)
     _channels = _Checked(_channel_names)
+    _device_paths = _Checked(_device_path_names)
 
     def __init__(
         self,
@@ -160,6 +167,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         checksums: bool = False,
         _transports: list[str] | None = None,
         _channels: list[str] | None = None,
+        _device_paths: list[str] | None = None,
         **unknown: NoReturn,
     ) -> None:
         self._refuse_unknown(unknown)
@@ -181,6 +189,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self.checksums = checksums
         self._transports = _transports
         self._channels = _channels
+        self._device_paths = _device_paths
 
     @property
     def device_maps(self) -> dict[str, DeviceMap] | Literal["auto"]:
@@ -284,6 +293,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "backward_mode": options.backward_mode,
         "transports": options._transports,
         "channels": options._channels,
+        "device_paths": options._device_paths,
         "interceptors": [_C.ChecksumInterceptor()] if options.checksums else [],
         "devices": devices.describe(options._device_maps, options._automatic_device_maps, options.devices),
     }

@@ -393,9 +393,7 @@ def read_what_a_request_that_has_waited_writes(owner):
 def write_what_a_request_that_waits_reads(owner):
     _state.append(filled(2, MAPS[FIRST]))
     device_kind.module().synchronize(MAPS[FIRST])
-    future = rpc.rpc_async(
-        rpc.get_worker_info().name, times_state, (filled(3, FIRST), not_confirmed(owner))
-    )
+    future = rpc.rpc_async(rpc.get_worker_info().name, times_state, (filled(3, FIRST), not_confirmed(owner)))
     wait_for_debug_info(lambda info: info["agent.server_active_async_calls"] == "1")
     default = device_kind.module().default_stream(MAPS[FIRST])
     accelerator.load().hold(torch.device(MAPS[FIRST]).index, default.stream_id)

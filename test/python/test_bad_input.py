@@ -21,6 +21,11 @@ WRONG_OPTIONS = [
     ({"_transports": []}, ValueError, "_transports is empty"),
     ({"_transports": "uv"}, TypeError, "_transports must be a list of names"),
     ({"_channels": ["basic", "basik"]}, ValueError, r"_channels: unknown name 'basik' \(did you mean 'basic'\?\)"),
+    (
+        {"_device_paths": ["ipcs"]},
+        ValueError,
+        r"_device_paths: unknown name 'ipcs' \(did you mean 'ipc'\?\)",
+    ),
     ({"_channels": [1]}, TypeError, "_channels must hold names, got 1"),
     ({"num_worker_thread": 3}, TypeError, r"no option 'num_worker_thread' \(did you mean 'num_worker_threads'\?\)"),
     ({"nonsense": 3}, TypeError, "no option 'nonsense'; it takes num_worker_threads"),

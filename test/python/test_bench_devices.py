@@ -93,12 +93,17 @@ def test_a_direction_between_devices_needs_two():
     assert list(ways)[:1] + list(ways)[2:] == [way.name for way in device_steps.directions("cuda", 1)]
 
 
-def test_cuda_is_measured_on_stock_too_and_on_each_channel():
+def test_cuda_is_measured_on_stock_and_by_way_of_the_host_too():
     way = Direction("on one device", "cuda:0", "cuda:0")
-    stock, ours, other = device_steps.contestants(way, ["cuda_ipc"], "", True)
-    assert [one.name for one in (stock, ours, other)] == ["stock", "torchwire", "torchwire/cuda_ipc"]
-    assert stock.options["backend"] == "TENSORPIPE" and "_channels" not in ours.options
-    assert other.options["_channels"][0] == "cuda_ipc"
+    stock, ours, by_host, by_basic = device_steps.contestants(way, ["basic"], "", True)
+    assert [one.name for one in (stock, ours, by_host, by_basic)] == [
+        "stock",
+        "torchwire",
+        "torchwire/host",
+        "torchwire/basic",
+    ]
+    assert stock.options["backend"] == "TENSORPIPE" and "_device_paths" not in ours.options
+    assert by_host.options["_device_paths"] == ["host"] and by_basic.options["_channels"] == ["basic"]
     (step,) = device_steps.steps(way, [1 << 20], QUICK)
     assert step.cases[0].workload == way.name and step.cases[0].size == 2 << 20
 

@@ -112,12 +112,12 @@ def test_a_device_without_memory_fails_only_the_call(pair, maps_and_seed):
     assert maps[device_kind.device(0)] in error and "out of memory" in error and "Free memory" in error
 
 
-@pytest.mark.skipif(not device_kind.IS_STANDIN, reason="only the stand-in counts the host's waits")
+@pytest.mark.standin
 def test_calls_to_oneself_stay_on_the_devices(pair):
     assert pair[0].run(device_bodies.wait_count_of_a_call_to_oneself) == 0
 
 
-@pytest.mark.skipif(not device_kind.IS_STANDIN, reason="only the stand-in can hold a stream")
+@pytest.mark.standin
 @pytest.mark.parametrize("to", ["worker1", "worker0"], ids=["peer", "self"])
 @pytest.mark.parametrize("program", [program.__name__ for program in device_bodies.HOLDING_PROGRAMS])
 def test_what_is_held_is_waited_for(pair, program, to):

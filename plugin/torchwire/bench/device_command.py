@@ -37,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--channels",
         metavar="NAME,...",
-        help="torchwire is measured with each of these, too (default: those that carry tensors of devices: "
-        f"{', '.join(device_steps.device_channels()) or 'none in this version'})",
+        help="torchwire is measured with each of these for what is in the host's memory, too (default: none)",
     )
     add("--quick", action="store_true", help=f"{QUICK.rounds} rounds of {1e3 * QUICK.seconds:.0f} ms each")
     add("--rounds", type=int, help=f"how often it is whose turn (default {FULL.rounds}, --quick {QUICK.rounds})")
@@ -59,7 +58,7 @@ def carry_out(given: argparse.Namespace) -> int:
     try:
         scope = _scope(given)
         sizes = sizes_of(given.sizes)
-        channels = command.words(given.channels) if given.channels else device_steps.device_channels()
+        channels = command.words(given.channels) if given.channels else []
         device_member.load(given.prepare)
         count = _count(given.device)
         if count == 0:
@@ -88,7 +87,9 @@ def measure(
     for way in ways:
         contestants = device_steps.contestants(way, channels, given.prepare, with_stock)
         schedules.append(Schedule(device_steps.steps(way, sizes, scope), contestants, scope, record))
-        record.contestants = contestants  # the same names for each way
+        record.contestants += [
+            one for one in contestants if one.name not in {known.name for known in record.contestants}
+        ]
     if not with_stock:
         stock = Contestant(REFERENCE, "", frozenset())
         record.leave_out(stock, f"`{given.device}` is no CUDA device; `python -m torchwire bench` compares the CPU's")

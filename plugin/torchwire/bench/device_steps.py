@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torchwire import _C
 from torchwire.bench.call_steps import echo_step
 from torchwire.bench.contestant import ECHO, REFERENCE, Contestant
 from torchwire.bench.step import Scope, Step
@@ -13,9 +12,6 @@ from torchwire.bench.step import Scope, Step
 _KIB, _MIB = 1 << 10, 1 << 20
 
 SIZES = (4, 4 * _KIB, 64 * _KIB, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB)  # bytes
-
-# Channels for tensors in memory of the host, with which torchwire falls back where one for devices does not do.
-_HOST_CHANNELS = ("cma", "basic")
 
 _MEMBER = "device_member:DeviceMember"
 
@@ -42,18 +38,17 @@ def directions(kind: str, count: int) -> list[Direction]:
     ]
 
 
-def device_channels() -> list[str]:
-    """torchwire's channels that carry tensors of devices: none in a version whose own words are that it sends none."""
-    return [name for name, what in _C.CHANNELS.items() if name.startswith("cuda_") and "does not send" not in what]
-
-
 def contestants(direction: Direction, channels: Sequence[str], prepare: str, with_stock: bool) -> list[Contestant]:
-    """Stock, torchwire as it is by default, and torchwire with each of these channels before those of the host."""
+    """Stock, torchwire as it is by default, by way of the host where there may be another, and with each of these
+    channels for what is in the host's memory."""
     way = {"source": direction.source, "target": direction.target, "prepare": prepare}
     found = [_contestant(REFERENCE, "PyTorch's own backend", backend="TENSORPIPE", **way)] if with_stock else []
     found.append(_contestant("torchwire", "torchwire with default options", backend="TORCHWIRE", **way))
+    if with_stock and "cpu" not in (direction.source, direction.target):
+        options = {"backend": "TORCHWIRE", "_device_paths": ["host"]}
+        found.append(_contestant("torchwire/host", "torchwire, by way of the host's memory", **options, **way))
     for channel in channels:
-        options = {"backend": "TORCHWIRE", "_channels": [channel, *_HOST_CHANNELS]}
+        options = {"backend": "TORCHWIRE", "_channels": list(dict.fromkeys([channel, "basic"]))}
         found.append(_contestant(f"torchwire/{channel}", f"torchwire on the channel {channel}", **options, **way))
     return found
 

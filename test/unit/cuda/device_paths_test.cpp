@@ -38,6 +38,23 @@ const DeviceRoute kRoute{1, gpu(0), gpu(1)};
 
 } // namespace
 
+TEST_CASE("paths that are left out are not tried", "[device_paths]") {
+  size_t trials = 0;
+  DevicePaths paths(
+      kSelf,
+      {[](const DeviceRoute&) { return std::nullopt; },
+       [&](const DeviceRoute&, uint64_t) { ++trials; },
+       [](const DeviceRoute&, const std::string&) {}},
+      {DevicePath::process, DevicePath::ipc});
+  for (const WorkerId peer : {kSelf, WorkerId{1}}) {
+    const DeviceRoute route{peer, gpu(0), gpu(1)};
+    CHECK(paths.choose(route, kLarge) == DevicePath::host);
+    CHECK(paths.explain(route).path == DevicePath::host);
+    CHECK(paths.explain(route).reason == "the option _device_paths leaves it out");
+  }
+  CHECK(trials == 0);
+}
+
 TEST_CASE("a worker's tensors to itself stay in the process", "[device_paths]") {
   StagedPaths staged;
   CHECK(staged.choose({kSelf, gpu(0), gpu(1)}, 4) == DevicePath::process);
