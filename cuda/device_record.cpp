@@ -15,6 +15,14 @@ c10::DeviceType readType(ByteReader& in) {
   return type;
 }
 
+bool readSwitch(ByteReader& in) {
+  const auto value = in.number<uint8_t>();
+  if (value > 1) {
+    throw FormatError("a device record has " + std::to_string(value) + " for yes or no");
+  }
+  return value == 1;
+}
+
 void writeMap(ByteWriter& out, const DeviceMap& map) {
   out.number(static_cast<uint32_t>(map.size()));
   for (const auto& [from, to] : sortedEntries(map)) {
@@ -121,6 +129,7 @@ void DeviceRecord::write(ByteWriter& out) const {
   out.string(name);
   out.string(host);
   out.number(static_cast<uint8_t>(automatic));
+  out.number(static_cast<uint8_t>(nccl));
   out.number(static_cast<uint32_t>(devices.size()));
   for (const c10::Device& device : devices) {
     writeDevice(out, device);
@@ -141,11 +150,8 @@ DeviceRecord DeviceRecord::read(ByteReader& in) {
   DeviceRecord record;
   record.name = in.string();
   record.host = in.string();
-  const auto automatic = in.number<uint8_t>();
-  if (automatic > 1) {
-    throw FormatError("a device record has " + std::to_string(automatic) + " for yes or no");
-  }
-  record.automatic = automatic == 1;
+  record.automatic = readSwitch(in);
+  record.nccl = readSwitch(in);
   const uint32_t given = in.count(kDeviceSize);
   for (uint32_t i = 0; i < given; ++i) {
     record.devices.push_back(readDevice(in));

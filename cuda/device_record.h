@@ -40,6 +40,7 @@ struct DeviceRecord {
   std::map<std::string, DeviceMap> maps; // by peer: from this worker's devices to the peer's
   bool automatic =
       false; // device_maps="auto": peers that `maps` does not name get an automatic map
+  bool nccl = false; // the option: it may be asked for tensors by NCCL
   std::vector<c10::Device> devices; // the option; empty: those that the device maps name
   std::map<c10::DeviceType, c10::DeviceIndex> counts; // of the devices that exist, without the cpu
 

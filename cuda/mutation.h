@@ -26,6 +26,8 @@ enum class Synchronization {
   hostWaitsForCopies, // a frame is made once its bytes have come
   keptBehindFilling, // who gets a tensor of the same process, behind what fills it
   keptLent, // which lives until that has read it
+  laneBehindFilling, // a send by NCCL, behind what fills the copy
+  laneKeptLent, // the copy, which lives until it has been sent
   passGradientsLent, // gradients live until the program has read them
   requestBehindDefault, // a request, behind what the program and other requests have left
 };

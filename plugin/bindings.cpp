@@ -44,7 +44,7 @@ cuda::DeviceRecord devicesFrom(const py::dict& dict) {
 std::set<cuda::DevicePath> devicePathsWithout(
     const std::optional<std::vector<std::string>>& names) {
   std::set<cuda::DevicePath> left;
-  for (const auto path : {cuda::DevicePath::process, cuda::DevicePath::ipc}) {
+  for (const auto path : {cuda::DevicePath::process, cuda::DevicePath::ipc, cuda::DevicePath::nccl}) {
     if (names && std::find(names->begin(), names->end(), cuda::nameOf(path)) == names->end()) {
       left.insert(path);
     }
@@ -71,6 +71,7 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.interceptors = dict["interceptors"].cast<std::vector<std::shared_ptr<LinkInterceptor>>>();
   options.devicePathsLeftOut = devicePathsWithout(dict["device_paths"].cast<Names>());
   options.devices = devicesFrom(dict["devices"]);
+  options.devices.nccl = dict["nccl"].cast<bool>();
   return options;
 }
 

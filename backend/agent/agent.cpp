@@ -143,16 +143,38 @@ void Agent::connectTransfers() {
            WorkerId to, std::vector<char> body,
            std::function<void(const std::string& error)> done) {
          tellOfTransfers(to, std::move(body), own_messages::kMemoryTrial, std::move(done));
+       },
+       [this](
+           WorkerId to, std::vector<char> body,
+           std::function<void(const std::string& error)> done) {
+         tellOfTransfers(to, std::move(body), own_messages::kLaneTrial, std::move(done));
+       },
+       [this](
+           WorkerId to, std::vector<char> body,
+           std::function<void(const std::string& error)> done) {
+         tellOfTransfers(to, std::move(body), own_messages::kLaneMessage, std::move(done));
        }});
   dispatcher_.handleOwn(own_messages::kBlocksDone, [this](WorkerId caller, Message& request) {
     transfers_->onDone(caller, std::as_const(request).payload());
     return completed(messageOf({}, own_messages::kNoted));
   });
-  dispatcher_.handleOwn(own_messages::kMemoryTrial, [this](WorkerId caller, Message& request) {
+  dispatcher_.handleOwn(own_messages::kLaneMessage, [this](WorkerId caller, Message& request) {
+    transfers_->onLaneMessage(caller, std::as_const(request).payload());
+    return completed(messageOf({}, own_messages::kNoted));
+  });
+  serveTrials(own_messages::kMemoryTrial, &cuda::Transfers::onTrial);
+  serveTrials(own_messages::kLaneTrial, &cuda::Transfers::onLaneTrial);
+}
+
+/// On threads that may wait for devices.
+void Agent::serveTrials(
+    rpc::MessageType type,
+    void (cuda::Transfers::*onTrial)(WorkerId from, const std::vector<char>& body)) {
+  dispatcher_.handleOwn(type, [this, onTrial](WorkerId caller, Message& request) {
     auto answer = c10::make_intrusive<JitFuture>(messageType());
-    Task task([this, caller, body = std::as_const(request).payload(), answer] {
+    Task task([this, onTrial, caller, body = std::as_const(request).payload(), answer] {
       try {
-        transfers_->onTrial(caller, body);
+        (*transfers_.*onTrial)(caller, body);
         torchwire::complete(*answer, messageOf({}, own_messages::kNoted));
       } catch (const std::exception&) {
         answer->setErrorIfNeeded(std::current_exception());
@@ -352,6 +374,7 @@ void Agent::onPeerLost(WorkerId peer, const Error& error) {
   }
   calls_->failPeer(peer, error);
   transfers_->peerLost(peer);
+  transfers_->endLanes(peer, error.message());
   if (peer == self_) {
     return; // it lives: only a frame to itself was damaged
   }
@@ -480,6 +503,7 @@ void Agent::shutdownImpl() {
   if (loop_) {
     loop_->stopAside();
   }
+  transfers_->close();
   requests_.join();
   copies_->join();
   control_->join();

@@ -260,6 +260,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void setFuture(const OwnCall& call, Outcome outcome);
   c10::intrusive_ptr<Message> placed(WorkerId from, DecodedMessage decoded) const;
   void connectTransfers();
+  void serveTrials(
+      torch::distributed::rpc::MessageType type,
+      void (cuda::Transfers::*onTrial)(WorkerId from, const std::vector<char>& body));
   void tellOfTransfers(
       WorkerId to, std::vector<char> body, torch::distributed::rpc::MessageType type,
       std::function<void(const std::string& error)> done);

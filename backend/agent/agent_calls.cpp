@@ -517,6 +517,8 @@ void Agent::waitForWaiters() {
 void Agent::tellOfTransfers(
     WorkerId to, std::vector<char> body, rpc::MessageType type,
     std::function<void(const std::string& error)> done) {
+  // What this thread has sent is asked for by the program, which may be in the middle of a call.
+  const auto ofTheProgram = c10::make_scope_exit([kept = sentCalls] { sentCalls = kept; });
   try {
     const auto answer = send(getWorkerInfo(to), messageOf(std::move(body), type));
     answer->addCallback([done](JitFuture& future) {

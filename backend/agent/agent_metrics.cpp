@@ -53,6 +53,7 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
   const cuda::Transfers::Usage transfers = transfers_->usage();
   info["agent.device_tensors_kept"] = std::to_string(transfers.keptTensors);
   info["agent.device_blocks_lent"] = std::to_string(transfers.lent.lent);
+  info["agent.device_lane_tensors"] = std::to_string(transfers.laneTensors);
   info["agent.device_block_bytes"] = std::to_string(transfers.lent.bytes);
   for (const PeerStatus& peer : peers()) {
     const std::string key = "agent.peer." + peer.record.name;

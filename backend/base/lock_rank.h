@@ -38,7 +38,11 @@ namespace torchwire {
   X(devicePaths)       /* DevicePaths: which have been tried */                                       \
   X(keptTensors)       /* KeptTensors: tensors of this worker to itself */                            \
   X(lentBlocks)        /* LentBlocks: memory of devices that peers copy from */                       \
-  X(ipcTransfers)      /* Transfers: makes its IpcTransfers */                                      \
+  X(ipcTransfers)      /* Transfers: makes its IpcTransfers and NcclTransfers */                      \
+  X(ncclTransfers)     /* NcclTransfers: its lanes */                                                 \
+  X(ncclLane)          /* LaneEnd: gives operations to NCCL, one after another */                     \
+  X(ncclKept)          /* SendingLane: tensors that the receiver has not asked for */                 \
+  X(ncclLaneError)     /* LaneEnd: why it has failed */                                               \
   X(borrowedBlocks)    /* BorrowedBlocks: peers' memory that is open */                               \
   X(operators)         /* ScriptCallReader: which operator a schema names */                          \
   X(duplicates)        /* DuplicateFilter: the latest requests of our own */                          \

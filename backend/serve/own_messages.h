@@ -14,6 +14,10 @@
 // |                | their sender                     |                | (cuda/transfer/)                        |
 // | memoryTrial    | who would send device tensors -> | noted          | can its memory be read there?           |
 // |                | who would receive them           |                |                                         |
+// | laneMessage    | one end of a lane of NCCL's ->   | noted          | which tensor is to be sent next, or     |
+// |                | the other                        |                | that the lane has ended                 |
+// | laneTrial      | who would send by NCCL -> who    | noted          | be the receiving end: do bytes come?    |
+// |                | would receive                    |                |                                         |
 #pragma once
 
 #include <torch/csrc/distributed/rpc/message.h>
@@ -78,5 +82,7 @@ constexpr MessageType kHoldersReply = detail::response(0x93);
 constexpr MessageType kBlocksDone = detail::request(0x98);
 constexpr MessageType kMemoryTrial = detail::request(0x9a);
 constexpr MessageType kNoted = detail::response(0x9b);
+constexpr MessageType kLaneMessage = detail::request(0x9c);
+constexpr MessageType kLaneTrial = detail::request(0x9e);
 
 } // namespace torchwire::own_messages

@@ -1,34 +1,16 @@
 #include "cuda/transfer/device_memory.h"
 
-#include <dlfcn.h>
-
-#include <filesystem>
+#include "cuda/transfer/cuda_library.h"
 
 namespace torchwire::cuda {
 namespace {
 
-// CUDA's is a library of its own, beside this one: it needs CUDA's libraries, which not every torch has, and which a worker
-// without CUDA tensors has no use for.
-constexpr const char* kCudaLibrary = "libtorchwire_cuda.so";
-constexpr const char* kEntryPoint = "torchwireCudaMemory";
-
-std::filesystem::path folderOfThisLibrary() {
-  Dl_info self{};
-  ::dladdr(reinterpret_cast<const void*>(&folderOfThisLibrary), &self); // NOLINT
-  return std::filesystem::path(self.dli_fname).parent_path();
-}
-
 std::variant<DeviceMemory*, std::string> loadCudas() {
-  const auto path = folderOfThisLibrary() / kCudaLibrary;
-  if (!std::filesystem::exists(path)) {
-    return "this torchwire was built without CUDA";
+  const auto entry = cudaEntryPoint("torchwireCudaMemory");
+  if (const auto* why = std::get_if<std::string>(&entry)) {
+    return *why;
   }
-  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  void* const entry = library == nullptr ? nullptr : ::dlsym(library, kEntryPoint);
-  if (entry == nullptr) {
-    return std::string("torchwire's part for CUDA cannot be loaded: ") + ::dlerror(); // NOLINT
-  }
-  return reinterpret_cast<DeviceMemory* (*)()>(entry)(); // NOLINT
+  return reinterpret_cast<DeviceMemory* (*)()>(std::get<void*>(entry))(); // NOLINT
 }
 
 } // namespace

@@ -10,6 +10,17 @@ namespace {
 
 constexpr const char* kLeftOut = "the option _device_paths leaves it out";
 
+/// Those to `ipc`, which most routes are about, do not say so.
+void addObjection(std::string& objections, DevicePath path, const std::string& objection) {
+  if (objection.empty() || objection == objections) {
+    return;
+  }
+  if (path != DevicePath::ipc) {
+    objections += (objections.empty() ? "" : "; ") + std::string(nameOf(path)) + ": ";
+  }
+  objections += objection;
+}
+
 } // namespace
 
 const char* nameOf(DevicePath path) {
@@ -18,6 +29,8 @@ const char* nameOf(DevicePath path) {
       return "process";
     case DevicePath::ipc:
       return "ipc";
+    case DevicePath::nccl:
+      return "nccl";
     case DevicePath::host:
       break;
   }
@@ -35,65 +48,106 @@ DevicePath DevicePaths::choose(const DeviceRoute& route, size_t bytes) {
   if (route.peer == self_) {
     return leftOut_.contains(DevicePath::process) ? DevicePath::host : DevicePath::process;
   }
-  if (bytes < kLeastBytesForIpc) {
+  if (bytes < kLeastBytes) {
     return DevicePath::host;
   }
   {
     MutexLock lock(mutex_);
     if (const auto found = routes_.find(route); found != routes_.end()) {
-      return found->second.stage == State::works ? DevicePath::ipc : DevicePath::host;
+      return found->second.stage == State::works ? found->second.path : DevicePath::host;
     }
   }
-  const auto objection = objectionToIpc(route);
+  const Candidate first = candidateAfter(route, DevicePath::process, "");
+  const auto stage = first.path == DevicePath::host ? State::fails : State::trying;
   uint64_t trial = 0;
   {
     MutexLock lock(mutex_);
     trial = ++lastTrial_;
-    State state{objection ? State::fails : State::trying, trial, objection.value_or("")};
-    if (!routes_.emplace(route, std::move(state)).second) {
+    if (!routes_.emplace(route, State{stage, first.path, trial, first.objections}).second) {
       return DevicePath::host; // another thread has been as fast
     }
   }
-  if (!objection) {
-    hooks_.tryIpc(route, trial);
+  if (stage == State::trying) {
+    hooks_.tryPath(route, first.path, trial);
   }
   return DevicePath::host; // this tensor does not wait for the trial
 }
 
-std::optional<std::string> DevicePaths::objectionToIpc(const DeviceRoute& route) const {
-  return leftOut_.contains(DevicePath::ipc) ? kLeftOut : hooks_.objectionToIpc(route);
+std::optional<std::string> DevicePaths::objectionTo(
+    const DeviceRoute& route, DevicePath path) const {
+  auto objection = hooks_.objectionTo(route, path);
+  const bool isWanted = objection != "";
+  return isWanted && leftOut_.contains(path) ? kLeftOut : std::move(objection);
+}
+
+DevicePaths::Candidate DevicePaths::candidateAfter(
+    const DeviceRoute& route, DevicePath path, std::string objections) const {
+  for (const DevicePath next : {DevicePath::ipc, DevicePath::nccl}) {
+    if (next <= path) {
+      continue;
+    }
+    const auto objection = objectionTo(route, next);
+    if (!objection) {
+      return {next, std::move(objections)};
+    }
+    addObjection(objections, next, *objection);
+  }
+  return {DevicePath::host, std::move(objections)};
 }
 
 void DevicePaths::tried(
     const DeviceRoute& route, uint64_t trial, const std::optional<std::string>& objection) {
   if (objection) {
-    setFailed(route, *objection, trial);
+    goOn(route, *objection, [&](const State& state) {
+      return state.stage == State::trying && state.trial == trial;
+    });
     return;
   }
   MutexLock lock(mutex_);
   const auto found = routes_.find(route);
-  if (found != routes_.end() && found->second.trial == trial) {
+  if (found != routes_.end() && found->second.stage == State::trying &&
+      found->second.trial == trial) {
     found->second.stage = State::works;
   }
 }
 
-void DevicePaths::failed(const DeviceRoute& route, const std::string& why) {
-  setFailed(route, why, std::nullopt);
+void DevicePaths::failed(const DeviceRoute& route, DevicePath path, const std::string& why) {
+  goOn(route, why, [&](const State& state) {
+    return state.stage != State::fails && state.path == path;
+  });
 }
 
-void DevicePaths::setFailed(
-    const DeviceRoute& route, const std::string& why, std::optional<uint64_t> trial) {
+/// From the path that is tried, or has worked, to the next one, if the route's state is the one that is meant: another one is
+/// of a connection that has been lost since.
+template <typename IsMeant>
+void DevicePaths::goOn(const DeviceRoute& route, const std::string& why, IsMeant isMeant) {
+  State before{};
   {
     MutexLock lock(mutex_);
     const auto found = routes_.find(route);
-    if (found == routes_.end() || found->second.stage == State::fails ||
-        (trial && found->second.trial != *trial)) {
-      return; // of a connection that has been lost since
+    if (found == routes_.end() || !isMeant(found->second)) {
+      return;
     }
-    found->second.stage = State::fails;
-    found->second.objection = why;
+    before = found->second;
   }
-  hooks_.fellBack(route, why);
+  addObjection(before.objections, before.path, why);
+  const Candidate next = candidateAfter(route, before.path, std::move(before.objections));
+  const auto stage = next.path == DevicePath::host ? State::fails : State::trying;
+  uint64_t trial = 0;
+  {
+    MutexLock lock(mutex_);
+    const auto found = routes_.find(route);
+    if (found == routes_.end() || found->second.trial != before.trial ||
+        found->second.path != before.path) {
+      return; // forgotten, or another thread has been as fast
+    }
+    trial = ++lastTrial_;
+    found->second = {stage, next.path, trial, next.objections};
+  }
+  hooks_.fellBack(route, next.path, next.objections);
+  if (stage == State::trying) {
+    hooks_.tryPath(route, next.path, trial);
+  }
 }
 
 void DevicePaths::forget(WorkerId peer) {
@@ -119,21 +173,22 @@ DevicePaths::Explanation DevicePaths::explain(const DeviceRoute& route) const {
       const State& state = found->second;
       switch (state.stage) {
         case State::works:
-          return {route, DevicePath::ipc, "bytes have come through it"};
+          return {route, state.path, "bytes have come through it"};
         case State::trying:
-          return {route, DevicePath::host, "ipc is being tried"};
+          return {route, DevicePath::host, std::string(nameOf(state.path)) + " is being tried"};
         case State::fails:
-          return {route, DevicePath::host, state.objection};
+          return {route, DevicePath::host, state.objections};
       }
     }
   }
-  if (const auto objection = objectionToIpc(route)) {
-    return {route, DevicePath::host, *objection};
+  const Candidate first = candidateAfter(route, DevicePath::process, "");
+  if (first.path == DevicePath::host) {
+    return {route, DevicePath::host, first.objections};
   }
   return {
       route, DevicePath::host,
-      "ipc has not been tried: the first tensor of " + std::to_string(kLeastBytesForIpc) +
-          " bytes or more does"};
+      std::string(nameOf(first.path)) + " has not been tried: the first tensor of " +
+          std::to_string(kLeastBytes) + " bytes or more does"};
 }
 
 } // namespace torchwire::cuda

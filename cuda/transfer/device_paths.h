@@ -21,6 +21,7 @@ enum class DevicePath : uint8_t {
   host, // by way of the host's memory, in the frame; between any two devices
   process, // a copy from one device to the other, within this process
   ipc, // the receiver opens memory of the sender's device and copies from it
+  nccl, // by a communicator of NCCL's between the two devices
 };
 
 /// As options and explanations have it.
@@ -35,18 +36,18 @@ struct DeviceRoute {
   bool operator<(const DeviceRoute& other) const;
 };
 
-/// Chooses the path of each route: to this worker itself `process`, to others `ipc` where it has been tried and works,
-/// and `host` until then and where it does not. What has been tried is forgotten when the connection is lost. Thread-safe;
-/// may be called with locks held, and calls none of its hooks with its own.
+/// Chooses the path of each route: to this worker itself `process`; to others the first of `ipc` and `nccl` that has been
+/// tried and works, and `host` until then and where none does. What has been tried is forgotten when the connection is
+/// lost. Thread-safe; may be called with locks held, and calls none of its hooks with its own.
 class DevicePaths {
  public:
   struct Hooks {
-    /// Why `ipc` need not be tried; null: nothing is known against it. Does not wait.
-    std::function<std::optional<std::string>(const DeviceRoute&)> objectionToIpc;
+    /// Why `ipc` or `nccl` need not be tried; empty: nobody wants it. Null: nothing is known against it. Does not wait.
+    std::function<std::optional<std::string>(const DeviceRoute&, DevicePath)> objectionTo;
     /// Starts to try, elsewhere; the result comes by tried(), with the same number. Does not wait.
-    std::function<void(const DeviceRoute&, uint64_t trial)> tryIpc;
-    /// `ipc` does not work, and why: once for each route.
-    std::function<void(const DeviceRoute&, const std::string& why)> fellBack;
+    std::function<void(const DeviceRoute&, DevicePath, uint64_t trial)> tryPath;
+    /// What has been tried does not work, and why: this path is taken now, `nccl` or `host`. Once for each path.
+    std::function<void(const DeviceRoute&, DevicePath taken, const std::string& why)> fellBack;
   };
   struct Explanation {
     DeviceRoute route;
@@ -55,7 +56,7 @@ class DevicePaths {
   };
 
   /// What is smaller goes by way of the host, in the frame itself.
-  static constexpr size_t kLeastBytesForIpc = 64 << 10;
+  static constexpr size_t kLeastBytes = 64 << 10;
 
   /// `leftOut`: are not used. Not `host`, which is always possible.
   DevicePaths(WorkerId self, Hooks hooks, std::set<DevicePath> leftOut = {})
@@ -64,12 +65,12 @@ class DevicePaths {
   /// Both devices of the route are accelerators.
   DevicePath choose(const DeviceRoute& route, size_t bytes) EXCLUDES(mutex_);
 
-  /// The end of a trial, and why the path does not work, if it does not.
+  /// The end of a trial, and why the path does not work, if it does not. Then the next one is tried.
   void tried(const DeviceRoute& route, uint64_t trial, const std::optional<std::string>& objection)
       EXCLUDES(mutex_);
 
-  /// A transfer by `ipc` has failed, so that the next ones go another way.
-  void failed(const DeviceRoute& route, const std::string& why) EXCLUDES(mutex_);
+  /// A transfer by this path has failed, so that the next ones go another way.
+  void failed(const DeviceRoute& route, DevicePath path, const std::string& why) EXCLUDES(mutex_);
 
   void forget(WorkerId peer) EXCLUDES(mutex_);
 
@@ -79,12 +80,20 @@ class DevicePaths {
  private:
   struct State {
     enum { trying, works, fails } stage;
-    uint64_t trial = 0;
-    std::string objection;
+    DevicePath path; // that is tried, or works; `host` where all fail
+    uint64_t trial = 0; // the number of the latest
+    std::string objections; // to the paths that come before it
+  };
+  /// What comes next on a route.
+  struct Candidate {
+    DevicePath path; // `host`: there is none
+    std::string objections; // to those that are left out
   };
 
-  std::optional<std::string> objectionToIpc(const DeviceRoute& route) const;
-  void setFailed(const DeviceRoute& route, const std::string& why, std::optional<uint64_t> trial);
+  std::optional<std::string> objectionTo(const DeviceRoute& route, DevicePath path) const;
+  Candidate candidateAfter(const DeviceRoute& route, DevicePath path, std::string objections) const;
+  template <typename IsMeant>
+  void goOn(const DeviceRoute& route, const std::string& why, IsMeant isMeant) EXCLUDES(mutex_);
 
   const WorkerId self_;
   const Hooks hooks_;

@@ -1,40 +1,11 @@
 #include "cuda/transfer/memory_trial.h"
 
-#include <ATen/ops/empty.h>
-
-#include <cstring>
 #include <stdexcept>
 
-#include "backend/base/random.h"
 #include "cuda/streams.h"
+#include "cuda/transfer/trial_bytes.h"
 
 namespace torchwire::cuda {
-namespace {
-
-constexpr size_t kNumbers = 512; // of 8 bytes
-
-std::vector<char> randomBytes() {
-  std::vector<char> bytes;
-  ByteWriter out(bytes);
-  for (size_t i = 0; i < kNumbers; ++i) {
-    out.number(randomNumber());
-  }
-  return bytes;
-}
-
-at::Tensor tensorOf(const std::vector<char>& bytes) {
-  at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
-  std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
-  return tensor;
-}
-
-std::vector<char> bytesOf(const at::Tensor& tensor) {
-  const auto* data = static_cast<const char*>(tensor.const_data_ptr());
-  return {data, data + tensor.numel()};
-}
-
-} // namespace
-
 MemoryTrial MemoryTrial::begin(IpcTransfers& ipc, const DeviceRoute& route) {
   const OwnStreams streams({route.from});
   const std::vector<char> bytes = randomBytes();

@@ -12,7 +12,7 @@
 namespace torchwire::cuda {
 namespace {
 
-void writeIpc(ByteWriter& out, const TensorTicket& ticket) {
+void writeTensor(ByteWriter& out, const TensorTicket& ticket) {
   out.number(static_cast<int8_t>(ticket.dtype));
   out.number(static_cast<uint8_t>(ticket.requiresGrad));
   out.number(static_cast<uint32_t>(ticket.sizes.size()));
@@ -21,6 +21,9 @@ void writeIpc(ByteWriter& out, const TensorTicket& ticket) {
   }
   out.number(static_cast<int8_t>(ticket.from.type()));
   out.number(static_cast<int8_t>(ticket.from.index()));
+}
+
+void writeBlock(ByteWriter& out, const TensorTicket& ticket) {
   out.number(ticket.block.id);
   out.number(static_cast<uint8_t>(ticket.block.kept));
   out.string(ticket.block.memoryHandle);
@@ -45,7 +48,7 @@ c10::Device readDevice(ByteReader& in) {
   return {static_cast<c10::DeviceType>(type), static_cast<c10::DeviceIndex>(index)};
 }
 
-void readIpc(ByteReader& in, TensorTicket& ticket) {
+void readTensor(ByteReader& in, TensorTicket& ticket) {
   ticket.dtype = readDtype(in);
   ticket.requiresGrad = in.number<uint8_t>() != 0;
   ticket.sizes.resize(in.count(sizeof(int64_t)));
@@ -53,11 +56,14 @@ void readIpc(ByteReader& in, TensorTicket& ticket) {
     size = in.number<int64_t>();
   }
   ticket.from = readDevice(in);
+  ticket.bytes(); // throws
+}
+
+void readBlock(ByteReader& in, TensorTicket& ticket) {
   ticket.block.id = in.number<uint64_t>();
   ticket.block.kept = in.number<uint8_t>() != 0;
   ticket.block.memoryHandle = in.string();
   ticket.block.eventHandle = in.string();
-  ticket.bytes(); // throws
 }
 
 } // namespace
@@ -77,10 +83,16 @@ at::Tensor TensorTicket::encode() const {
   std::vector<char> bytes;
   ByteWriter out(bytes);
   out.number(static_cast<uint8_t>(path));
-  if (path == DevicePath::process) {
-    out.number(number);
+  if (path != DevicePath::process) {
+    writeTensor(out, *this);
+  }
+  if (path == DevicePath::ipc) {
+    writeBlock(out, *this);
   } else {
-    writeIpc(out, *this);
+    out.number(number);
+  }
+  if (path == DevicePath::nccl) {
+    out.number(lane);
   }
   at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
   std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
@@ -94,12 +106,21 @@ TensorTicket TensorTicket::decode(const at::Tensor& bytes) {
   ByteReader in(copy);
   TensorTicket ticket;
   ticket.path = static_cast<DevicePath>(in.number<uint8_t>());
-  if (ticket.path == DevicePath::process) {
-    ticket.number = in.number<uint64_t>();
-  } else if (ticket.path == DevicePath::ipc) {
-    readIpc(in, ticket);
-  } else {
-    throw FormatError("a ticket for a tensor by an unknown path");
+  switch (ticket.path) {
+    case DevicePath::process:
+      ticket.number = in.number<uint64_t>();
+      break;
+    case DevicePath::ipc:
+      readTensor(in, ticket);
+      readBlock(in, ticket);
+      break;
+    case DevicePath::nccl:
+      readTensor(in, ticket);
+      ticket.number = in.number<uint64_t>();
+      ticket.lane = in.number<uint64_t>();
+      break;
+    default:
+      throw FormatError("a ticket for a tensor by an unknown path");
   }
   if (in.remaining() != 0) {
     throw FormatError("a ticket for a tensor has bytes that are not its own");

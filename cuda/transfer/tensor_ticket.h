@@ -14,13 +14,14 @@ namespace torchwire::cuda {
 /// Where the receiver finds a tensor. A value. docs/protocol.md has the bytes.
 struct TensorTicket {
   DevicePath path = DevicePath::process;
-  uint64_t number = 0; // by `process`: in the sender's KeptTensors
-  // By `ipc`: the elements, one after another, from the begin of a block on.
+  uint64_t number = 0; // by `process`: in the sender's KeptTensors; by `nccl`: in its SendingLane
+  uint64_t lane = 0; // by `nccl`: the lane's number, of the sender's
+  // By `ipc` and `nccl`.
   at::ScalarType dtype = at::kByte;
   bool requiresGrad = false;
   std::vector<int64_t> sizes;
   c10::Device from = c10::kCPU; // the sender's device, for what is said of the route
-  BorrowedBlocks::Offer block;
+  BorrowedBlocks::Offer block; // by `ipc`: the elements are in it, one after another, from its begin on
 
   /// How many bytes the elements have. Throws FormatError if that is no number.
   size_t bytes() const;

@@ -64,4 +64,54 @@ TrialRequest TrialRequest::decode(const std::vector<char>& body) {
   return request;
 }
 
+std::vector<char> LaneMessage::encode() const {
+  std::vector<char> body;
+  ByteWriter out(body);
+  out.number(static_cast<uint8_t>(kind));
+  out.number(lane);
+  out.number(kept);
+  out.number(sequence);
+  out.string(error);
+  return body;
+}
+
+LaneMessage LaneMessage::decode(const std::vector<char>& body) {
+  ByteReader in(body);
+  LaneMessage message;
+  const auto kind = in.number<uint8_t>();
+  if (kind > static_cast<uint8_t>(Kind::senderFailed)) {
+    throw FormatError("a message about a lane is of the unknown kind " + std::to_string(kind));
+  }
+  message.kind = static_cast<Kind>(kind);
+  message.lane = in.number<uint64_t>();
+  message.kept = in.number<uint64_t>();
+  message.sequence = in.number<uint64_t>();
+  message.error = in.string();
+  expectEnd(in);
+  return message;
+}
+
+std::vector<char> LaneTrial::encode() const {
+  std::vector<char> body;
+  ByteWriter out(body);
+  writeDevice(out, to);
+  out.string(gpu);
+  out.string(id);
+  out.string({ticket.data(), ticket.size()});
+  out.string({expected.data(), expected.size()});
+  return body;
+}
+
+LaneTrial LaneTrial::decode(const std::vector<char>& body) {
+  ByteReader in(body);
+  LaneTrial trial;
+  trial.to = readDevice(in);
+  trial.gpu = in.string();
+  trial.id = in.string();
+  trial.ticket = readBytes(in);
+  trial.expected = readBytes(in);
+  expectEnd(in);
+  return trial;
+}
+
 } // namespace torchwire::cuda

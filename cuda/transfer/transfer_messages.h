@@ -38,4 +38,36 @@ struct TrialRequest {
   static TrialRequest decode(const std::vector<char>& body);
 };
 
+/// Of one end of a lane to the other.
+struct LaneMessage {
+  enum class Kind : uint8_t {
+    fetch, // to the sender: the device of the receiver waits for this tensor, in this place
+    drop, // to the sender: nobody wants the tensor
+    receiverFailed, // to the sender
+    senderFailed, // to the receiver
+  };
+  Kind kind = Kind::fetch;
+  uint64_t lane = 0;
+  uint64_t kept = 0; // the tensor, by its number
+  uint64_t sequence = 0; // of `fetch`
+  std::string error; // of the last two: why
+
+  std::vector<char> encode() const;
+  /// Throws FormatError.
+  static LaneMessage decode(const std::vector<char>& body);
+};
+
+/// Asks a peer to be the receiving end of a lane, and whether these bytes come through it.
+struct LaneTrial {
+  c10::Device to = c10::kCPU; // the peer's device
+  std::string gpu; // the sender's, whatever its number
+  std::string id; // of the communicator
+  std::vector<char> ticket; // as in a message
+  std::vector<char> expected;
+
+  std::vector<char> encode() const;
+  /// Throws FormatError.
+  static LaneTrial decode(const std::vector<char>& body);
+};
+
 } // namespace torchwire::cuda

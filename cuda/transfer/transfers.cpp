@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <exception>
+#include <tuple>
 #include <utility>
 
 #include "backend/base/log.h"
@@ -36,6 +37,18 @@ struct Transfers::Fetched {
   std::optional<IpcTransfers::Fetched> copy;
 };
 
+/// A tensor that comes by NCCL.
+struct Transfers::Arriving {
+  size_t index;
+  NcclTransfers::Received received;
+};
+
+/// What is left to be done for the tensors of a message.
+struct Transfers::Placing {
+  std::vector<Fetched> fetched;
+  std::optional<NcclTransfers::Received> received; // the latest
+};
+
 Transfers::Transfers(
     WorkerId self, std::shared_ptr<const GroupDevices> devices, std::shared_ptr<ThreadPool> copies,
     std::string everythingInFrames, std::set<DevicePath> leftOut)
@@ -45,12 +58,12 @@ Transfers::Transfers(
       everythingInFrames_(std::move(everythingInFrames)),
       paths_(
           self,
-          {[this](const DeviceRoute& route) { return objectionToIpc(route); },
-           [this](const DeviceRoute& route, uint64_t trial) { tryIpc(route, trial); },
-           [this](const DeviceRoute& route, const std::string& why) {
-             log(LogLevel::warning,
-                 "tensors of " + route.from.str() + " for " + route.to.str() + " of " +
-                     describe(route.peer) + " go by way of the host: " + why);
+          {[this](const DeviceRoute& route, DevicePath path) { return objectionTo(route, path); },
+           [this](const DeviceRoute& route, DevicePath path, uint64_t trial) {
+             tryPath(route, path, trial);
+           },
+           [this](const DeviceRoute& route, DevicePath taken, const std::string& why) {
+             fellBack(route, taken, why);
            }},
           std::move(leftOut)) {}
 
@@ -101,6 +114,8 @@ std::optional<TensorTicket> Transfers::ticketFor(
         return keep(target, tensor);
       case DevicePath::ipc:
         return ipc_.load()->lend(to, tensor);
+      case DevicePath::nccl:
+        return nccl_.load()->keep({to, tensor.device(), target}, tensor);
       case DevicePath::host:
         break;
     }
@@ -120,8 +135,10 @@ TensorTicket Transfers::keep(c10::Device target, const at::Tensor& tensor) {
 void Transfers::takeBack(WorkerId to, const TensorTicket& ticket) {
   if (ticket.path == DevicePath::process) {
     kept_.take(ticket.number);
-  } else {
+  } else if (ticket.path == DevicePath::ipc) {
     ipc_.load()->giveBack(to, ticket.block.id);
+  } else {
+    nccl_.load()->takeBack(ticket);
   }
 }
 
@@ -133,27 +150,50 @@ void Transfers::peerLost(WorkerId peer) {
   }
 }
 
+void Transfers::endLanes(WorkerId peer, const std::string& why) {
+  if (NcclTransfers* const nccl = nccl_) {
+    nccl->lose(peer, why);
+  }
+}
+
+void Transfers::close() {
+  {
+    MutexLock lock(ipcMutex_);
+    isClosed_ = true;
+  }
+  if (NcclTransfers* const nccl = nccl_) {
+    nccl->close("worker '" + devices_->self().name + "' shuts its RPC agent down");
+  }
+}
+
 // ---- receiving ----------------------------------------------------------------------------------
 
 void Transfers::place(
     WorkerId from, std::vector<at::Tensor>& tensors, const TensorTargets& targets) {
-  std::vector<Fetched> fetched;
+  Placing placing;
+  std::vector<Arriving> arriving;
   std::exception_ptr failed;
   for (size_t i = 0; i < targets.tickets.size(); ++i) { // all of them, so that none stays
     if (targets.tickets[i]) {
       try {
-        tensors[i] = fetch(from, TensorTicket::decode(tensors[i]), targets.devices[i], fetched);
+        tensors[i] = fetch(from, TensorTicket::decode(tensors[i]), targets.devices[i], placing);
+        if (placing.received) {
+          arriving.push_back({i, *std::exchange(placing.received, std::nullopt)});
+        }
       } catch (const std::exception& e) {
-        failed = std::make_exception_ptr(
-            std::runtime_error(
-                "worker '" + devices_->self().name + "' cannot put tensor " + std::to_string(i) +
-                " of " + describe(from) + " on its " + targets.devices[i].str() + ": " +
-                reasonOf(e)));
+        failed = std::make_exception_ptr(cannotPlace(i, from, targets.devices[i], e));
       }
     }
   }
-  if (!fetched.empty()) {
-    tellWhenCopied(from, std::move(fetched));
+  if (!placing.fetched.empty()) {
+    tellWhenCopied(from, std::move(placing.fetched));
+  }
+  for (const Arriving& one : arriving) { // all have been begun by now
+    try {
+      nccl_.load()->await(from, one.received);
+    } catch (const std::exception& e) {
+      failed = std::make_exception_ptr(cannotPlace(one.index, from, targets.devices[one.index], e));
+    }
   }
   if (failed) {
     std::rethrow_exception(failed);
@@ -161,14 +201,26 @@ void Transfers::place(
   placeOnDevices(tensors, targets.devices, devices_->self().name);
 }
 
+std::runtime_error Transfers::cannotPlace(
+    size_t index, WorkerId from, c10::Device target, const std::exception& why) const {
+  return std::runtime_error(
+      "worker '" + devices_->self().name + "' cannot put tensor " + std::to_string(index) + " of " +
+      describe(from) + " on its " + target.str() + ": " + reasonOf(why));
+}
+
 at::Tensor Transfers::fetch(
-    WorkerId from, const TensorTicket& ticket, c10::Device target, std::vector<Fetched>& fetched) {
+    WorkerId from, const TensorTicket& ticket, c10::Device target, Placing& placing) {
   if (ticket.path == DevicePath::process) {
     if (from != self_) {
       throw FormatError("its ticket is for a tensor of this process");
     }
     return kept_.take(ticket.number);
   }
+  if (ticket.path == DevicePath::nccl) {
+    placing.received = ncclLanes().receive(from, ticket, target);
+    return placing.received->receipt.tensor;
+  }
+  auto& fetched = placing.fetched;
   fetched.push_back({{ticket.block.id, "", ticket.from, target}, std::nullopt});
   try {
     fetched.back().copy = ipcFor(target.type()).fetch(from, ticket, target);
@@ -208,6 +260,8 @@ void Transfers::discard(
     const TensorTicket ticket = TensorTicket::decode(tensors[i]);
     if (ticket.path == DevicePath::ipc) {
       done.blocks.push_back({ticket.block.id, "", ticket.from, targets.devices[i]});
+    } else if (ticket.path == DevicePath::nccl) {
+      ncclLanes().discard(from, ticket);
     } else if (from == self_) {
       kept_.take(ticket.number);
     }
@@ -224,7 +278,7 @@ void Transfers::onDone(WorkerId from, const std::vector<char>& body) {
       ipc->giveBack(from, block.id);
     }
     if (!block.error.empty()) {
-      paths_.failed({from, block.from, block.to}, block.error);
+      paths_.failed({from, block.from, block.to}, DevicePath::ipc, block.error);
     }
   }
 }
@@ -237,7 +291,11 @@ std::string Transfers::describe(WorkerId worker) const {
 
 // ---- which way ----------------------------------------------------------------------------------
 
-std::optional<std::string> Transfers::objectionToIpc(const DeviceRoute& route) const {
+std::optional<std::string> Transfers::objectionTo(
+    const DeviceRoute& route, DevicePath path) const {
+  if (path == DevicePath::nccl) {
+    return objectionToNccl(route);
+  }
   if (route.from.type() != c10::DeviceType::CUDA || route.to.type() != c10::DeviceType::CUDA) {
     return "only CUDA devices' memory can be opened by another process";
   }
@@ -246,6 +304,41 @@ std::optional<std::string> Transfers::objectionToIpc(const DeviceRoute& route) c
     return "it runs on another host";
   }
   return std::nullopt;
+}
+
+/// Not that both devices are one GPU, which only the trial finds out: processes may have different numbers for it.
+std::optional<std::string> Transfers::objectionToNccl(const DeviceRoute& route) const {
+  const DeviceRecord* const peer = devices_->record(route.peer);
+  const bool here = devices_->self().nccl;
+  const bool there = peer != nullptr && peer->nccl;
+  if ((!here && !there) || route.from.type() != c10::DeviceType::CUDA ||
+      route.to.type() != c10::DeviceType::CUDA) {
+    return "";
+  }
+  if (here && there) {
+    return std::nullopt;
+  }
+  return (here ? describe(route.peer) : "worker '" + devices_->self().name + "'") +
+      " does not have the option nccl";
+}
+
+void Transfers::tryPath(const DeviceRoute& route, DevicePath path, uint64_t trial) {
+  if (path == DevicePath::nccl) {
+    tryNccl(route, trial);
+  } else {
+    tryIpc(route, trial);
+  }
+}
+
+void Transfers::fellBack(
+    const DeviceRoute& route, DevicePath taken, const std::string& why) const {
+  const std::string subject = "tensors of " + route.from.str() + " for " + route.to.str() + " of " +
+      describe(route.peer) + " go ";
+  if (taken == DevicePath::host) {
+    log(LogLevel::warning, subject + "by way of the host: " + why);
+  } else { // if that works; as the option asks for
+    log(LogLevel::info, subject + "by NCCL: " + why);
+  }
 }
 
 void Transfers::tryIpc(const DeviceRoute& route, uint64_t trial) {
@@ -269,6 +362,82 @@ void Transfers::onTrial(WorkerId from, const std::vector<char>& body) {
   const TrialRequest request = TrialRequest::decode(body);
   devices_->expectUsed({request.to});
   MemoryTrial::check(ipcFor(request.to.type()), from, request);
+}
+
+void Transfers::tryNccl(const DeviceRoute& route, uint64_t trial) {
+  copies_->run([self = shared_from_this(), route, trial] {
+    std::shared_ptr<SendingLane> lane;
+    try {
+      NcclTransfers& nccl = self->ncclLanes();
+      LaneTrial request;
+      std::tie(lane, request) = nccl.open(route);
+      self->hooks_.sendLaneTrial(
+          route.peer, request.encode(),
+          [self, &nccl, route, trial, number = lane->number()](const std::string& error) {
+            if (error.empty()) {
+              self->paths_.tried(route, trial, std::nullopt);
+            } else {
+              nccl.failSending(number, error, /* tell */ false);
+            }
+          });
+      lane->sendFirst();
+    } catch (const std::exception& e) {
+      if (lane) {
+        self->ncclLanes().failSending(lane->number(), reasonOf(e), /* tell */ true);
+      } else {
+        self->paths_.tried(route, trial, reasonOf(e));
+      }
+    }
+  });
+}
+
+void Transfers::onLaneMessage(WorkerId from, const std::vector<char>& body) {
+  ncclLanes().onMessage(from, LaneMessage::decode(body));
+}
+
+void Transfers::onLaneTrial(WorkerId from, const std::vector<char>& body) {
+  const LaneTrial trial = LaneTrial::decode(body);
+  devices_->expectUsed({trial.to});
+  ncclLanes().onTrial(from, trial);
+}
+
+// Takes a library in, so not where one sends.
+NcclTransfers& Transfers::ncclLanes() {
+  if (NcclTransfers* const made = nccl_) {
+    return *made;
+  }
+  if (!devices_->self().nccl) {
+    throw std::runtime_error(
+        "worker '" + devices_->self().name + "' does not have the option nccl");
+  }
+  const auto library = nccl();
+  if (const auto* why = std::get_if<std::string>(&library)) {
+    throw std::runtime_error(*why);
+  }
+  MutexLock lock(ipcMutex_);
+  if (isClosed_) {
+    throw std::runtime_error("this worker shuts down");
+  }
+  if (!ownedNccl_) {
+    ownedNccl_ = std::make_unique<NcclTransfers>(*std::get<Nccl*>(library), ncclHooks());
+    nccl_ = ownedNccl_.get();
+  }
+  return *ownedNccl_;
+}
+
+NcclTransfers::Hooks Transfers::ncclHooks() {
+  return {
+      [this](
+          WorkerId to, const LaneMessage& message,
+          std::function<void(const std::string& error)> done) {
+        hooks_.sendLaneMessage(to, message.encode(), std::move(done));
+      },
+      [this](std::function<void()> task) {
+        copies_->run([self = shared_from_this(), task = std::move(task)] { task(); });
+      },
+      [this](const DeviceRoute& route, const std::string& why) {
+        paths_.failed(route, DevicePath::nccl, why);
+      }};
 }
 
 // Takes a library in, so not where one sends.
@@ -299,7 +468,10 @@ std::vector<DevicePaths::Explanation> Transfers::explain(WorkerId peer) const {
 
 Transfers::Usage Transfers::usage() const {
   const IpcTransfers* const ipc = ipc_;
-  return {kept_.size(), ipc == nullptr ? LentBlocks::Usage() : ipc->usage()};
+  const NcclTransfers* const nccl = nccl_;
+  return {
+      kept_.size(), ipc == nullptr ? LentBlocks::Usage() : ipc->usage(),
+      nccl == nullptr ? 0 : nccl->kept()};
 }
 
 } // namespace torchwire::cuda

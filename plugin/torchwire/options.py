@@ -75,7 +75,7 @@ def _channel_names(argument: str, value: Any) -> list[str] | None:
 
 
 def _device_path_names(argument: str, value: Any) -> list[str] | None:
-    return option_checks.names(argument, value, dict.fromkeys(("process", "ipc", "host"), ""))
+    return option_checks.names(argument, value, dict.fromkeys(("process", "ipc", "nccl", "host"), ""))
 
 
 # Not derived from TensorPipeRpcBackendOptions: init_rpc infers the backend by asking of one after the other whether the
@@ -119,10 +119,12 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         workers. Default False. Costs a call with small tensors nothing that could be measured, one that echoes 16 MiB
         two thirds more time over shared memory. A large tensor must not be changed while it is sent: the checksum
         would no longer fit.
+    nccl: whether large tensors of CUDA devices go by NCCL to workers whose memory cannot be opened, of other hosts too, if
+        those have the option as well. Default False. A lane of NCCL's occupies some of both GPUs while it waits.
     _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them and
         says which are used by default).
-    _device_paths: the same for the paths of tensors between devices, "process", "ipc" and "host"
-        (`torchwire.explain()` tells which is used). The last one is always used where no other is.
+    _device_paths: the same for the paths of tensors between devices, "process", "ipc", "nccl"
+        and "host" (`torchwire.explain()` tells which is used). The last one is always used where no other is.
 
     Options are checked when they are set, at construction or later. A wrong type raises TypeError, a wrong value
     ValueError; both say what would be right. Constructing options opens, starts and asks nothing.
@@ -143,6 +145,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     receive_cache = _Checked(option_checks.byte_count)
     max_bytes_in_flight = _Checked(option_checks.byte_count)
     checksums = _Checked(option_checks.switch)
+    nccl = _Checked(option_checks.switch)
     _transports = _Checked(_transport_names)
     _channels = _Checked(_channel_names)
     _device_paths = _Checked(_device_path_names)
@@ -165,6 +168,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         receive_cache: int = 256 << 20,
         max_bytes_in_flight: int = 1 << 30,
         checksums: bool = False,
+        nccl: bool = False,
         _transports: list[str] | None = None,
         _channels: list[str] | None = None,
         _device_paths: list[str] | None = None,
@@ -187,6 +191,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self.receive_cache = receive_cache
         self.max_bytes_in_flight = max_bytes_in_flight
         self.checksums = checksums
+        self.nccl = nccl
         self._transports = _transports
         self._channels = _channels
         self._device_paths = _device_paths
@@ -294,6 +299,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "transports": options._transports,
         "channels": options._channels,
         "device_paths": options._device_paths,
+        "nccl": options.nccl,
         "interceptors": [_C.ChecksumInterceptor()] if options.checksums else [],
         "devices": devices.describe(options._device_maps, options._automatic_device_maps, options.devices),
     }

@@ -19,6 +19,7 @@ import build_folder
 import torch
 
 _LIBRARY = "libtorchwire_cuda_stand_in.so"
+_NCCL = "libnccl.so.2"
 
 
 def is_available() -> bool:
@@ -40,7 +41,8 @@ def environment(devices: int = 2, **variables: object) -> dict[str, str]:
     TORCHWIRE_TEST_CUDA_, without that."""
     folder = build()
     return {
-        "LD_PRELOAD": str(folder / _LIBRARY),
+        # NCCL's too: torch's libraries have a path of their own to it, which comes before LD_LIBRARY_PATH.
+        "LD_PRELOAD": f"{folder / _LIBRARY} {folder / _NCCL}",
         "LD_LIBRARY_PATH": str(folder),
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(devices))),
         "TORCHWIRE_TEST_CUDA_DEVICES": str(devices),

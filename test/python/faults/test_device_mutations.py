@@ -9,6 +9,7 @@ import device_bodies
 import pytest
 import test_cuda_paths
 import test_devices
+import test_nccl_lane
 from processes import WorkerError
 
 MUTATION = pathlib.Path(__file__).parents[3] / "cuda" / "mutation.h"
@@ -17,6 +18,8 @@ ON_CUDA = {
     "blockBehindFilling": test_cuda_paths.notice_block_behind_filling,
     "blockFilled": test_cuda_paths.notice_block_filled,
     "blocksDoneAfterCopy": test_cuda_paths.notice_blocks_done_after_copy,
+    "laneBehindFilling": test_nccl_lane.notice_lane_behind_filling,
+    "laneKeptLent": test_nccl_lane.notice_lane_kept_lent,
 }
 ROUNDS = 3
 

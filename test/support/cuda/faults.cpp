@@ -22,6 +22,9 @@ constexpr std::array<Kind, static_cast<size_t>(Fault::kCount)> kKinds{{
     {"ipc_open", cudaErrorInvalidResourceHandle},
     {"ipc_open_event", cudaErrorInvalidResourceHandle},
     {"ipc_wrong_bytes", cudaErrorInvalidValue},
+    {"nccl_init", cudaErrorUnknown},
+    {"nccl_wrong_bytes", cudaErrorUnknown},
+    {"nccl_transfer", cudaErrorUnknown},
     {"work", cudaErrorLaunchFailure},
 }};
 

@@ -12,6 +12,9 @@ enum class Fault {
   kIpcOpen, // "ipc_open": cudaIpcOpenMemHandle, as in a container with a namespace of its own
   kIpcOpenEvent, // "ipc_open_event": cudaIpcOpenEventHandle
   kIpcWrongBytes, // "ipc_wrong_bytes": what cudaIpcOpenMemHandle opens is other memory
+  kNcclInit, // "nccl_init": ncclCommInitRankConfig
+  kNcclWrongBytes, // "nccl_wrong_bytes": what a receive of NCCL's brings is other bytes
+  kNcclTransfer, // "nccl_transfer": a send or receive of NCCL's hangs until it is aborted, and NCCL notices
   kWork, // "work": a copy, or a filling of memory, loses the devices; every later call fails
   kCount
 };

@@ -16,8 +16,9 @@ constexpr std::array<std::string_view, kKinds> kNames{
     "copy_waits",         "free_waits",        "copies",
     "copied_bytes",       "peer_copies",       "ipc_copies",
     "ipc_gets",           "ipc_opens",         "ipc_event_opens",
-    "device_allocations", "host_allocations",  "callbacks",
-    "launches",           "stream_threads"};
+    "device_allocations", "host_allocations",  "nccl_loads",
+    "nccl_sends",         "nccl_receives",     "nccl_aborts",
+    "callbacks",          "launches",          "stream_threads"};
 
 std::array<std::atomic<uint64_t>, kKinds> counts{};
 

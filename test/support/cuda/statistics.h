@@ -20,6 +20,10 @@ enum class Count {
   kIpcEventOpens, // "ipc_event_opens"
   kDeviceAllocations, // "device_allocations"
   kHostAllocations, // "host_allocations"
+  kNcclLoads, // "nccl_loads": of NCCL's library, by who asks for its version first
+  kNcclSends, // "nccl_sends"
+  kNcclReceives, // "nccl_receives"
+  kNcclAborts, // "nccl_aborts": communicators that have ended
   kCallbacks, // "callbacks": host functions that have run on streams
   kLaunches, // "launches": kernels that were refused
   kStreamThreads, // "stream_threads"

@@ -53,6 +53,19 @@ TEST_CASE("a ticket survives its encoding", "[tensor_ticket]") {
   CHECK(ticket.block.eventHandle == sent.block.eventHandle);
   CHECK(ticket.bytes() == 0);
 
+  TensorTicket byNccl = sample();
+  byNccl.path = DevicePath::nccl;
+  byNccl.number = 5;
+  byNccl.lane = 6;
+  const TensorTicket read = TensorTicket::decode(byNccl.encode());
+  CHECK(read.path == DevicePath::nccl);
+  CHECK(read.dtype == at::kHalf);
+  CHECK(read.requiresGrad);
+  CHECK(read.sizes == sent.sizes);
+  CHECK((read.from == sent.from));
+  CHECK(read.number == 5);
+  CHECK(read.lane == 6);
+
   TensorTicket own;
   own.number = 12;
   CHECK(TensorTicket::decode(own.encode()).path == DevicePath::process);

@@ -11,19 +11,30 @@ using namespace torchwire::cuda;
 
 namespace {
 
-constexpr size_t kLarge = DevicePaths::kLeastBytesForIpc;
+constexpr size_t kLarge = DevicePaths::kLeastBytes;
 constexpr WorkerId kSelf = 0;
 
 /// Paths whose trials are whatever the test makes of them.
 struct StagedPaths {
-  std::optional<std::string> objection;
+  std::optional<std::string> objection; // to ipc
+  std::optional<std::string> objectionToNccl = ""; // as where nobody wants it
   std::vector<uint64_t> trials;
+  std::vector<DevicePath> triedPaths;
   std::vector<std::string> fallbacks;
+  std::vector<DevicePath> takenPaths;
   DevicePaths paths{
       kSelf,
-      {[this](const DeviceRoute&) { return objection; },
-       [this](const DeviceRoute&, uint64_t trial) { trials.push_back(trial); },
-       [this](const DeviceRoute&, const std::string& why) { fallbacks.push_back(why); }}};
+      {[this](const DeviceRoute&, DevicePath path) {
+         return path == DevicePath::ipc ? objection : objectionToNccl;
+       },
+       [this](const DeviceRoute&, DevicePath path, uint64_t trial) {
+         triedPaths.push_back(path);
+         trials.push_back(trial);
+       },
+       [this](const DeviceRoute&, DevicePath taken, const std::string& why) {
+         takenPaths.push_back(taken);
+         fallbacks.push_back(why);
+       }}};
 
   DevicePath choose(const DeviceRoute& route, size_t bytes = kLarge) {
     return paths.choose(route, bytes);
@@ -42,10 +53,10 @@ TEST_CASE("paths that are left out are not tried", "[device_paths]") {
   size_t trials = 0;
   DevicePaths paths(
       kSelf,
-      {[](const DeviceRoute&) { return std::nullopt; },
-       [&](const DeviceRoute&, uint64_t) { ++trials; },
-       [](const DeviceRoute&, const std::string&) {}},
-      {DevicePath::process, DevicePath::ipc});
+      {[](const DeviceRoute&, DevicePath) { return std::nullopt; },
+       [&](const DeviceRoute&, DevicePath, uint64_t) { ++trials; },
+       [](const DeviceRoute&, DevicePath, const std::string&) {}},
+      {DevicePath::process, DevicePath::ipc, DevicePath::nccl});
   for (const WorkerId peer : {kSelf, WorkerId{1}}) {
     const DeviceRoute route{peer, gpu(0), gpu(1)};
     CHECK(paths.choose(route, kLarge) == DevicePath::host);
@@ -121,11 +132,11 @@ TEST_CASE("a path that has worked may fail later", "[device_paths]") {
   StagedPaths staged;
   staged.choose(kRoute);
   staged.paths.tried(kRoute, staged.trials[0], std::nullopt);
-  staged.paths.failed(kRoute, "the device is lost");
+  staged.paths.failed(kRoute, DevicePath::ipc, "the device is lost");
   CHECK(staged.choose(kRoute) == DevicePath::host);
   CHECK(staged.explained(kRoute) == "host: the device is lost");
   CHECK(staged.fallbacks.size() == 1);
-  staged.paths.failed({2, gpu(0), gpu(0)}, "of a route that has not been asked for");
+  staged.paths.failed({2, gpu(0), gpu(0)}, DevicePath::ipc, "of another route");
   CHECK(staged.fallbacks.size() == 1);
 }
 
@@ -154,4 +165,89 @@ TEST_CASE("tensors to and from the CPU have one way", "[device_paths]") {
   StagedPaths staged;
   CHECK(staged.explained({1, gpu(0), kCpu}) == "host: one of them is the host's memory");
   CHECK(staged.explained({1, kCpu, kCpu}) == "host: both are the host's memory");
+}
+
+// ---- nccl ---------------------------------------------------------------------------------------
+
+TEST_CASE("nccl is tried where ipc has failed", "[device_paths]") {
+  StagedPaths staged;
+  staged.objectionToNccl = std::nullopt;
+  CHECK(staged.choose(kRoute) == DevicePath::host);
+  CHECK(staged.triedPaths == std::vector{DevicePath::ipc});
+  staged.paths.tried(kRoute, staged.trials[0], "no access");
+  CHECK(staged.triedPaths == std::vector{DevicePath::ipc, DevicePath::nccl});
+  CHECK(staged.choose(kRoute) == DevicePath::host);
+  CHECK(staged.explained(kRoute) == "host: nccl is being tried");
+  CHECK(staged.takenPaths == std::vector{DevicePath::nccl});
+  SECTION("and works") {
+    staged.paths.tried(kRoute, staged.trials[1], std::nullopt);
+    CHECK(staged.choose(kRoute) == DevicePath::nccl);
+    CHECK(staged.choose(kRoute, kLarge - 1) == DevicePath::host);
+    CHECK(staged.explained(kRoute) == "nccl: bytes have come through it");
+    CHECK(staged.fallbacks == std::vector<std::string>{"no access"});
+  }
+  SECTION("and fails too") {
+    staged.paths.tried(kRoute, staged.trials[1], "no memory");
+    CHECK(staged.choose(kRoute) == DevicePath::host);
+    CHECK(staged.explained(kRoute) == "host: no access; nccl: no memory");
+    CHECK(staged.takenPaths == std::vector{DevicePath::nccl, DevicePath::host});
+    CHECK(staged.fallbacks.back() == "no access; nccl: no memory");
+  }
+  SECTION("and the end of ipc's trial comes again") {
+    staged.paths.tried(kRoute, staged.trials[0], std::nullopt);
+    staged.paths.tried(kRoute, staged.trials[0], "again");
+    staged.paths.failed(kRoute, DevicePath::ipc, "a block");
+    CHECK(staged.choose(kRoute) == DevicePath::host);
+    CHECK(staged.trials.size() == 2);
+  }
+}
+
+TEST_CASE("nccl is tried at once where ipc is known to be impossible", "[device_paths]") {
+  StagedPaths staged;
+  staged.objection = "it runs on another host";
+  staged.objectionToNccl = std::nullopt;
+  CHECK(
+      staged.explained(kRoute) ==
+      "host: nccl has not been tried: the first tensor of 65536 bytes or more does");
+  staged.choose(kRoute);
+  CHECK(staged.triedPaths == std::vector{DevicePath::nccl});
+  CHECK(staged.fallbacks.empty());
+  staged.paths.tried(kRoute, staged.trials[0], "one GPU");
+  CHECK(staged.explained(kRoute) == "host: it runs on another host; nccl: one GPU");
+}
+
+TEST_CASE("why nccl is not tried is said where a worker has it", "[device_paths]") {
+  StagedPaths staged;
+  staged.objectionToNccl = "worker 'ps' does not have the option nccl";
+  staged.choose(kRoute);
+  staged.paths.tried(kRoute, staged.trials[0], "no access");
+  CHECK(staged.trials.size() == 1);
+  CHECK(
+      staged.explained(kRoute) ==
+      "host: no access; nccl: worker 'ps' does not have the option nccl");
+}
+
+TEST_CASE("nccl may fail later, and is tried anew on the next connection", "[device_paths]") {
+  StagedPaths staged;
+  staged.objection = "it runs on another host";
+  staged.objectionToNccl = std::nullopt;
+  staged.choose(kRoute);
+  staged.paths.tried(kRoute, staged.trials[0], std::nullopt);
+  staged.paths.failed(kRoute, DevicePath::nccl, "unhandled system error");
+  CHECK(staged.choose(kRoute) == DevicePath::host);
+  CHECK(staged.takenPaths == std::vector{DevicePath::host});
+  staged.paths.forget(kRoute.peer);
+  staged.choose(kRoute);
+  CHECK(staged.triedPaths == std::vector{DevicePath::nccl, DevicePath::nccl});
+}
+
+TEST_CASE("ipc that fails later makes for a trial of nccl", "[device_paths]") {
+  StagedPaths staged;
+  staged.objectionToNccl = std::nullopt;
+  staged.choose(kRoute);
+  staged.paths.tried(kRoute, staged.trials[0], std::nullopt);
+  staged.paths.failed(kRoute, DevicePath::ipc, "the device is lost");
+  CHECK(staged.triedPaths.back() == DevicePath::nccl);
+  staged.paths.tried(kRoute, staged.trials[1], std::nullopt);
+  CHECK(staged.choose(kRoute) == DevicePath::nccl);
 }

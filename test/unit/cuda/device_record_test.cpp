@@ -17,6 +17,7 @@ DeviceRecord sample() {
   record.counts.emplace(c10::DeviceType::PrivateUse1, 1);
   record.host = "a boot's id";
   record.automatic = true;
+  record.nccl = true;
   record.devices = {gpu(1), gpu(0)};
   record.maps["ps"] = {{gpu(0), gpu(3)}, {kCpu, gpu(1)}};
   record.maps["trainer1"] = {};
@@ -28,6 +29,7 @@ void checkEqual(const DeviceRecord& a, const DeviceRecord& b) {
   CHECK(a.host == b.host);
   CHECK((a.maps == b.maps));
   CHECK(a.automatic == b.automatic);
+  CHECK(a.nccl == b.nccl);
   CHECK((a.devices == b.devices));
   CHECK((a.counts == b.counts));
 }
@@ -93,8 +95,8 @@ TEST_CASE("a malformed device record is refused", "[device_record]") {
   record.counts = {{c10::DeviceType::CUDA, 1}};
   record.maps["b"] = {{gpu(0), gpu(0)}};
   std::vector<char> bytes = record.encode();
-  // Where its parts are: name 0-3, host 4-7, automatic 8, devices 9-14, counts 15-20, maps 21-37.
-  REQUIRE(bytes.size() == 38);
+  // Where its parts are: name 0-3, host 4-7, automatic 8, nccl 9, devices 10-15, counts 16-21, maps 22-38.
+  REQUIRE(bytes.size() == 39);
   const auto refusal = [](const std::vector<char>& changed) -> std::string {
     try {
       DeviceRecord::decode(changed);
@@ -103,22 +105,25 @@ TEST_CASE("a malformed device record is refused", "[device_record]") {
     }
     return "";
   };
-  SECTION("automatic is neither yes nor no") {
-    bytes[8] = 2;
-    CHECK(refusal(bytes) == "a device record has 2 for yes or no");
+  SECTION("automatic, or nccl, is neither yes nor no") {
+    for (const size_t at : {8u, 9u}) {
+      std::vector<char> neither = bytes;
+      neither[at] = 2;
+      CHECK(refusal(neither) == "a device record has 2 for yes or no");
+    }
   }
   SECTION("a device's type is unknown") {
-    bytes[13] = 99;
+    bytes[14] = 99;
     CHECK(refusal(bytes) == "there is no device type 99");
-    bytes[13] = -1;
+    bytes[14] = -1;
     CHECK(refusal(bytes) == "there is no device type -1");
   }
   SECTION("a count is negative") {
-    bytes[20] = -1;
+    bytes[21] = -1;
     CHECK(refusal(bytes) == "a device record has no good count of cuda devices");
   }
   SECTION("a count of items exceeds what follows") {
-    for (const size_t at : {9u, 15u, 21u, 30u}) {
+    for (const size_t at : {10u, 16u, 22u, 31u}) {
       std::vector<char> hostile = bytes;
       std::fill_n(hostile.begin() + static_cast<ptrdiff_t>(at), 4, '\xff');
       CHECK(refusal(hostile) == "a count of 4294967295 exceeds what follows it");
@@ -131,7 +136,8 @@ TEST_CASE("what comes twice in a device record is refused", "[device_record]") {
   ByteWriter out(bytes);
   out.string("a");
   out.string(""); // host
-  out.number<uint8_t>(0);
+  out.number<uint8_t>(0); // automatic
+  out.number<uint8_t>(0); // nccl
   out.number<uint32_t>(0);
   const auto writeDevice = [&](c10::Device device) {
     out.number(device.type());

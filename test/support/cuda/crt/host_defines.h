@@ -3,6 +3,7 @@
 
 #define __host__
 #define __device__
+#define __forceinline__ __inline__ __attribute__((always_inline))
 #define __device_builtin__
 #define __device_builtin_surface_type__
 #define __device_builtin_texture_type__

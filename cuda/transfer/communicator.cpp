@@ -1,0 +1,29 @@
+#include "cuda/transfer/communicator.h"
+
+#include "cuda/transfer/cuda_library.h"
+
+namespace torchwire::cuda {
+namespace {
+
+std::variant<Nccl*, std::string> load() {
+  const auto entry = cudaEntryPoint("torchwireNccl");
+  if (const auto* why = std::get_if<std::string>(&entry)) {
+    return *why;
+  }
+  std::string error;
+  Nccl* const loaded =
+      reinterpret_cast<Nccl* (*)(std::string&)>(std::get<void*>(entry))(error); // NOLINT
+  if (loaded == nullptr) {
+    return error;
+  }
+  return loaded;
+}
+
+} // namespace
+
+std::variant<Nccl*, std::string> nccl() {
+  static const auto loaded = load();
+  return loaded;
+}
+
+} // namespace torchwire::cuda

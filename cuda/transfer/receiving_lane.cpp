@@ -1,0 +1,59 @@
+#include "cuda/transfer/receiving_lane.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <chrono>
+#include <utility>
+
+#include "cuda/streams.h"
+
+namespace torchwire::cuda {
+namespace {
+
+// NCCL takes a while to notice that a peer is gone; the link does so first as a rule.
+constexpr std::chrono::milliseconds kHealthInterval{20};
+
+} // namespace
+
+ReceivingLane::Receipt ReceivingLane::receive(const TensorTicket& ticket, c10::Device to) {
+  const at::NoGradGuard noGrad;
+  Receipt receipt{
+      at::empty(ticket.sizes, at::device(to).dtype(ticket.dtype)), c10::Event(to.type())};
+  receipt.tensor.set_requires_grad(ticket.requiresGrad);
+  c10::Event allocated(to.type()); // what had the memory before may still be using it
+  allocated.record(currentStreams({to}).front());
+  try {
+    MutexLock lock(mutex_);
+    expectWorking();
+    allocated.block(stream_);
+    issue([&](Communicator& communicator) {
+      communicator.receive(receipt.tensor.mutable_data_ptr(), receipt.tensor.nbytes());
+    });
+    receipt.arrived.record(stream_);
+    receipt.sequence = ++last_;
+  } catch (...) { // the device may have begun all the same
+    fail("a receive could not be begun");
+    abort();
+    stream_.synchronize();
+    throw;
+  }
+  return receipt;
+}
+
+void ReceivingLane::await(const Receipt& receipt) {
+  auto healthy = std::chrono::steady_clock::now();
+  for (Patience patience; !hasFailed() && !receipt.arrived.query(); patience.wait()) {
+    if (std::chrono::steady_clock::now() - healthy >= kHealthInterval) {
+      checkHealth();
+      healthy = std::chrono::steady_clock::now();
+    }
+  }
+  if (hasFailed()) {
+    abort(); // else the device might still write where the allocator's next owner does
+    receipt.arrived.synchronize();
+  }
+  expectWorking();
+}
+
+} // namespace torchwire::cuda

@@ -1,0 +1,369 @@
+"""Tensors between the CUDA devices of two processes by NCCL (option `nccl`), where neither can open the other's memory. On
+the stand-ins for CUDA's libraries and NCCL (cuda_stand_in.py)."""
+
+import contextlib
+import os
+import signal
+import tempfile
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed.rpc as rpc
+from cuda_bodies import on_cuda, peer
+from cuda_stand_in import counts, fail_next, held
+from test_cuda_paths import KIB, LARGE, LIMIT, MIB, echo, itself, numbers, path_to, start, there, wait_until
+
+NO_IPC = "cudaIpcOpenMemHandle failed: invalid resource handle (cudaErrorInvalidResourceHandle)"
+
+# ---- the two workers ----
+
+
+def serve_worker1(connection, path, nccl, failures):
+    """Until worker0 has shut down, or is gone."""
+    for kind in failures:
+        fail_next(kind, -1)
+    start(1, path, nccl=nccl)
+    with contextlib.suppress(EOFError):
+        connection.recv()
+    rpc.shutdown()
+
+
+@contextlib.contextmanager
+def two_workers(here=True, there=True, failures=("ipc_open",), maps=None):
+    """This process as worker0, and worker1, whose uses of CUDA of these kinds fail, as do attempts here to open its
+    memory."""
+    fail_next("ipc_open", -1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "store")
+        other = peer(serve_worker1, path, there, failures)
+        start(0, path, nccl=here, device_maps=maps or {"worker1": {0: 1}})
+        yield
+        other.close()
+        rpc.shutdown()
+
+
+def try_paths():
+    """Sends a tensor that is large enough, and waits for what comes of the trials."""
+    echo(numbers(LARGE))
+    wait_until(lambda: not path_to("worker1")[1].endswith("is being tried"))
+    return path_to("worker1")
+
+
+def use_nccl():
+    """In both directions: the way back is worker1's to try."""
+    assert try_paths() == ("nccl", "bytes have come through it")
+
+    def comes_back_by_nccl():
+        before = counts()["nccl_receives"]
+        echo(numbers(LARGE))
+        return counts()["nccl_receives"] > before
+
+    wait_until(comes_back_by_nccl)
+
+
+def kept():
+    return int(rpc._get_current_rpc_agent().get_debug_info()["agent.device_lane_tensors"])
+
+
+def await_nothing_kept():
+    wait_until(lambda: kept() == 0 and there(kept) == 0)
+
+
+@contextlib.contextmanager
+def log_lines():
+    """What this process writes to standard error meanwhile, as a list that is filled at the end."""
+    lines, saved = [], os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            os.dup2(saved, 2)
+            file.seek(0)
+            lines += file.read().decode(errors="replace").splitlines()
+
+
+def fallbacks(lines):
+    return [line for line in lines if "go by way of the host" in line]
+
+
+# ---- where it works ----
+
+
+@on_cuda()
+def test_values_of_all_sizes_arrive():
+    with two_workers():
+        use_nccl()
+        before = there(counts)["nccl_receives"]
+        sizes = [4, LARGE - 4, LARGE, MIB, 5 * MIB + 4, 33 * MIB, 3 * MIB] * 2
+        for turn, size in enumerate(sizes):
+            echo(numbers(size, turn))
+        assert there(counts)["nccl_receives"] == before + 2 * sum(size >= LARGE for size in sizes)
+        assert path_to("worker1")[0] == "nccl"
+        await_nothing_kept()
+
+
+@on_cuda()
+def test_both_directions_at_once_from_several_threads():
+    with two_workers():
+        use_nccl()
+        wrong = []
+
+        def send(thread):
+            for turn in range(6):
+                sent = [numbers(size, 100 * thread + turn) for size in (MIB, LARGE, 2 * MIB + 4)]
+                futures = [rpc.rpc_async("worker1", itself, (tensor.to("cuda:0"),)) for tensor in sent]
+                wrong.extend(turn for tensor, future in zip(sent, futures) if not future.wait().cpu().equal(tensor))
+
+        threads = [threading.Thread(target=send, args=(thread,)) for thread in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        await_nothing_kept()
+
+
+@on_cuda()
+def test_several_tensors_of_one_message():
+    with two_workers():
+        use_nccl()
+        given = {str(size): numbers(size, size).to("cuda:0") for size in (4, KIB, MIB, 2 * MIB, 3 * MIB)}
+        for key, tensor in there(itself, given).items():
+            assert tensor.cpu().equal(given[key].cpu())
+        await_nothing_kept()
+
+
+@on_cuda(MAX_DELAY_US=20000)
+def test_a_tensor_that_has_been_sent_may_be_changed():
+    with two_workers():
+        use_nccl()
+        for turn in range(5):
+            first, second = numbers(MIB, turn), numbers(MIB, 100 + turn).to("cuda:0")
+            tensor = first.to("cuda:0")
+            future = rpc.rpc_async("worker1", itself, (tensor,))
+            tensor.copy_(second)
+            assert future.wait().cpu().equal(first)
+
+
+@on_cuda()
+def test_the_sender_waits_for_no_device():
+    with two_workers():
+        use_nccl()
+        tensor = numbers(MIB).to("cuda:0")
+        with held(0):
+            future = rpc.rpc_async("worker1", itself, (tensor,))
+            assert not future.done()  # and this process goes on
+        assert future.wait().cpu().equal(tensor.cpu())
+
+
+@on_cuda()
+def test_rrefs_and_gradient_free_values():
+    with two_workers():
+        use_nccl()
+        value = numbers(MIB)
+        rref = rpc.remote("worker1", itself, (value.to("cuda:0"),))
+        assert rref.to_here().cpu().equal(value)
+        await_nothing_kept()
+
+
+# ---- where it does not work ----
+
+
+@on_cuda()
+def test_a_communicator_that_cannot_be_made_at_the_receiver():
+    expect_host(("ipc_open", "nccl_init"), (), "nccl: ncclCommInitRankConfig failed: unhandled system error")
+
+
+@on_cuda()
+def test_a_communicator_that_cannot_be_made_at_the_sender():
+    expect_host(("ipc_open",), ("nccl_init",), "nccl: ncclCommInitRankConfig failed: unhandled system error")
+
+
+@on_cuda()
+def test_wrong_bytes_in_the_trial():
+    expect_host(("ipc_open", "nccl_wrong_bytes"), (), "nccl: other bytes came than were sent")
+
+
+@on_cuda()
+def test_a_first_transfer_that_fails():
+    expect_host(("ipc_open", "nccl_transfer"), (), "nccl: NCCL failed: remote process exited")
+
+
+def expect_host(failures, failures_here, reason):
+    for kind in failures_here:
+        fail_next(kind, -1)
+    with two_workers(failures=failures):
+        with log_lines() as lines:
+            path, why = try_paths()
+            assert (path, why.startswith(NO_IPC), reason in why) == ("host", True, True), why
+            for size in (KIB, MIB, 5 * MIB):
+                echo(numbers(size))
+        assert len(fallbacks(lines)) == 1, lines
+        await_nothing_kept()
+
+
+@on_cuda()
+def test_two_processes_on_one_gpu():
+    with two_workers(maps={"worker1": {0: 0}}):
+        tensor = numbers(LARGE).to("cuda:0")
+        assert there(itself, tensor).cpu().equal(tensor.cpu())
+        wait_until(lambda: not path_to("worker1")[1].endswith("is being tried"))
+        assert path_to("worker1") == ("host", NO_IPC + "; nccl: both devices are one GPU")
+
+
+@on_cuda()
+def test_a_worker_without_the_option():
+    with two_workers(there=False):
+        assert try_paths() == ("host", NO_IPC + "; nccl: worker 'worker1' does not have the option nccl")
+        echo(numbers(MIB))
+        assert (counts()["nccl_loads"], there(counts)["nccl_loads"]) == (0, 0)
+
+
+@on_cuda()
+def test_this_worker_without_the_option():
+    with two_workers(here=False):
+        assert try_paths() == ("host", NO_IPC + "; nccl: worker 'worker0' does not have the option nccl")
+        assert (counts()["nccl_loads"], there(counts)["nccl_loads"]) == (0, 0)
+
+
+@on_cuda()
+def test_nobody_has_the_option():
+    with two_workers(here=False, there=False):
+        assert try_paths() == ("host", NO_IPC)
+        assert (counts()["nccl_loads"], there(counts)["nccl_loads"]) == (0, 0)
+
+
+@on_cuda()
+def test_where_ipc_works_it_is_used():
+    with two_workers(failures=()):
+        assert try_paths() == ("ipc", "bytes have come through it")
+        assert there(counts)["nccl_loads"] == 0 or there(counts)["nccl_receives"] == 0
+
+
+# ---- what fails later ----
+
+
+@on_cuda()
+def test_a_transfer_that_fails_fails_its_calls_and_ends_the_lane():
+    with two_workers():
+        use_nccl()
+        tensor = numbers(MIB).to("cuda:0")
+        there(fail_next, "nccl_transfer", 1)
+        with pytest.raises(
+            RuntimeError, match="worker 'worker1' cannot put tensor 0 of worker 'worker0' on its cuda:1: NCCL failed"
+        ):
+            there(itself, tensor)
+        wait_until(lambda: path_to("worker1")[0] == "host")
+        assert there(itself, tensor).cpu().equal(tensor.cpu())
+        await_nothing_kept()
+
+
+@contextlib.contextmanager
+def worker1_to_be_killed():
+    """This process as worker0; gives worker1's process."""
+    fail_next("ipc_open", -1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "store")
+        other = peer(serve_worker1, path, True, ("ipc_open",))
+        start(0, path, nccl=True, device_maps={"worker1": {0: 1}, "worker0": {0: 1}})
+        use_nccl()
+        yield there(os.getpid)
+        begun = time.monotonic()
+        rpc.shutdown(graceful=False)
+        assert time.monotonic() - begun < 10
+        other.close()
+
+
+def expect_devices_to_go_on():
+    """All streams of both devices, the lanes' too."""
+    for device in range(2):
+        torch.cuda.synchronize(device)
+    echo(numbers(MIB), to="worker0")
+    assert kept() == 0
+
+
+@on_cuda()
+def test_a_receiver_that_is_killed_amid_a_transfer():
+    with worker1_to_be_killed() as process:
+        tensor = numbers(64 * MIB).to("cuda:0")
+        with held(0):
+            future = rpc.rpc_async("worker1", itself, (tensor,))
+            time.sleep(0.3)  # the lane's stream is about to send
+            os.kill(process, signal.SIGKILL)
+            with pytest.raises(RuntimeError, match="worker1"):
+                future.wait()
+        wait_until(lambda: kept() == 0)
+        expect_devices_to_go_on()
+
+
+def held_answer(tensor):
+    """The tensor, which this process's devices do not send for as long as it lives."""
+    import cuda_stand_in
+
+    cuda_stand_in.library().torchwire_test_cuda_hold(tensor.device.index)
+    return tensor
+
+
+@on_cuda()
+def test_a_sender_that_is_killed_amid_a_transfer():
+    with worker1_to_be_killed() as process:
+        before = counts()["nccl_receives"]
+        future = rpc.rpc_async("worker1", held_answer, (numbers(MIB).to("cuda:0"),))
+        wait_until(lambda: counts()["nccl_receives"] > before)  # this worker's device waits for the elements
+        time.sleep(0.1)
+        assert not future.done()
+        os.kill(process, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="worker 'worker0' cannot put tensor 0 of worker 'worker1' on its cuda:0"):
+            future.wait()
+        expect_devices_to_go_on()
+
+
+@on_cuda()
+def test_a_shutdown_amid_a_transfer():
+    fail_next("ipc_open", -1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "store")
+        other = peer(serve_worker1, path, True, ("ipc_open",))
+        start(0, path, nccl=True, device_maps={"worker1": {0: 1}})
+        use_nccl()
+        before = counts()["nccl_receives"]
+        process = there(os.getpid)
+        future = rpc.rpc_async("worker1", held_answer, (numbers(MIB).to("cuda:0"),))
+        wait_until(lambda: counts()["nccl_receives"] > before)
+        begun = time.monotonic()
+        rpc.shutdown(graceful=False)
+        assert time.monotonic() - begun < 10
+        with pytest.raises(RuntimeError):
+            future.wait()
+        torch.cuda.synchronize(0)
+        os.kill(process, signal.SIGKILL)
+        other.close()
+
+
+# ---- what faults/test_device_mutations.py leaves out ----
+
+
+def expect_noticed(left_out):
+    os.environ["TORCHWIRE_TEST_LEAVE_OUT"] = left_out
+    with two_workers():
+        if try_paths()[0] == "host":
+            return  # the trial has found other bytes
+        for turn in range(20):
+            sent = [numbers(MIB, seed) for seed in range(turn, turn + 8)]
+            futures = [rpc.rpc_async("worker1", itself, (tensor.to("cuda:0"),)) for tensor in sent]
+            if not all(future.wait().cpu().equal(tensor) for tensor, future in zip(sent, futures)):
+                return
+    pytest.fail(f"no tensor was another than the one that was sent, though {left_out} is left out")
+
+
+@on_cuda(MAX_DELAY_US=20000)
+def notice_lane_behind_filling():
+    expect_noticed("laneBehindFilling")
+
+
+@on_cuda(MAX_DELAY_US=20000)
+def notice_lane_kept_lent():
+    expect_noticed("laneKeptLent")
