@@ -29,22 +29,18 @@ std::pair<std::shared_ptr<SendingLane>, LaneTrial> NcclTransfers::open(const Dev
   trial.gpu = nccl_.gpuId(route.from.index());
   trial.id = nccl_.newId();
   trial.expected = randomBytes();
-  const OwnStreams streams({route.from});
-  const at::Tensor sent = tensorOf(trial.expected).to(route.from);
   auto communicator = nccl_.begin(route.from.index(), Communicator::Rank::sender, trial.id);
-  std::shared_ptr<SendingLane> lane;
-  {
-    MutexLock lock(mutex_);
-    expectOpen();
-    lane = std::make_shared<SendingLane>(++lastLane_, std::move(communicator));
-    sending_.emplace(lane->number(), Sending{route, lane});
-  }
-  const auto ticket = lane->keep(sent);
-  if (!ticket) {
-    throw std::runtime_error(lane->whyFailed()); // the connection is lost
-  }
-  trial.ticket = bytesOf(ticket->encode());
+  MutexLock lock(mutex_);
+  expectOpen();
+  trial.lane = ++lastLane_;
+  auto lane = std::make_shared<SendingLane>(trial.lane, std::move(communicator));
+  sending_.emplace(trial.lane, Sending{route, lane});
   return {std::move(lane), std::move(trial)};
+}
+
+void NcclTransfers::sendTrial(SendingLane& lane, c10::Device from, const LaneTrial& trial) {
+  const OwnStreams streams({from});
+  lane.sendFirst(tensorOf(trial.expected).to(from));
 }
 
 void NcclTransfers::failSending(uint64_t number, const std::string& why, bool tell) {
@@ -98,11 +94,6 @@ void NcclTransfers::takeBack(const TensorTicket& ticket) {
 
 void NcclTransfers::onTrial(WorkerId from, const LaneTrial& trial) {
   const OwnStreams streams({trial.to});
-  const TensorTicket ticket = TensorTicket::decode(tensorOf(trial.ticket));
-  if (ticket.path != DevicePath::nccl || ticket.dtype != at::kByte ||
-      ticket.bytes() != trial.expected.size()) {
-    throw FormatError("a trial of a lane does not say what to expect");
-  }
   if (trial.gpu == nccl_.gpuId(trial.to.index())) {
     throw std::runtime_error("both devices are one GPU");
   }
@@ -111,19 +102,18 @@ void NcclTransfers::onTrial(WorkerId from, const LaneTrial& trial) {
   {
     MutexLock lock(mutex_);
     expectOpen();
-    if (!receiving_.emplace(ReceivingKey{from, ticket.lane}, lane).second) {
+    if (!receiving_.emplace(ReceivingKey{from, trial.lane}, lane).second) {
       throw FormatError("a lane is opened twice");
     }
   }
   try {
-    lane->awaitPeer();
-    const Received received = receive(from, ticket, trial.to);
-    await(from, received);
-    if (bytesOf(received.receipt.tensor.cpu()) != trial.expected) {
+    const auto receipt = lane->receiveFirst(trial.expected.size(), trial.to);
+    lane->await(receipt);
+    if (bytesOf(receipt.tensor.cpu()) != trial.expected) {
       throw std::runtime_error("other bytes came than were sent");
     }
   } catch (const std::exception& e) { // which the answer tells the sender
-    failReceiving({from, ticket.lane}, reasonOf(e), /* tell */ false);
+    failReceiving({from, trial.lane}, reasonOf(e), /* tell */ false);
     throw;
   }
 }

@@ -50,9 +50,10 @@ class NcclTransfers {
 
   // ---- sending ----
 
-  /// A new lane, and what its receiver is to be asked. Once it has been, the caller has to call sendFirst() of the lane.
-  /// Throws std::runtime_error or c10::Error.
+  /// A new lane, and what its receiver is to be asked. Throws std::runtime_error.
   std::pair<std::shared_ptr<SendingLane>, LaneTrial> open(const DeviceRoute& route) EXCLUDES(mutex_);
+  /// Once it has been asked: the sender's part in the trial. Waits for the receiver. Throws with what has failed.
+  static void sendTrial(SendingLane& lane, c10::Device from, const LaneTrial& trial);
   /// It is not used any more. Does not wait. `tell`: the receiver does not know.
   void failSending(uint64_t lane, const std::string& why, bool tell) EXCLUDES(mutex_);
 

@@ -18,20 +18,31 @@ constexpr std::chrono::milliseconds kHealthInterval{20};
 
 ReceivingLane::Receipt ReceivingLane::receive(const TensorTicket& ticket, c10::Device to) {
   const at::NoGradGuard noGrad;
-  Receipt receipt{
-      at::empty(ticket.sizes, at::device(to).dtype(ticket.dtype)), c10::Event(to.type())};
-  receipt.tensor.set_requires_grad(ticket.requiresGrad);
-  c10::Event allocated(to.type()); // what had the memory before may still be using it
-  allocated.record(currentStreams({to}).front());
+  at::Tensor tensor = at::empty(ticket.sizes, at::device(to).dtype(ticket.dtype));
+  tensor.set_requires_grad(ticket.requiresGrad);
+  return begin(std::move(tensor), /* isAskedFor */ true);
+}
+
+ReceivingLane::Receipt ReceivingLane::receiveFirst(size_t bytes, c10::Device to) {
+  awaitPeer();
+  return begin(
+      at::empty({static_cast<int64_t>(bytes)}, at::device(to).dtype(at::kByte)),
+      /* isAskedFor */ false);
+}
+
+ReceivingLane::Receipt ReceivingLane::begin(at::Tensor tensor, bool isAskedFor) {
+  const c10::Device device = tensor.device();
+  Receipt receipt{std::move(tensor), c10::Event(device.type())};
+  c10::Event allocated(device.type()); // what had the memory before may still be using it
+  allocated.record(currentStreams({device}).front());
   try {
     MutexLock lock(mutex_);
-    expectWorking();
     allocated.block(stream_);
     issue([&](Communicator& communicator) {
       communicator.receive(receipt.tensor.mutable_data_ptr(), receipt.tensor.nbytes());
     });
     receipt.arrived.record(stream_);
-    receipt.sequence = ++last_;
+    receipt.sequence = isAskedFor ? ++last_ : 0;
   } catch (...) { // the device may have begun all the same
     fail("a receive could not be begun");
     abort();

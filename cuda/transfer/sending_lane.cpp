@@ -91,20 +91,15 @@ void SendingLane::fetch(uint64_t sequence, uint64_t kept) {
   }
 }
 
-void SendingLane::sendFirst() {
+void SendingLane::sendFirst(const at::Tensor& tensor) {
+  c10::Event filled(tensor.device().type());
+  filled.record(currentStreams({tensor.device()}).front());
   awaitPeer();
-  const auto limit = std::chrono::steady_clock::now() + kSetUpLimit;
-  for (Patience patience; std::chrono::steady_clock::now() < limit; patience.wait()) {
-    MutexLock lock(mutex_);
-    expectWorking();
-    if (sendNext()) {
-      isConnected_ = true;
-      while (sendNext()) {
-      }
-      return;
-    }
+  MutexLock lock(mutex_);
+  send({tensor, std::move(filled)});
+  isConnected_ = true;
+  while (sendNext()) {
   }
-  throw std::runtime_error("the receiver has not asked for anything");
 }
 
 /// Returns false where there is nothing to be sent.
@@ -119,13 +114,17 @@ bool SendingLane::sendNext() {
     fail(why);
     throw std::runtime_error(why);
   }
-  const c10::StreamGuard guard(stream_);
-  TORCHWIRE_SYNCHRONIZE(laneKeptLent, keepForCurrentStream(kept->tensor));
-  TORCHWIRE_SYNCHRONIZE(laneBehindFilling, kept->filled.block(stream_));
-  issue([&](Communicator& communicator) {
-    communicator.send(kept->tensor.const_data_ptr(), kept->tensor.nbytes());
-  });
+  send(*kept);
   return true;
+}
+
+void SendingLane::send(const Kept& kept) {
+  const c10::StreamGuard guard(stream_);
+  TORCHWIRE_SYNCHRONIZE(laneKeptLent, keepForCurrentStream(kept.tensor));
+  TORCHWIRE_SYNCHRONIZE(laneBehindFilling, kept.filled.block(stream_));
+  issue([&](Communicator& communicator) {
+    communicator.send(kept.tensor.const_data_ptr(), kept.tensor.nbytes());
+  });
 }
 
 } // namespace torchwire::cuda

@@ -40,9 +40,9 @@ class SendingLane final : public LaneEnd {
   /// The receiver asks for a tensor, in this place. Throws std::runtime_error, after which the lane has failed.
   void fetch(uint64_t sequence, uint64_t kept) EXCLUDES(mutex_);
 
-  /// Waits for the first of the receiver's requests and serves it: NCCL connects the two ends then, which takes long. What
-  /// others serve from then on does not. Throws std::runtime_error.
-  void sendFirst() EXCLUDES(mutex_);
+  /// Sends a tensor of the lane's trial unasked: NCCL connects the two ends when both have begun their first transfer. Waits
+  /// for that, not for the elements, which are those of this thread's current stream. Throws std::runtime_error.
+  void sendFirst(const at::Tensor& tensor) EXCLUDES(mutex_);
 
   size_t kept() const EXCLUDES(keptMutex_);
 
@@ -55,6 +55,7 @@ class SendingLane final : public LaneEnd {
   bool reserve(size_t bytes) EXCLUDES(keptMutex_);
   std::optional<Kept> take(uint64_t kept) EXCLUDES(keptMutex_);
   bool sendNext() REQUIRES(mutex_);
+  void send(const Kept& kept) REQUIRES(mutex_);
 
   const uint64_t number_;
   FetchOrder order_ GUARDED_BY(mutex_);

@@ -96,8 +96,8 @@ std::vector<char> LaneTrial::encode() const {
   ByteWriter out(body);
   writeDevice(out, to);
   out.string(gpu);
+  out.number(lane);
   out.string(id);
-  out.string({ticket.data(), ticket.size()});
   out.string({expected.data(), expected.size()});
   return body;
 }
@@ -107,8 +107,8 @@ LaneTrial LaneTrial::decode(const std::vector<char>& body) {
   LaneTrial trial;
   trial.to = readDevice(in);
   trial.gpu = in.string();
+  trial.lane = in.number<uint64_t>();
   trial.id = in.string();
-  trial.ticket = readBytes(in);
   trial.expected = readBytes(in);
   expectEnd(in);
   return trial;

@@ -61,8 +61,8 @@ struct LaneMessage {
 struct LaneTrial {
   c10::Device to = c10::kCPU; // the peer's device
   std::string gpu; // the sender's, whatever its number
+  uint64_t lane = 0; // the sender's number for it
   std::string id; // of the communicator
-  std::vector<char> ticket; // as in a message
   std::vector<char> expected;
 
   std::vector<char> encode() const;

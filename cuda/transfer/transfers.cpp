@@ -380,7 +380,7 @@ void Transfers::tryNccl(const DeviceRoute& route, uint64_t trial) {
               nccl.failSending(number, error, /* tell */ false);
             }
           });
-      lane->sendFirst();
+      NcclTransfers::sendTrial(*lane, route.from, request);
     } catch (const std::exception& e) {
       if (lane) {
         self->ncclLanes().failSending(lane->number(), reasonOf(e), /* tell */ true);
