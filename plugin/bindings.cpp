@@ -44,7 +44,8 @@ cuda::DeviceRecord devicesFrom(const py::dict& dict) {
 std::set<cuda::DevicePath> devicePathsWithout(
     const std::optional<std::vector<std::string>>& names) {
   std::set<cuda::DevicePath> left;
-  for (const auto path : {cuda::DevicePath::process, cuda::DevicePath::ipc, cuda::DevicePath::nccl}) {
+  for (const auto path :
+       {cuda::DevicePath::process, cuda::DevicePath::ipc, cuda::DevicePath::nccl}) {
     if (names && std::find(names->begin(), names->end(), cuda::nameOf(path)) == names->end()) {
       left.insert(path);
     }

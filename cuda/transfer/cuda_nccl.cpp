@@ -91,7 +91,8 @@ class NcclCommunicator final : public Communicator {
   bool isReady() override {
     ncclResult_t state = ncclSuccess;
     functions_.check(
-        functions_.commGetAsyncError(communicator_, &state), "ncclCommGetAsyncError", communicator_);
+        functions_.commGetAsyncError(communicator_, &state), "ncclCommGetAsyncError",
+        communicator_);
     functions_.check(state, "NCCL", communicator_);
     return state == ncclSuccess;
   }

@@ -16,7 +16,9 @@ void addObjection(std::string& objections, DevicePath path, const std::string& o
     return;
   }
   if (path != DevicePath::ipc) {
-    objections += (objections.empty() ? "" : "; ") + std::string(nameOf(path)) + ": ";
+    objections += objections.empty() ? "" : "; ";
+    objections += nameOf(path);
+    objections += ": ";
   }
   objections += objection;
 }

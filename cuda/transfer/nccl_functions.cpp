@@ -55,8 +55,7 @@ NcclFunctions NcclFunctions::load() {
   return functions;
 }
 
-void NcclFunctions::check(
-    ncclResult_t result, const char* action, ncclComm_t communicator) const {
+void NcclFunctions::check(ncclResult_t result, const char* action, ncclComm_t communicator) const {
   if (result == ncclSuccess || result == ncclInProgress) {
     return;
   }

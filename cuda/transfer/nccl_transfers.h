@@ -38,7 +38,8 @@ class NcclTransfers {
   struct Hooks {
     /// Does not wait. `done`: with the error of the answer; empty if there is none. On a thread that may block.
     std::function<void(
-        WorkerId to, const LaneMessage& message, std::function<void(const std::string& error)> done)>
+        WorkerId to, const LaneMessage& message,
+        std::function<void(const std::string& error)> done)>
         send;
     /// Runs it on a thread that may wait for devices.
     std::function<void(std::function<void()>)> later;
@@ -51,7 +52,8 @@ class NcclTransfers {
   // ---- sending ----
 
   /// A new lane, and what its receiver is to be asked. Throws std::runtime_error.
-  std::pair<std::shared_ptr<SendingLane>, LaneTrial> open(const DeviceRoute& route) EXCLUDES(mutex_);
+  std::pair<std::shared_ptr<SendingLane>, LaneTrial> open(const DeviceRoute& route)
+      EXCLUDES(mutex_);
   /// Once it has been asked: the sender's part in the trial. Waits for the receiver. Throws with what has failed.
   static void sendTrial(SendingLane& lane, c10::Device from, const LaneTrial& trial);
   /// It is not used any more. Does not wait. `tell`: the receiver does not know.

@@ -21,7 +21,8 @@ struct TensorTicket {
   bool requiresGrad = false;
   std::vector<int64_t> sizes;
   c10::Device from = c10::kCPU; // the sender's device, for what is said of the route
-  BorrowedBlocks::Offer block; // by `ipc`: the elements are in it, one after another, from its begin on
+  BorrowedBlocks::Offer
+      block; // by `ipc`: the elements are in it, one after another, from its begin on
 
   /// How many bytes the elements have. Throws FormatError if that is no number.
   size_t bytes() const;

@@ -291,8 +291,7 @@ std::string Transfers::describe(WorkerId worker) const {
 
 // ---- which way ----------------------------------------------------------------------------------
 
-std::optional<std::string> Transfers::objectionTo(
-    const DeviceRoute& route, DevicePath path) const {
+std::optional<std::string> Transfers::objectionTo(const DeviceRoute& route, DevicePath path) const {
   if (path == DevicePath::nccl) {
     return objectionToNccl(route);
   }
@@ -330,8 +329,7 @@ void Transfers::tryPath(const DeviceRoute& route, DevicePath path, uint64_t tria
   }
 }
 
-void Transfers::fellBack(
-    const DeviceRoute& route, DevicePath taken, const std::string& why) const {
+void Transfers::fellBack(const DeviceRoute& route, DevicePath taken, const std::string& why) const {
   const std::string subject = "tensors of " + route.from.str() + " for " + route.to.str() + " of " +
       describe(route.peer) + " go ";
   if (taken == DevicePath::host) {

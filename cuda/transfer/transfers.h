@@ -96,8 +96,7 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
   TensorTicket keep(c10::Device target, const at::Tensor& tensor);
   void takeBack(WorkerId to, const TensorTicket& ticket);
 
-  at::Tensor fetch(
-      WorkerId from, const TensorTicket& ticket, c10::Device target, Placing& placing);
+  at::Tensor fetch(WorkerId from, const TensorTicket& ticket, c10::Device target, Placing& placing);
   void tellWhenCopied(WorkerId from, std::vector<Fetched> fetched);
 
   std::string describe(WorkerId worker) const;

@@ -1,5 +1,5 @@
-"""Tensors between the CUDA devices of two processes by NCCL (option `nccl`), where neither can open the other's memory. On
-the stand-ins for CUDA's libraries and NCCL (cuda_stand_in.py)."""
+"""Tensors between the CUDA devices of two processes by NCCL (option `nccl`), where neither can open the other's memory, on
+the stand-in for CUDA's libraries and NCCL (cuda_stand_in.py)."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ import torch
 import torch.distributed.rpc as rpc
 from cuda_bodies import on_cuda, peer
 from cuda_stand_in import counts, fail_next, held
-from test_cuda_paths import KIB, LARGE, LIMIT, MIB, echo, itself, numbers, path_to, start, there, wait_until
+from test_cuda_paths import KIB, LARGE, MIB, echo, itself, numbers, path_to, start, there, wait_until
 
 NO_IPC = "cudaIpcOpenMemHandle failed: invalid resource handle (cudaErrorInvalidResourceHandle)"
 
@@ -315,7 +315,9 @@ def test_a_sender_that_is_killed_amid_a_transfer():
         time.sleep(0.1)
         assert not future.done()
         os.kill(process, signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="worker 'worker0' cannot put tensor 0 of worker 'worker1' on its cuda:0"):
+        with pytest.raises(
+            RuntimeError, match="worker 'worker0' cannot put tensor 0 of worker 'worker1' on its cuda:0"
+        ):
             future.wait()
         expect_devices_to_go_on()
 

@@ -7,7 +7,6 @@
 #include <random>
 #include <vector>
 
-
 using namespace torchwire;
 using namespace torchwire::cuda;
 
