@@ -119,8 +119,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         workers. Default False. Costs a call with small tensors nothing that could be measured, one that echoes 16 MiB
         two thirds more time over shared memory. A large tensor must not be changed while it is sent: the checksum
         would no longer fit.
-    nccl: whether large tensors of CUDA devices go by NCCL to workers whose memory cannot be opened, of other hosts too,
-        if those have the option as well. Default False. A transfer that waits for its other end occupies some of the GPU.
+    nccl: whether large tensors of CUDA devices go by NCCL to workers whose memory cannot be opened, of other hosts
+        too, if those have the option as well. Default False. A transfer that waits for its other end
+        occupies some of the GPU.
     _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them and
         says which are used by default).
     _device_paths: the same for the paths of tensors between devices, "process", "ipc", "nccl"

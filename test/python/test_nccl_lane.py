@@ -1,4 +1,4 @@
-"""Tensors between the CUDA devices of two processes by NCCL (option `nccl`), where neither can open the other's memory, on
+"""Tensors between CUDA devices of two processes by NCCL (option `nccl`), where neither can open the other's memory: on
 the stand-in for CUDA's libraries and NCCL (cuda_stand_in.py)."""
 
 import contextlib
