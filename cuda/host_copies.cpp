@@ -1,16 +1,14 @@
 #include "cuda/host_copies.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <sstream>
-#include <stdexcept>
 #include <utility>
 
 #include "cuda/mutation.h"
+#include "cuda/placement.h"
 #include "cuda/streams.h"
 
 namespace torchwire::cuda {
@@ -18,11 +16,6 @@ namespace {
 
 bool isOnDevice(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_cpu();
-}
-
-/// Sparse ones and the like have several memories.
-bool hasOneMemory(const at::Tensor& tensor) {
-  return !tensor.is_nested() && tensor.layout() == at::kStrided && !tensor.is_quantized();
 }
 
 /// Without the elements that an expanded tensor only repeats: the gradient of sum(), for one.
@@ -45,22 +38,6 @@ at::Tensor beginCopyToHost(const at::Tensor& source) {
   copy.copy_(needed, /* non_blocking */ true);
   keepForCurrentStream(needed); // where the copies are given up before they have been made
   return copy.expand(source.sizes()).set_requires_grad(source.requires_grad());
-}
-
-at::Tensor placedOn(c10::Device device, const at::Tensor& tensor) {
-  at::globalContext().lazyInitDevice(device.type());
-  // The host's memory is no device's, so that the copy has read it when copy_ returns.
-  at::Tensor placed = tensor.to(device, /* non_blocking */ true);
-  return placed.set_requires_grad(tensor.requires_grad());
-}
-
-std::string sizeOf(const at::Tensor& tensor) {
-  if (!hasOneMemory(tensor)) {
-    return "";
-  }
-  std::ostringstream text;
-  text << ", of shape " << tensor.sizes() << " and " << tensor.nbytes() << " bytes,";
-  return text.str();
 }
 
 } // namespace
@@ -102,25 +79,6 @@ void HostCopies::wait() {
 std::vector<at::Tensor> HostCopies::finish() {
   wait();
   return std::move(copies_);
-}
-
-void placeOnDevices(
-    std::vector<at::Tensor>& tensors, const std::vector<c10::Device>& devices,
-    const std::string& worker) {
-  const at::NoGradGuard noGrad;
-  for (size_t i = 0; i < devices.size(); ++i) {
-    if (devices[i].is_cpu() || !tensors[i].defined()) {
-      continue;
-    }
-    try {
-      tensors[i] = placedOn(devices[i], tensors[i]);
-    } catch (const c10::Error& e) {
-      throw std::runtime_error(
-          "worker '" + worker + "' cannot put tensor " + std::to_string(i) + sizeOf(tensors[i]) +
-          " on its " + devices[i].str() + ": " + e.what_without_backtrace() +
-          ". Free memory on that device, or map the sender's device to another one");
-    }
-  }
 }
 
 } // namespace torchwire::cuda

@@ -1,12 +1,10 @@
-// Tensors of devices by way of the host: how they travel between any two devices.
+// Tensors of devices on their way to the host, by which they travel between any two devices; placement.h has the rest.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
-#include <string>
 #include <vector>
 
 namespace torchwire::cuda {
@@ -32,11 +30,5 @@ class HostCopies {
   std::vector<c10::Stream> streams_; // one for each device, that copies are made on
   std::vector<c10::Event> copied_;
 };
-
-/// Puts copies of the tensors that are not for the CPU on their devices: made on this thread's current streams, and not
-/// waited for. `worker` is named in errors. Throws c10::Error that names tensor and device.
-void placeOnDevices(
-    std::vector<at::Tensor>& tensors, const std::vector<c10::Device>& devices,
-    const std::string& worker);
 
 } // namespace torchwire::cuda

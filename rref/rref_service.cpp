@@ -10,9 +10,11 @@
 
 #include "backend/base/log.h"
 #include "backend/serve/own_messages.h"
+#include "backend/serve/pending_rrefs.h"
 #include "backend/serve/python_value.h"
 #include "backend/serve/response.h"
 #include "rref/context_view.h"
+#include "rref/creation_request.h"
 #include "rref/failed_creation.h"
 #include "rref/own_requests.h"
 
@@ -99,6 +101,29 @@ void RRefService::serveCreation(Dispatcher& dispatcher) {
           return self->dispatcher_.runScript(call);
         });
       });
+  dispatcher.handleFailedCreations(
+      [self](WorkerId caller, const rpc::Message& request, const std::exception_ptr& error) {
+        return self->failCreation(caller, request, error);
+      });
+}
+
+/// Null: the request creates none.
+Future RRefService::failCreation(
+    WorkerId caller, const rpc::Message& request, const std::exception_ptr& error) {
+  const PendingRRefs unused; // RRefs among the arguments, which nobody gets
+  const auto creation = creationIn(request);
+  if (!creation) {
+    return nullptr;
+  }
+  return create(caller, creation->rref, creation->fork, [&] {
+    at::TypePtr type = at::AnyType::get();
+    if (creation->isOfPython) {
+      type = at::PyObjectType::get();
+    }
+    auto value = c10::make_intrusive<JitFuture>(std::move(type));
+    value->setError(error);
+    return value;
+  });
 }
 
 void RRefService::serveFetches(Dispatcher& dispatcher) {

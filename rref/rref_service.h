@@ -70,6 +70,9 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   void serveForks(Dispatcher& dispatcher);
   void serveOwnMessages(Dispatcher& dispatcher);
 
+  Future failCreation(
+      WorkerId caller, const torch::distributed::rpc::Message& request,
+      const std::exception_ptr& error);
   Future create(WorkerId caller, const RRefId& rref, const ForkId& fork, const RunFunction& run);
   void runCreation(const RRefId& rref, const ForkId& fork, const RunFunction& run);
   void keepEarlyOwners();

@@ -15,6 +15,7 @@
 
 #include "backend/serve/own_messages.h"
 #include "backend/serve/owner_watch.h"
+#include "backend/serve/pending_rrefs.h"
 #include "backend/serve/python_value.h"
 #include "backend/serve/response.h"
 
@@ -35,27 +36,6 @@ std::vector<c10::Device> usedDevices() {
   return rpc::RpcAgent::isCurrentRpcAgentSet() ? rpc::RpcAgent::getCurrentRpcAgent()->getDevices()
                                                : std::vector<c10::Device>();
 }
-
-/// While it lives, RRefs that are unpickled on this thread are noted down if their owners do not know them
-/// yet. A function may run only when they do, or it could drop an RRef before its owner heard of it.
-class PendingRRefs {
- public:
-  PendingRRefs() {
-    context_.recordThreadLocalPendingRRefs();
-  }
-  ~PendingRRefs() {
-    context_.clearRecordedPendingRRefsOnError(); // does nothing after confirmed()
-  }
-  PendingRRefs(const PendingRRefs&) = delete;
-  PendingRRefs& operator=(const PendingRRefs&) = delete;
-
-  c10::intrusive_ptr<JitFuture> confirmed() {
-    return context_.waitForThreadLocalPendingRRefs();
-  }
-
- private:
-  rpc::RRefContext& context_ = rpc::RRefContext::getInstance();
-};
 
 /// What `run`, which does not throw, returns. rpc._server_process_global_profile() profiles all requests of a process,
 /// whoever sends them.
@@ -121,6 +101,19 @@ c10::intrusive_ptr<JitFuture> Dispatcher::process(WorkerId caller, Message& requ
   } catch (const std::exception& e) {
     return failure(e, request.type());
   }
+}
+
+c10::intrusive_ptr<JitFuture> Dispatcher::fail(
+    WorkerId caller, const Message& request, const std::exception_ptr& error) const {
+  try {
+    if (auto response = failedCreations_ ? failedCreations_(caller, request, error) : nullptr) {
+      return response;
+    }
+  } catch (const std::exception&) { // the request cannot be read: that it has failed says enough
+  }
+  auto failed = c10::make_intrusive<JitFuture>(messageType());
+  failed->setError(error);
+  return failed;
 }
 
 c10::intrusive_ptr<JitFuture> Dispatcher::processMessage(

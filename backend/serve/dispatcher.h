@@ -52,6 +52,14 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   void handleDirectForwards(OwnHandler handler) {
     directForwards_ = std::move(handler);
   }
+  /// Serves a request to create an RRef whose arguments cannot be used: the RRef gets the error for its value, as it gets
+  /// what its function raises. Returns null for other requests.
+  using FailedCreationHandler = std::function<c10::intrusive_ptr<JitFuture>(
+      WorkerId caller, const Message& request, const std::exception_ptr& error)>;
+  void handleFailedCreations(FailedCreationHandler handler) {
+    failedCreations_ = std::move(handler);
+  }
+
   /// Called when libtorch has made an OwnerRRef for an RRef in a request's arguments; sometimes also when it has not
   /// (owner_watch.h).
   void whenOwnerUnpickled(std::function<void()> callback) {
@@ -70,6 +78,11 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   /// Serves a request that `caller` has sent, once the RRefs in its arguments are known to their owners.
   /// The future holds a response message, or why there is none. Does not throw.
   c10::intrusive_ptr<JitFuture> process(WorkerId caller, Message& request) const;
+
+  /// Answers a request that cannot be served, for want of memory for its tensors, say. The future is as of process(). Does
+  /// not throw.
+  c10::intrusive_ptr<JitFuture> fail(
+      WorkerId caller, const Message& request, const std::exception_ptr& error) const;
 
   /// Serves a command that came inside another, on this thread and at once. Throws what its handler throws.
   c10::intrusive_ptr<JitFuture> run(
@@ -116,6 +129,7 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   std::unordered_map<uint32_t, OwnHandler> ownHandlers_;
   DirectCallHandler directCalls_;
   OwnHandler directForwards_;
+  FailedCreationHandler failedCreations_;
   std::function<void()> ownerUnpickled_ = [] {};
   RunFunctions runFunctions_ = [](Task&&) { return false; };
   mutable ScriptCallReader scriptCalls_;

@@ -106,13 +106,8 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
   const uint64_t callId = request.header.callId;
   c10::intrusive_ptr<JitFuture> result;
-  std::optional<cuda::RequestStreams> streams;
   try {
-    DecodedMessage message = decodeMessage(std::move(request));
-    devices_->expectUsed(message.targets.devices);
-    streams.emplace(message.targets.devices);
-    result = process(caller, std::move(message));
-    streams->end();
+    result = process(caller, decodeMessage(std::move(request)));
   } catch (const std::exception&) {
     result = failedFuture();
   }
@@ -121,10 +116,20 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, DecodedMessage request) {
-  if (!request.targets.devices.empty()) {
-    transfers_->place(caller, request.message->tensors(), request.targets);
+  if (request.targets.devices.empty()) { // as nearly always
+    return dispatcher_.process(caller, *request.message);
   }
-  return dispatcher_.process(caller, *request.message);
+  std::optional<cuda::RequestStreams> streams;
+  try {
+    devices_->expectUsed(request.targets.devices);
+    streams.emplace(request.targets.devices);
+    transfers_->place(caller, request.message->tensors(), request.targets);
+  } catch (const std::exception&) {
+    return dispatcher_.fail(caller, *request.message, std::current_exception());
+  }
+  auto result = dispatcher_.process(caller, *request.message);
+  streams->end();
+  return result;
 }
 
 void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {

@@ -10,6 +10,7 @@
 #include "backend/base/log.h"
 #include "cuda/error_text.h"
 #include "cuda/mutation.h"
+#include "cuda/placement.h"
 #include "cuda/streams.h"
 #include "cuda/transfer/memory_trial.h"
 

@@ -175,6 +175,35 @@ def test_the_host_waits_for_no_device_on_the_way():
         assert future.wait()[0] == "cuda:1"
 
 
+@on_cuda()
+def test_the_receivers_host_waits_for_no_device_either():
+    with two_workers(failures=["ipc_open"]):
+        try_ipc()  # so that tensors come by way of the host
+        tensor = numbers(5 * MIB).to("cuda:0")
+        there(place_and_size, tensor)  # which needs memory, and asking for that may wait
+        before = there(counts)["copy_waits"]
+        there(hold)
+        assert there(place_and_size, tensor) == ("cuda:1", 5 * MIB)
+        there(let_go)
+        assert there(counts)["copy_waits"] == before
+        echo(numbers(5 * MIB))
+
+
+def place_and_size(tensor):
+    return str(tensor.device), tensor.nbytes
+
+
+_holding = contextlib.ExitStack()
+
+
+def hold():
+    _holding.enter_context(held(1))
+
+
+def let_go():
+    _holding.close()
+
+
 # ---- where it does not work ----
 
 

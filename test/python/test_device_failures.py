@@ -188,19 +188,22 @@ def test_a_device_lost_during_a_request_fails_that_request(pair):
     pair[0].run(call_with_other_devices)
 
 
-def remote_without_memory():
-    accelerator_there = rpc.rpc_sync("worker1", fail_next_allocation, (1,))
-    assert accelerator_there is None
-    return message_of(rpc.remote("worker1", double, (filled(1, "standin:0"),), timeout=5).to_here, 5)
+def remote_without_memory(in_context, function):
+    with dist_autograd.context() if in_context else contextlib.nullcontext():
+        given = filled(1, "standin:0").requires_grad_(in_context)
+        rpc.rpc_sync("worker1", fail_next_allocation, (1,))
+        return message_of(rpc.remote("worker1", function, (given,), timeout=5).to_here, 5)
 
 
 def fail_next_allocation(device):
     accelerator.load().fail_next("allocation", device)
 
 
-def test_an_rref_without_memory_for_its_arguments_fails_and_shutdown_works(pair):
-    message = pair[0].run(remote_without_memory)
-    assert message.startswith("RuntimeError")
+@pytest.mark.parametrize("function", [double, torch.neg], ids=["python", "builtin"])
+@pytest.mark.parametrize("in_context", [False, True], ids=["alone", "in_context"])
+def test_an_rref_without_memory_for_its_arguments_fails_and_shutdown_works(pair, in_context, function):
+    message = pair[0].run(remote_without_memory, in_context, function)
+    assert "worker 'worker1' cannot put tensor 0" in message and "out of memory" in message
     pair[0].run(call_with_other_devices)
 
 

@@ -15,6 +15,9 @@
 namespace torchwire::cuda_stand_in {
 namespace {
 
+// A copy to a device of no more than this does not wait, whatever memory it is from.
+constexpr size_t kMostUnstaged = 64 << 10;
+
 /// One end of a copy. It keeps the memory mapped.
 struct Place {
   std::shared_ptr<MemoryBlock> block; // null: memory that CUDA does not know
@@ -89,6 +92,10 @@ cudaError_t enqueueCopy(
   countCopy(target, source, size);
   const bool waits = target.block == nullptr;
   if (source.block == nullptr) {
+    if (size > kMostUnstaged && target.isOfDevice()) {
+      count(Count::kCopyWaits);
+      stream->now().await();
+    }
     // The caller may overwrite it as soon as this returns.
     auto staged = std::make_shared<std::vector<char>>(source.bytes, source.bytes + size);
     stream_table::enqueue(stream, [target = std::move(target), staged = std::move(staged), size] {
