@@ -69,18 +69,15 @@ bool hasFailed(const Outcome& outcome) {
       outcome.response.header.messageType == static_cast<uint32_t>(rpc::MessageType::EXCEPTION);
 }
 
-// Whether the request makes an RRef, for certain.
-bool creates(const rpc::Message& request) {
-  const auto type = typeInEnvelope(request).value_or(request.type());
+// Whether it makes one, for certain.
+bool creates(rpc::MessageType type) {
   return type == rpc::MessageType::PYTHON_REMOTE_CALL ||
       type == rpc::MessageType::SCRIPT_REMOTE_CALL;
 }
 
 // Whether the request may make an RRef: the last two wrap any call.
 bool mayCreate(rpc::MessageType type) {
-  return type == rpc::MessageType::PYTHON_REMOTE_CALL ||
-      type == rpc::MessageType::SCRIPT_REMOTE_CALL ||
-      type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
+  return creates(type) || type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
       type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
 }
 
@@ -197,7 +194,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   AwaitingSend* const waits = takeAwaiting(message->type());
   call.to = to.id_;
   call.pool = own_messages::isEvaluation(message->type()) ? &evaluations_ : &completions_;
-  call.creates = creates(*message);
+  call.creates = creates(typeOfCall(*message));
   call.mayCreate = mayCreate(message->type());
   call.context = Container::contextOf(*message);
   call.future = futureOf(at::AnyClassType::get());

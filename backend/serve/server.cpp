@@ -126,7 +126,11 @@ c10::intrusive_ptr<rpc::JitFuture> Server::process(
     streams.emplace(request.targets.devices);
     transfers_->place(caller, request.message->tensors(), request.targets);
   } catch (const std::exception&) {
-    return dispatcher_.fail(caller, *request.message, std::current_exception());
+    auto failed = dispatcher_.failCreation(caller, *request.message, std::current_exception());
+    if (!failed) {
+      throw;
+    }
+    return failed;
   }
   auto result = dispatcher_.process(caller, *request.message);
   streams->end();

@@ -19,8 +19,7 @@ namespace {
 /// Whether its elements are all in one memory of an accelerator, so that a ticket can stand for it.
 bool canHaveTicket(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_cpu() && tensor.device().has_index() &&
-      !tensor.is_nested() && tensor.layout() == at::kStrided && tensor.has_storage() &&
-      !tensor.is_quantized() && tensor.numel() != 0;
+      hasOneMemory(tensor) && tensor.has_storage() && tensor.numel() != 0;
 }
 
 at::Tensor copyOn(c10::Device device, const at::Tensor& tensor) {

@@ -314,16 +314,22 @@ def drop_what_a_request_still_reads(to):
 _state = []  # of which nothing is dropped, since streams that its memory does not know read it
 
 
+def hold_stream(device, stream):
+    accelerator.load().hold(torch.device(device).index, stream)
+
+
+def release_stream(device, stream):
+    accelerator.load().release(torch.device(device).index, stream)
+
+
 def hold_default_stream(device):
     """What is in the state then is only written once release_default_stream() has said so."""
-    stream = device_kind.module().default_stream(device)
-    accelerator.load().hold(torch.device(device).index, stream.stream_id)
+    hold_stream(device, device_kind.module().default_stream(device).stream_id)
     _state.append(torch.zeros(SIZE, device=device) + 5)
 
 
 def release_default_stream(device):
-    stream = device_kind.module().default_stream(device)
-    accelerator.load().release(torch.device(device).index, stream.stream_id)
+    release_stream(device, device_kind.module().default_stream(device).stream_id)
 
 
 def add_state(tensor):
@@ -373,10 +379,10 @@ def times_state(tensor, _rref):
 
 
 def write_state_on_held_stream(tensor, _rref):
-    stream = device_kind.module().current_stream(tensor.device)
-    accelerator.load().hold(tensor.device.index, stream.stream_id)
+    stream = device_kind.module().current_stream(tensor.device).stream_id
+    hold_stream(tensor.device, stream)
     _state[-1].copy_(tensor)
-    return stream.stream_id
+    return stream
 
 
 def read_what_a_request_that_has_waited_writes(owner):
@@ -386,7 +392,7 @@ def read_what_a_request_that_has_waited_writes(owner):
     stream = rpc.rpc_sync(me, write_state_on_held_stream, (filled(3, FIRST), not_confirmed(owner)))
     read = _state[-1] + 0
     give_it_time(here.default_stream(MAPS[FIRST]).query)
-    accelerator.load().release(torch.device(MAPS[FIRST]).index, stream)
+    release_stream(MAPS[FIRST], stream)
     expect(read, 3, MAPS[FIRST])
 
 
@@ -395,8 +401,7 @@ def write_what_a_request_that_waits_reads(owner):
     device_kind.module().synchronize(MAPS[FIRST])
     future = rpc.rpc_async(rpc.get_worker_info().name, times_state, (filled(3, FIRST), not_confirmed(owner)))
     wait_for_debug_info(lambda info: info["agent.server_active_async_calls"] == "1")
-    default = device_kind.module().default_stream(MAPS[FIRST])
-    accelerator.load().hold(torch.device(MAPS[FIRST]).index, default.stream_id)
+    hold_stream(MAPS[FIRST], device_kind.module().default_stream(MAPS[FIRST]).stream_id)
     _state[-1].add_(1)
     give_it_time(future.done)
     release_default_stream(MAPS[FIRST])

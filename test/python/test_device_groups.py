@@ -3,7 +3,6 @@
 import os
 import tempfile
 
-import device_kind
 import pytest
 import torch
 import torch.distributed.rpc as rpc
@@ -13,8 +12,6 @@ from device_bodies import double, expect, filled
 from group import file_in, init
 from processes import WorkerError
 from test_devices import processes_with_devices
-
-standin = pytest.mark.skipif(not device_kind.IS_STANDIN, reason="two devices of the stand-in accelerator are enough")
 
 
 @pytest.fixture
@@ -32,7 +29,7 @@ def send_to(worker, device):
     expect(rpc.remote(worker, double, (filled(2, device),)).to_here(), 4, device)
 
 
-@standin
+@pytest.mark.standin
 def test_a_worker_that_joins_brings_its_map(workers, tmp_path):
     first, second = workers
     first.run(join, file_in(tmp_path), 0, {"worker1": {"standin:0": "standin:1"}})  # which is not there yet
@@ -42,7 +39,7 @@ def test_a_worker_that_joins_brings_its_map(workers, tmp_path):
     workers.shut_down()
 
 
-@standin
+@pytest.mark.standin
 def test_a_worker_with_a_wrong_map_does_not_get_in_and_harms_nobody(workers, tmp_path):
     first, second = workers
     first.run(join, file_in(tmp_path), 0, {"worker0": {"standin:0": "standin:1"}})
