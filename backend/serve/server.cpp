@@ -106,8 +106,9 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
   const uint64_t callId = request.header.callId;
   c10::intrusive_ptr<JitFuture> result;
+  std::optional<cuda::RequestStreams> streams; // also of the answer, where there is one at once
   try {
-    result = process(caller, decodeMessage(std::move(request)));
+    result = process(caller, decodeMessage(std::move(request)), streams);
   } catch (const std::exception&) {
     result = failedFuture();
   }
@@ -115,12 +116,12 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
                           JitFuture& done) { pending->answer(done); });
 }
 
-c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, DecodedMessage request) {
+c10::intrusive_ptr<rpc::JitFuture> Server::process(
+    WorkerId caller, DecodedMessage request, std::optional<cuda::RequestStreams>& streams) {
   if (request.targets.devices.empty()) { // as nearly always
     return dispatcher_.process(caller, *request.message);
   }
   auto& tensors = request.message->tensors();
-  std::optional<cuda::RequestStreams> streams;
   try {
     try {
       devices_->expectUsed(request.targets.devices);
