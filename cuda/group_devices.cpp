@@ -66,6 +66,14 @@ void GroupDevices::add(const std::vector<WorkerRecord>& workers) {
   states_.push_back(std::move(next));
 }
 
+void GroupDevices::remove(WorkerId worker) {
+  const MutexLock lock(mutex_);
+  auto next = std::make_unique<State>(*latest_.load());
+  next->peers.erase(worker); // its devices stay used: values may still be there
+  latest_ = next.get();
+  states_.push_back(std::move(next));
+}
+
 std::optional<std::string> GroupDevices::objection(bool complete) const {
   return torchwire::cuda::objectionTo(recordsOf(latest_.load()->peers), complete);
 }

@@ -31,6 +31,9 @@ class GroupDevices {
   /// Other workers of the group, or this one, too. Throws FormatError.
   void add(const std::vector<WorkerRecord>& workers) EXCLUDES(mutex_);
 
+  /// It has left: its maps bind nobody any more.
+  void remove(WorkerId worker) EXCLUDES(mutex_);
+
   /// What is wrong with the devices of those that have been added; see device_map_check.h.
   std::optional<std::string> objection(bool complete) const EXCLUDES(mutex_);
 

@@ -121,10 +121,16 @@ c10::intrusive_ptr<rpc::JitFuture> Server::process(
   if (request.targets.devices.empty()) { // as nearly always
     return dispatcher_.process(caller, *request.message);
   }
+  auto& tensors = request.message->tensors();
   try {
-    devices_->expectUsed(request.targets.devices);
-    streams.emplace(request.targets.devices);
-    transfers_->place(caller, request.message->tensors(), request.targets);
+    try {
+      devices_->expectUsed(request.targets.devices);
+      streams.emplace(request.targets.devices);
+    } catch (const std::exception&) { // of a device that is lost
+      transfers_->discard(caller, tensors, request.targets);
+      throw;
+    }
+    transfers_->place(caller, tensors, request.targets);
   } catch (const std::exception&) {
     auto failed = dispatcher_.failCreation(caller, *request.message, std::current_exception());
     if (!failed) {
@@ -185,9 +191,11 @@ void Server::send(
     WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
     cuda::OutgoingTensors tensors) {
   response->tensors() = tensors.take();
-  const TensorTargets targets = tensors.targets();
+  OutgoingFrame frame =
+      encodeMessage(FrameKind::response, std::move(response), disposer_, tensors.targets());
   tensors.sent(); // once the receiver may have read a ticket, it says when the memory is free
-  send(caller, callId, std::move(response), targets);
+  setCallId(frame, callId);
+  respond_(caller, std::move(frame));
 }
 
 void Server::send(

@@ -35,14 +35,14 @@ std::vector<char> bytesOf(const at::Tensor& tensor) {
 
 } // namespace
 
-MemoryTrial MemoryTrial::begin(IpcTransfers& ipc, const DeviceRoute& route) {
+std::optional<MemoryTrial> MemoryTrial::begin(IpcTransfers& ipc, const DeviceRoute& route) {
   const OwnStreams streams({route.from});
   const std::vector<char> bytes = randomBytes();
   const auto ticket = ipc.lend(route.peer, tensorOf(bytes).to(route.from));
   if (!ticket) {
-    throw std::runtime_error("there is no room for a trial");
+    return std::nullopt;
   }
-  return {{route.to, bytesOf(ticket->encode()), bytes}, ticket->block.id};
+  return MemoryTrial{{route.to, bytesOf(ticket->encode()), bytes}, ticket->block.id};
 }
 
 void MemoryTrial::check(IpcTransfers& ipc, WorkerId from, const TrialRequest& request) {

@@ -19,6 +19,10 @@ void writeIpc(ByteWriter& out, const TensorTicket& ticket) {
   for (const int64_t size : ticket.sizes) {
     out.number(size);
   }
+  out.number(static_cast<uint32_t>(ticket.order.size()));
+  for (const int64_t dimension : ticket.order) {
+    out.number(static_cast<uint32_t>(dimension));
+  }
   out.number(static_cast<int8_t>(ticket.from.type()));
   out.number(static_cast<int8_t>(ticket.from.index()));
   out.number(ticket.block.id);
@@ -45,6 +49,22 @@ c10::Device readDevice(ByteReader& in) {
   return {static_cast<c10::DeviceType>(type), static_cast<c10::DeviceIndex>(index)};
 }
 
+std::vector<int64_t> readOrder(ByteReader& in, size_t dimensions) {
+  std::vector<int64_t> order(in.count(sizeof(uint32_t)));
+  std::vector<bool> seen(dimensions);
+  for (int64_t& dimension : order) {
+    dimension = in.number<uint32_t>();
+    if (static_cast<size_t>(dimension) >= dimensions || seen[dimension]) {
+      throw FormatError("a ticket for a tensor with dimensions in no order");
+    }
+    seen[dimension] = true;
+  }
+  if (!order.empty() && order.size() != dimensions) {
+    throw FormatError("a ticket for a tensor with the order of other dimensions");
+  }
+  return order;
+}
+
 void readIpc(ByteReader& in, TensorTicket& ticket) {
   ticket.dtype = readDtype(in);
   ticket.requiresGrad = in.number<uint8_t>() != 0;
@@ -52,6 +72,7 @@ void readIpc(ByteReader& in, TensorTicket& ticket) {
   for (int64_t& size : ticket.sizes) {
     size = in.number<int64_t>();
   }
+  ticket.order = readOrder(in, ticket.sizes.size());
   ticket.from = readDevice(in);
   ticket.block.id = in.number<uint64_t>();
   ticket.block.kept = in.number<uint8_t>() != 0;

@@ -18,7 +18,8 @@ struct TensorTicket {
   // By `ipc`: the elements, one after another, from the begin of a block on.
   at::ScalarType dtype = at::kByte;
   bool requiresGrad = false;
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> sizes; // in the order in which the dimensions lie in memory
+  std::vector<int64_t> order; // which of those is the tensor's first dimension, and so on; empty: they are in order
   c10::Device from = c10::kCPU; // the sender's device, for what is said of the route
   BorrowedBlocks::Offer block;
 

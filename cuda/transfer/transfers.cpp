@@ -96,14 +96,12 @@ std::optional<TensorTicket> Transfers::ticketFor(
     return std::nullopt;
   }
   try {
-    switch (paths_.choose({to, tensor.device(), target}, tensor.nbytes())) {
-      case DevicePath::process:
-        return keep(target, tensor);
-      case DevicePath::ipc:
-        return ipc_.load()->lend(to, tensor);
-      case DevicePath::host:
-        break;
+    const DevicePath path = paths_.choose({to, tensor.device(), target}, tensor.nbytes());
+    if (path == DevicePath::host) {
+      return std::nullopt;
     }
+    keepForCurrentStream(tensor); // until it has been copied
+    return path == DevicePath::process ? keep(target, tensor) : ipc_.load()->lend(to, tensor);
   } catch (const std::exception& e) { // no memory on the device, for one, which the host may have
     log(LogLevel::info,
         "a tensor of " + tensor.device().str() + " goes by way of the host: " + reasonOf(e));
@@ -173,6 +171,9 @@ at::Tensor Transfers::fetch(
   try {
     fetched.back().copy = ipcFor(target.type()).fetch(from, ticket, target);
     return std::move(fetched.back().copy->tensor);
+  } catch (const c10::OutOfMemoryError& e) { // which says nothing against the path
+    throw std::runtime_error(
+        reasonOf(e) + ". Free memory on that device, or map the sender's device to another one");
   } catch (const std::exception& e) {
     fetched.back().done.error = reasonOf(e);
     throw;
@@ -252,10 +253,14 @@ void Transfers::tryIpc(const DeviceRoute& route, uint64_t trial) {
   copies_->run([self = shared_from_this(), route, trial] {
     try {
       IpcTransfers& ipc = self->ipcFor(route.from.type());
-      MemoryTrial attempt = MemoryTrial::begin(ipc, route);
+      const auto attempt = MemoryTrial::begin(ipc, route);
+      if (!attempt) {
+        self->paths_.postpone(route, trial); // other tensors are under way
+        return;
+      }
       self->hooks_.sendTrial(
-          route.peer, attempt.request.encode(),
-          [self, &ipc, route, trial, block = attempt.block](const std::string& error) {
+          route.peer, attempt->request.encode(),
+          [self, &ipc, route, trial, block = attempt->block](const std::string& error) {
             ipc.giveBack(route.peer, block);
             self->paths_.tried(route, trial, error.empty() ? std::nullopt : std::optional(error));
           });
@@ -279,7 +284,13 @@ IpcTransfers& Transfers::ipcFor(c10::DeviceType type) {
   }
   MutexLock lock(ipcMutex_);
   if (!ownedIpc_) {
-    ownedIpc_ = std::make_unique<IpcTransfers>(*std::get<DeviceMemory*>(memory));
+    DeviceMemory& ofType = *std::get<DeviceMemory*>(memory);
+    ownedIpc_ = std::make_unique<IpcTransfers>(
+        ofType, [copies = copies_, &ofType](const DeviceMemory::Block& block) {
+          if (!copies->run([&ofType, block] { ofType.free(block); })) {
+            ofType.free(block); // the agent shuts down
+          }
+        });
     ipc_ = ownedIpc_.get();
   }
   return *ownedIpc_;

@@ -352,6 +352,23 @@ def use_what_an_earlier_request_has_left(to):
     expect(future.wait(), 6, FIRST)
 
 
+def drop_what_is_not_copied_yet(to):
+    if to == rpc.get_worker_info().name:
+        return  # the default streams wait for the copy, so that nobody writes where the tensor was
+    value = filled(3, FIRST)
+    module, device = device_kind.module(), torch.device(FIRST)
+    module.synchronize(device)
+    with on_stream_of_its_own(FIRST):
+        stream = module.current_stream(FIRST).stream_id
+        accelerator.load().hold(device.index, stream)
+        future = rpc.rpc_async(to, double, (value,))
+        del value
+    others = [filled(9, FIRST) for _ in range(8)]  # where the dropped tensor was, unless its memory is still in use
+    assert all((other.cpu() == 9).all() for other in others)
+    accelerator.load().release(device.index, stream)
+    expect(future.wait(), 6, FIRST)
+
+
 def use_gradients_on_another_stream(_to):
     weight = filled(1, FIRST).requires_grad_()
     loss = (weight * 3).sum()
@@ -413,6 +430,7 @@ WAITING_PROGRAMS = (read_what_a_request_that_has_waited_writes, write_what_a_req
 # On the stand-in accelerator only.
 HOLDING_PROGRAMS = (
     drop_what_a_request_still_reads,
+    drop_what_is_not_copied_yet,
     use_gradients_on_another_stream,
     use_what_an_earlier_request_has_left,
 )

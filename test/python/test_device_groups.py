@@ -50,6 +50,19 @@ def test_a_worker_with_a_wrong_map_does_not_get_in_and_harms_nobody(workers, tmp
     first.run(rpc.shutdown)
 
 
+@standin
+def test_the_map_of_a_worker_that_has_left_binds_nobody(accelerator_file, tmp_path):
+    with processes_with_devices(size=3) as workers:
+        first, second, third = workers
+        first.run(join, file_in(tmp_path), 0, {})
+        second.run(join, file_in(tmp_path), 1, {"worker2": {"standin:0": "standin:9"}})
+        second.run(rpc.shutdown)
+        third.run(join, file_in(tmp_path), 2, {"worker0": {"standin:0": "standin:1"}})
+        third.run(call, "worker0", "standin:0")
+        third.run(rpc.shutdown)
+        first.run(rpc.shutdown)
+
+
 def join(init_method, rank, maps):
     init(init_method, name=f"worker{rank}", rank=rank, rpc_timeout=20, device_maps=maps)
 

@@ -43,11 +43,11 @@ def begin_init(group, folder, options):
     ]
 
 
-def processes_with_devices(seed=0, maps="crossing", **environment):
+def processes_with_devices(seed=0, maps="crossing", size=2, **environment):
     environment |= {"TORCHWIRE_TEST_ACCELERATOR_SEED": str(seed), "TORCHWIRE_TEST_DEVICE_MAPS": maps}
     if device_kind.IS_STANDIN:
-        return Group(2, {**accelerator.ENVIRONMENT, **environment}, [accelerator.load] * 2)
-    return Group(2, environment, [device_load.start] * 2)
+        return Group(size, {**accelerator.ENVIRONMENT, **environment}, [accelerator.load] * size)
+    return Group(size, environment, [device_load.start] * size)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ TensorTicket sample() {
   ticket.dtype = at::kHalf;
   ticket.requiresGrad = true;
   ticket.sizes = {3, 0, 5};
+  ticket.order = {2, 0, 1};
   ticket.from = c10::Device(c10::DeviceType::CUDA, 3);
   ticket.block = {77, true, std::string(64, 'm'), std::string(64, '\0')};
   return ticket;
@@ -46,6 +47,7 @@ TEST_CASE("a ticket survives its encoding", "[tensor_ticket]") {
   CHECK(ticket.dtype == at::kHalf);
   CHECK(ticket.requiresGrad);
   CHECK(ticket.sizes == sent.sizes);
+  CHECK(ticket.order == sent.order);
   CHECK((ticket.from == sent.from));
   CHECK(ticket.block.id == 77);
   CHECK(ticket.block.kept);
@@ -78,11 +80,20 @@ TEST_CASE("a ticket for what cannot be is refused", "[tensor_ticket]") {
   }
   SECTION("a size") {
     ticket.sizes = {2, -1};
+    ticket.order = {};
     CHECK(refusalOf(ticket) == "a ticket for a tensor of impossible size");
     ticket.sizes = {INT64_MAX, INT64_MAX};
     CHECK(refusalOf(ticket) == "a ticket for a tensor of impossible size");
     ticket.sizes = {INT64_MAX};
     CHECK(refusalOf(ticket) == "a ticket for a tensor of impossible size");
+  }
+  SECTION("an order") {
+    ticket.order = {0, 1};
+    CHECK(refusalOf(ticket) == "a ticket for a tensor with the order of other dimensions");
+    for (const int64_t other : {0, 3}) {
+      ticket.order = {0, 1, other};
+      CHECK(refusalOf(ticket) == "a ticket for a tensor with dimensions in no order");
+    }
   }
   SECTION("a dtype") {
     ticket.dtype = at::kQInt8;
