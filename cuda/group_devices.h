@@ -60,6 +60,9 @@ class GroupDevices {
       WorkerId worker, Direction direction, const std::vector<at::Tensor>& tensors,
       const DeviceMap* given = nullptr) const;
 
+  /// What a call of the worker to this one failed with, with the remedy where devices are the cause; see withRemedy().
+  std::string withRemedy(WorkerId caller, std::string error) const;
+
   const DeviceRecord& self() const {
     return self_;
   }
@@ -76,9 +79,7 @@ class GroupDevices {
     bool mapsNothing = true;
   };
 
-  [[noreturn]] void refuse(
-      const State& state, WorkerId worker, Direction direction, size_t index,
-      c10::Device device) const;
+  DeviceRecord recordOrName(WorkerId worker) const;
 
   const DeviceRecord self_;
   mutable Mutex mutex_{LockRank::groupDevices};

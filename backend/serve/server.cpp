@@ -145,7 +145,7 @@ c10::intrusive_ptr<rpc::JitFuture> Server::process(
 
 void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {
   if (result.hasError()) {
-    sendError(caller, callId, result.tryRetrieveErrorMessage());
+    sendError(caller, callId, devices_->withRemedy(caller, result.tryRetrieveErrorMessage()));
     return;
   }
   try {

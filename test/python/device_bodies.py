@@ -249,6 +249,11 @@ def return_unmapped():
     return torch.ones(3, device=LAST)
 
 
+@torch.jit.script
+def make_on(device: str) -> torch.Tensor:
+    return torch.ones(3, device=device)
+
+
 def send_unmapped(to):
     unmapped = torch.ones(3, device=LAST)
     return [
@@ -257,6 +262,8 @@ def send_unmapped(to):
         error_of(lambda: rpc.remote(to, double, (unmapped,))),
         error_of(lambda: rpc.rpc_sync(to, return_unmapped)),
         error_of(lambda: rpc.remote(to, return_unmapped).to_here()),
+        error_of(lambda: rpc.rpc_sync(to, torch.ones, ([3],), {"device": torch.device(LAST)})),
+        error_of(lambda: rpc.rpc_sync(to, make_on, (LAST,))),
     ]
 
 
