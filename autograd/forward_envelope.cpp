@@ -1,5 +1,6 @@
 #include "autograd/forward_envelope.h"
 
+#include <optional>
 #include <string_view>
 
 namespace torchwire {
@@ -43,12 +44,13 @@ std::optional<uint16_t> firstNumber(std::string_view pickle) {
 
 } // namespace
 
-std::optional<MessageType> typeInEnvelope(const Message& message) {
-  if (message.type() != MessageType::FORWARD_AUTOGRAD_REQ) {
-    return std::nullopt;
+MessageType typeOfCall(const Message& request) {
+  if (request.type() != MessageType::FORWARD_AUTOGRAD_REQ) {
+    return request.type();
   }
-  const auto number = firstNumber(metadataIn({message.payload().data(), message.payload().size()}));
-  return number ? std::optional(static_cast<MessageType>(*number)) : std::nullopt;
+  const auto& payload = request.payload();
+  const auto number = firstNumber(metadataIn({payload.data(), payload.size()}));
+  return number ? static_cast<MessageType>(*number) : request.type();
 }
 
 } // namespace torchwire

@@ -3,13 +3,9 @@
 
 #include <torch/csrc/distributed/rpc/message.h>
 
-#include <optional>
-
 namespace torchwire {
 
-/// The type of the call in a FORWARD_AUTOGRAD_REQ of libtorch's, which it keeps to itself. None if the message is another,
-/// or does not begin as one of those does.
-std::optional<torch::distributed::rpc::MessageType> typeInEnvelope(
-    const torch::distributed::rpc::Message& message);
+/// The type of the request: of a FORWARD_AUTOGRAD_REQ of libtorch's that of the call in it, which libtorch keeps to itself.
+torch::distributed::rpc::MessageType typeOfCall(const torch::distributed::rpc::Message& request);
 
 } // namespace torchwire

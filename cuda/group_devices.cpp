@@ -66,6 +66,14 @@ void GroupDevices::add(const std::vector<WorkerRecord>& workers) {
   states_.push_back(std::move(next));
 }
 
+void GroupDevices::remove(WorkerId worker) {
+  const MutexLock lock(mutex_);
+  auto next = std::make_unique<State>(*latest_.load());
+  next->peers.erase(worker); // its devices stay used: values may still be there
+  latest_ = next.get();
+  states_.push_back(std::move(next));
+}
+
 std::optional<std::string> GroupDevices::objection(bool complete) const {
   return torchwire::cuda::objectionTo(recordsOf(latest_.load()->peers), complete);
 }
@@ -120,7 +128,7 @@ TensorDevices GroupDevices::targets(
     } else if (device.is_cpu()) {
       targets.push_back(device);
     } else {
-      refuse(state, worker, direction, i, device);
+      TORCH_CHECK(false, noMapping({direction, i, device}, self_, recordOrName(worker)));
     }
   }
   const bool onCpu = std::all_of(
@@ -128,14 +136,17 @@ TensorDevices GroupDevices::targets(
   return onCpu ? TensorDevices() : targets;
 }
 
-void GroupDevices::refuse(
-    const State& state, WorkerId worker, Direction direction, size_t index,
-    c10::Device device) const {
-  const auto peer = state.peers.find(worker);
+std::string GroupDevices::withRemedy(WorkerId caller, std::string error) const {
+  return torchwire::cuda::withRemedy(std::move(error), self_, recordOrName(caller));
+}
+
+DeviceRecord GroupDevices::recordOrName(WorkerId worker) const {
+  if (const DeviceRecord* known = record(worker)) {
+    return *known;
+  }
   DeviceRecord unknown;
   unknown.name = std::to_string(worker);
-  const DeviceRecord& receiver = peer == state.peers.end() ? unknown : peer->second->record;
-  TORCH_CHECK(false, noMapping({direction, index, device}, self_, receiver));
+  return unknown;
 }
 
 } // namespace torchwire::cuda

@@ -31,6 +31,9 @@ class GroupDevices {
   /// Other workers of the group, or this one, too. Throws FormatError.
   void add(const std::vector<WorkerRecord>& workers) EXCLUDES(mutex_);
 
+  /// It has left: its maps bind nobody any more.
+  void remove(WorkerId worker) EXCLUDES(mutex_);
+
   /// What is wrong with the devices of those that have been added; see device_map_check.h.
   std::optional<std::string> objection(bool complete) const EXCLUDES(mutex_);
 
@@ -57,6 +60,9 @@ class GroupDevices {
       WorkerId worker, Direction direction, const std::vector<at::Tensor>& tensors,
       const DeviceMap* given = nullptr) const;
 
+  /// What a call of the worker to this one failed with, with the remedy where devices are the cause; see withRemedy().
+  std::string withRemedy(WorkerId caller, std::string error) const;
+
   const DeviceRecord& self() const {
     return self_;
   }
@@ -73,9 +79,7 @@ class GroupDevices {
     bool mapsNothing = true;
   };
 
-  [[noreturn]] void refuse(
-      const State& state, WorkerId worker, Direction direction, size_t index,
-      c10::Device device) const;
+  DeviceRecord recordOrName(WorkerId worker) const;
 
   const DeviceRecord self_;
   mutable Mutex mutex_{LockRank::groupDevices};

@@ -28,13 +28,25 @@ at::Tensor withoutRepeated(at::Tensor tensor) {
   return tensor;
 }
 
-/// Not waited for, into memory that the device can write to.
+/// In memory that the device can write to by itself. Undefined without any left.
+at::Tensor pinnedLike(const at::Tensor& tensor) {
+  try {
+    return at::empty_like(
+        tensor, tensor.options().device(at::kCPU).requires_grad(false).pinned_memory(true));
+  } catch (const c10::Error&) {
+    return {};
+  }
+}
+
+/// Not waited for. Undefined where it would have to be.
 at::Tensor beginCopyToHost(const at::Tensor& source) {
   // What is to be conjugated or negated is so on the device: on the host, it would be before it has come
   // (pytorch/pytorch#146286).
   const at::Tensor needed = withoutRepeated(source).resolve_conj().resolve_neg();
-  const at::Tensor copy = at::empty_like(
-      needed, needed.options().device(at::kCPU).requires_grad(false).pinned_memory(true));
+  const at::Tensor copy = pinnedLike(needed);
+  if (!copy.defined()) {
+    return {};
+  }
   copy.copy_(needed, /* non_blocking */ true);
   keepForCurrentStream(needed); // where the copies are given up before they have been made
   return copy.expand(source.sizes()).set_requires_grad(source.requires_grad());
@@ -48,11 +60,14 @@ bool HostCopies::areNeeded(const std::vector<at::Tensor>& tensors) {
 
 HostCopies::HostCopies(std::vector<at::Tensor> tensors) : sources_(std::move(tensors)) {
   const at::NoGradGuard noGrad;
-  for (const at::Tensor& source : sources_) {
+  for (at::Tensor& source : sources_) {
     if (!isOnDevice(source)) {
       copies_.push_back(source);
-    } else {
-      copies_.push_back(hasOneMemory(source) ? beginCopyToHost(source) : at::Tensor());
+      continue;
+    }
+    copies_.push_back(hasOneMemory(source) ? beginCopyToHost(source) : at::Tensor());
+    if (!copies_.back().defined()) { // wait() copies, by when the program may have changed it
+      source = source.clone().set_requires_grad(source.requires_grad());
     }
   }
   streams_ = currentStreams(acceleratorsOf(sources_));

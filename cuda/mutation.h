@@ -13,7 +13,7 @@
 
 namespace torchwire::cuda {
 
-/// The synchronizations that tests leave out, by name. All there are, but for those without which nothing comes at all.
+/// The synchronizations that tests leave out, by name.
 enum class Synchronization {
   blockBehindFilling, // a receiver's copy from a block behind the sender's into it
   blockFilled, // the event that stands for the latter

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "cuda/device_maps.h"
@@ -97,7 +98,37 @@ std::string linesToAdd(const UnmappedTensor& tensor, const Call& call, const Dev
   return lines;
 }
 
+/// The first device in the error of a future whose value is on others than its own. That text is all there is: the value
+/// is gone when the error is seen.
+std::optional<c10::Device> unexpectedDevice(std::string_view error) {
+  constexpr std::string_view kBefore = "The result contained tensors residing on device(s) ";
+  constexpr std::string_view kAfter = " which are not among the expected device(s)";
+  const size_t found = error.find(kBefore);
+  if (found == error.npos || error.find(kAfter, found) == error.npos) {
+    return std::nullopt;
+  }
+  const std::string_view devices = error.substr(found + kBefore.size());
+  try {
+    return c10::Device(std::string(devices.substr(0, devices.find_first_of(", "))));
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
 } // namespace
+
+std::string withRemedy(std::string error, const DeviceRecord& callee, const DeviceRecord& caller) {
+  const auto device = unexpectedDevice(error);
+  if (!device) {
+    return error;
+  }
+  const Call call{caller, callee, mapTo(caller, callee)};
+  const UnmappedTensor tensor{Direction::response, 0, *device};
+  return error + "\nA value of " + callee.name + " is on " + device->str() +
+      ", which no device map names: move it with .cpu() before the function returns it, or map the "
+      "device.\n" +
+      linesToAdd(tensor, call, callee);
+}
 
 std::string noMapping(
     const UnmappedTensor& tensor, const DeviceRecord& sender, const DeviceRecord& receiver) {

@@ -24,4 +24,9 @@ struct UnmappedTensor {
 [[nodiscard]] std::string noMapping(
     const UnmappedTensor& tensor, const DeviceRecord& sender, const DeviceRecord& receiver);
 
+/// What a call failed with at the callee. Where a future of PyTorch's own has rejected a value for its device, which it does
+/// before there is a message, with what to do about it; anything else is returned as it is.
+[[nodiscard]] std::string withRemedy(
+    std::string error, const DeviceRecord& callee, const DeviceRecord& caller);
+
 } // namespace torchwire::cuda

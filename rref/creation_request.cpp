@@ -35,7 +35,7 @@ CreationRequest readAs(const rpc::Message& request) {
 } // namespace
 
 std::optional<CreationRequest> creationIn(const rpc::Message& request) {
-  switch (typeInEnvelope(request).value_or(request.type())) {
+  switch (typeOfCall(request)) {
     case MessageType::PYTHON_REMOTE_CALL:
       return readAs<rpc::PythonRemoteCall>(request);
     case MessageType::SCRIPT_REMOTE_CALL:

@@ -370,6 +370,7 @@ void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
 void Agent::onPeerLost(WorkerId peer, const Error& error) {
   if (error.code() == ErrorCode::peerLeft && !isStaticGroup()) {
     directory_.remove(peer);
+    devices_->remove(peer);
     rrefs_->forgetWorker(peer);
   }
   calls_->failPeer(peer, error);

@@ -252,7 +252,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
       WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request,
       cuda::OutgoingTensors tensors, bool counted);
   EncodedRequest encodeRequest(
-      WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets);
+      WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets,
+      const std::function<void()>& expectTime);
+  std::string cannotCopy(const std::exception& ofDevice) const;
   c10::intrusive_ptr<JitFuture> futureOf(at::TypePtr type) const;
   void failUnseen(OwnCall call, uint64_t callId, const Error& error);
   void complete(OwnCall call, Outcome outcome);

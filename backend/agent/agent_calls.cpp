@@ -69,18 +69,15 @@ bool hasFailed(const Outcome& outcome) {
       outcome.response.header.messageType == static_cast<uint32_t>(rpc::MessageType::EXCEPTION);
 }
 
-// Whether the request makes an RRef, for certain.
-bool creates(const rpc::Message& request) {
-  const auto type = typeInEnvelope(request).value_or(request.type());
+// Whether it makes one, for certain.
+bool creates(rpc::MessageType type) {
   return type == rpc::MessageType::PYTHON_REMOTE_CALL ||
       type == rpc::MessageType::SCRIPT_REMOTE_CALL;
 }
 
 // Whether the request may make an RRef: the last two wrap any call.
 bool mayCreate(rpc::MessageType type) {
-  return type == rpc::MessageType::PYTHON_REMOTE_CALL ||
-      type == rpc::MessageType::SCRIPT_REMOTE_CALL ||
-      type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
+  return creates(type) || type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
       type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
 }
 
@@ -197,7 +194,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   AwaitingSend* const waits = takeAwaiting(message->type());
   call.to = to.id_;
   call.pool = own_messages::isEvaluation(message->type()) ? &evaluations_ : &completions_;
-  call.creates = creates(*message);
+  call.creates = creates(typeOfCall(*message));
   call.mayCreate = mayCreate(message->type());
   call.context = Container::contextOf(*message);
   call.future = futureOf(at::AnyClassType::get());
@@ -293,6 +290,12 @@ Error Agent::sendFromDevices(
   return transmit(to, callId, std::move(frame), counted);
 }
 
+std::string Agent::cannotCopy(const std::exception& ofDevice) const {
+  return "worker '" + workerInfo_.name_ +
+      "' cannot copy a tensor from its device: " + cuda::reasonOf(ofDevice) +
+      ". If the device is lost, restart the worker";
+}
+
 // Not here: who sends may hold locks, and does not expect to wait for a device.
 void Agent::sendWhenCopied(
     WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request,
@@ -311,10 +314,7 @@ void Agent::sendWhenCopied(
     } catch (const std::exception& e) { // of a device that has failed
       calls_->fail(
           callId,
-          Error(
-              ErrorCode::linkBroken,
-              "worker '" + workerInfo_.name_ +
-                  "' cannot copy a tensor from its device: " + cuda::reasonOf(e)));
+          Error(ErrorCode::linkBroken, cannotCopy(e)));
     }
   });
   if (!copies_->run(std::move(task))) {
@@ -359,8 +359,9 @@ void Agent::call(
   const CallTarget target{to.id_, joinContext(to.id_, request)};
   const milliseconds timeout = timeoutOf(rpcTimeoutSeconds);
   const auto begun = std::chrono::steady_clock::now();
-  EncodedRequest encoded = encodeRequest(to.id_, std::move(request), std::move(targets));
-  expectTimeLeft(timeout, begun);
+  EncodedRequest encoded = encodeRequest(to.id_, std::move(request), std::move(targets), [&] {
+    expectTimeLeft(timeout, begun);
+  });
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
@@ -386,8 +387,10 @@ void Agent::call(
 }
 
 /// The request of a thread that waits for its end: which may be for a device, too.
+/// `expectTime` throws if that has taken too long.
 Agent::EncodedRequest Agent::encodeRequest(
-    WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets) {
+    WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets,
+    const std::function<void()>& expectTime) {
   if (!cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
     OutgoingFrame frame = encodeMessage(
         FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
@@ -396,7 +399,12 @@ Agent::EncodedRequest Agent::encodeRequest(
   }
   cuda::OutgoingTensors tensors =
       transfers_->begin(to, std::as_const(*request).tensors(), std::move(targets));
-  request->tensors() = tensors.take();
+  try {
+    request->tensors() = tensors.take();
+  } catch (const std::exception& e) {
+    throw std::runtime_error(cannotCopy(e));
+  }
+  expectTime();
   OutgoingFrame frame =
       encodeMessage(FrameKind::request, std::move(request), disposer_, tensors.targets());
   const bool counted = !tensors.hasTickets() && isCounted(frame.bytes()); // as in startFromDevices
@@ -456,6 +464,7 @@ void Agent::sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request) {
       }
     });
   } catch (const std::exception& e) { // no memory, for one
+    transfers_->peerLost(to);
     sendFailed(
         callId,
         Error(ErrorCode::linkBroken, std::string("the request cannot be sent: ") + e.what()));
@@ -599,8 +608,13 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   std::exception_ptr failed;
   try { // not in the caller's state, in which tensors could be others
     DecodedMessage decoded = responseIn(std::move(outcome), call.mayCreate, call.creates);
-    devices_->expectUsed(decoded.targets.devices);
-    streams.emplace(decoded.targets.devices);
+    try {
+      devices_->expectUsed(decoded.targets.devices);
+      streams.emplace(decoded.targets.devices);
+    } catch (const std::exception&) { // of a device that is lost
+      transfers_->discard(call.to, decoded.message->tensors(), decoded.targets);
+      throw;
+    }
     response = placed(call.to, std::move(decoded));
     storages = cuda::deviceStorages(std::as_const(*response).tensors());
   } catch (const std::exception&) {

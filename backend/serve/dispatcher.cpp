@@ -103,17 +103,13 @@ c10::intrusive_ptr<JitFuture> Dispatcher::process(WorkerId caller, Message& requ
   }
 }
 
-c10::intrusive_ptr<JitFuture> Dispatcher::fail(
+c10::intrusive_ptr<JitFuture> Dispatcher::failCreation(
     WorkerId caller, const Message& request, const std::exception_ptr& error) const {
   try {
-    if (auto response = failedCreations_ ? failedCreations_(caller, request, error) : nullptr) {
-      return response;
-    }
-  } catch (const std::exception&) { // the request cannot be read: that it has failed says enough
+    return failedCreations_ ? failedCreations_(caller, request, error) : nullptr;
+  } catch (const std::exception&) { // it cannot be read: that it has failed says enough
+    return nullptr;
   }
-  auto failed = c10::make_intrusive<JitFuture>(messageType());
-  failed->setError(error);
-  return failed;
 }
 
 c10::intrusive_ptr<JitFuture> Dispatcher::processMessage(

@@ -79,9 +79,9 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   /// The future holds a response message, or why there is none. Does not throw.
   c10::intrusive_ptr<JitFuture> process(WorkerId caller, Message& request) const;
 
-  /// Answers a request that cannot be served, for want of memory for its tensors, say. The future is as of process(). Does
-  /// not throw.
-  c10::intrusive_ptr<JitFuture> fail(
+  /// Answers a request to create an RRef that cannot be served, for want of memory for its tensors, say. The future is as of
+  /// process(). Null for other requests, and for one that cannot be read. Does not throw.
+  c10::intrusive_ptr<JitFuture> failCreation(
       WorkerId caller, const Message& request, const std::exception_ptr& error) const;
 
   /// Serves a command that came inside another, on this thread and at once. Throws what its handler throws.

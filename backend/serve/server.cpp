@@ -106,8 +106,9 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
   const uint64_t callId = request.header.callId;
   c10::intrusive_ptr<JitFuture> result;
+  std::optional<cuda::RequestStreams> streams; // also of the answer, where there is one at once
   try {
-    result = process(caller, decodeMessage(std::move(request)));
+    result = process(caller, decodeMessage(std::move(request)), streams);
   } catch (const std::exception&) {
     result = failedFuture();
   }
@@ -115,17 +116,27 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
                           JitFuture& done) { pending->answer(done); });
 }
 
-c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, DecodedMessage request) {
+c10::intrusive_ptr<rpc::JitFuture> Server::process(
+    WorkerId caller, DecodedMessage request, std::optional<cuda::RequestStreams>& streams) {
   if (request.targets.devices.empty()) { // as nearly always
     return dispatcher_.process(caller, *request.message);
   }
-  std::optional<cuda::RequestStreams> streams;
+  auto& tensors = request.message->tensors();
   try {
-    devices_->expectUsed(request.targets.devices);
-    streams.emplace(request.targets.devices);
-    transfers_->place(caller, request.message->tensors(), request.targets);
+    try {
+      devices_->expectUsed(request.targets.devices);
+      streams.emplace(request.targets.devices);
+    } catch (const std::exception&) { // of a device that is lost
+      transfers_->discard(caller, tensors, request.targets);
+      throw;
+    }
+    transfers_->place(caller, tensors, request.targets);
   } catch (const std::exception&) {
-    return dispatcher_.fail(caller, *request.message, std::current_exception());
+    auto failed = dispatcher_.failCreation(caller, *request.message, std::current_exception());
+    if (!failed) {
+      throw;
+    }
+    return failed;
   }
   auto result = dispatcher_.process(caller, *request.message);
   streams->end();
@@ -134,7 +145,7 @@ c10::intrusive_ptr<rpc::JitFuture> Server::process(WorkerId caller, DecodedMessa
 
 void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {
   if (result.hasError()) {
-    sendError(caller, callId, result.tryRetrieveErrorMessage());
+    sendError(caller, callId, devices_->withRemedy(caller, result.tryRetrieveErrorMessage()));
     return;
   }
   try {
@@ -180,9 +191,11 @@ void Server::send(
     WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
     cuda::OutgoingTensors tensors) {
   response->tensors() = tensors.take();
-  const TensorTargets targets = tensors.targets();
+  OutgoingFrame frame =
+      encodeMessage(FrameKind::response, std::move(response), disposer_, tensors.targets());
   tensors.sent(); // once the receiver may have read a ticket, it says when the memory is free
-  send(caller, callId, std::move(response), targets);
+  setCallId(frame, callId);
+  respond_(caller, std::move(frame));
 }
 
 void Server::send(

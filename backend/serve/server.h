@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/base/disposer.h"
@@ -17,6 +18,7 @@
 #include "backend/wire/frame.h"
 #include "backend/wire/roster.h"
 #include "cuda/group_devices.h"
+#include "cuda/streams.h"
 #include "cuda/transfer/transfers.h"
 
 namespace torchwire {
@@ -55,7 +57,8 @@ class Server : public std::enable_shared_from_this<Server> {
   using JitFuture = torch::distributed::rpc::JitFuture;
 
   void run(WorkerId caller, ReceivedFrame request);
-  c10::intrusive_ptr<JitFuture> process(WorkerId caller, DecodedMessage request);
+  c10::intrusive_ptr<JitFuture> process(
+      WorkerId caller, DecodedMessage request, std::optional<cuda::RequestStreams>& streams);
   class Pending;
   void answer(WorkerId caller, uint64_t callId, JitFuture& result);
   void answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response);

@@ -7,7 +7,7 @@ namespace torchwire::cuda {
 
 std::shared_ptr<const DeviceMemory::View> BorrowedBlocks::open(
     WorkerId owner, const Offer& offer, c10::DeviceIndex device) {
-  const Key key{owner, offer.id, device};
+  const Key key{owner, offer.memoryHandle, device};
   if (offer.kept) {
     MutexLock lock(mutex_);
     if (const auto found = open_.find(key); found != open_.end()) {

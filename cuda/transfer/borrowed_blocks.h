@@ -36,7 +36,8 @@ class BorrowedBlocks {
   void peerLost(WorkerId peer) EXCLUDES(mutex_);
 
  private:
-  using Key = std::tuple<WorkerId, uint64_t, c10::DeviceIndex>;
+  // By the handle: numbers begin anew in a worker that has been restarted.
+  using Key = std::tuple<WorkerId, std::string, c10::DeviceIndex>;
 
   DeviceMemory& memory_; // lives as long as the process
   Mutex mutex_{LockRank::borrowedBlocks};

@@ -59,11 +59,13 @@ void onDevice(c10::DeviceIndex device, Body body) noexcept {
 
 void* allocateMemory(size_t bytes) {
   void* data = nullptr;
-  if (cudaMalloc(&data, bytes) == cudaErrorMemoryAllocation) {
+  cudaError_t error = cudaMalloc(&data, bytes);
+  if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
     c10::cuda::CUDACachingAllocator::emptyCache(); // of what the program does not use at present
-    check(cudaMalloc(&data, bytes), "cudaMalloc");
+    error = cudaMalloc(&data, bytes);
   }
+  check(error, "cudaMalloc");
   return data;
 }
 

@@ -113,6 +113,14 @@ void DevicePaths::tried(
   }
 }
 
+void DevicePaths::postpone(const DeviceRoute& route, uint64_t trial) {
+  MutexLock lock(mutex_);
+  const auto found = routes_.find(route);
+  if (found != routes_.end() && found->second.trial == trial) {
+    routes_.erase(found);
+  }
+}
+
 void DevicePaths::failed(const DeviceRoute& route, DevicePath path, const std::string& why) {
   goOn(route, why, [&](const State& state) {
     return state.stage != State::fails && state.path == path;

@@ -69,6 +69,9 @@ class DevicePaths {
   void tried(const DeviceRoute& route, uint64_t trial, const std::optional<std::string>& objection)
       EXCLUDES(mutex_);
 
+  /// The trial could not be made: the next tensor begins another.
+  void postpone(const DeviceRoute& route, uint64_t trial) EXCLUDES(mutex_);
+
   /// A transfer by this path has failed, so that the next ones go another way.
   void failed(const DeviceRoute& route, DevicePath path, const std::string& why) EXCLUDES(mutex_);
 

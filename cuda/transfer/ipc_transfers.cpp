@@ -36,14 +36,11 @@ std::optional<TensorTicket> IpcTransfers::lend(WorkerId to, const at::Tensor& te
   auto unused = c10::make_scope_exit([&] { lent_.giveBack(to, loan->id); });
   TensorTicket ticket;
   ticket.path = DevicePath::ipc;
-  ticket.dtype = tensor.scalar_type();
-  ticket.requiresGrad = tensor.requires_grad();
-  ticket.sizes = tensor.sizes().vec();
-  ticket.from = tensor.device();
+  const at::Tensor inOrder = ticket.describe(tensor);
   ticket.block = {loan->id, loan->kept, loan->block.memoryHandle, loan->block.eventHandle};
   const c10::Stream stream = currentStreamOf(tensor.device());
   memory_.wait(loan->block.event, stream); // what was to fill it for a message that was not sent
-  viewOf(loan->block.data, ticket, tensor.device()).copy_(tensor, /* non_blocking */ true);
+  viewOf(loan->block.data, ticket, tensor.device()).copy_(inOrder, /* non_blocking */ true);
   TORCHWIRE_SYNCHRONIZE(blockFilled, memory_.record(loan->block.event, stream));
   unused.release();
   return ticket;
@@ -57,10 +54,9 @@ IpcTransfers::Fetched IpcTransfers::fetch(
   TORCHWIRE_SYNCHRONIZE(blockBehindFilling, memory_.wait(view->event, stream));
   at::Tensor tensor = at::empty(ticket.sizes, at::device(to).dtype(ticket.dtype));
   tensor.copy_(viewOf(view->data, ticket, to), /* non_blocking */ true);
-  tensor.set_requires_grad(ticket.requiresGrad);
   c10::Event copied(to.type());
   copied.record(stream);
-  return {std::move(tensor), std::move(view), std::move(copied)};
+  return {ticket.restore(std::move(tensor)), std::move(view), std::move(copied)};
 }
 
 } // namespace torchwire::cuda

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "cuda/transfer/borrowed_blocks.h"
@@ -22,7 +23,9 @@ namespace torchwire::cuda {
 /// once that has been done. The host waits for neither. Thread-safe.
 class IpcTransfers {
  public:
-  explicit IpcTransfers(DeviceMemory& memory) : memory_(memory), lent_(memory), borrowed_(memory) {}
+  /// `release`: of LentBlocks.
+  IpcTransfers(DeviceMemory& memory, LentBlocks::Release release)
+      : memory_(memory), lent_(memory, std::move(release)), borrowed_(memory) {}
 
   /// The tensor, for a peer. None where there is no room for it. Throws std::runtime_error or c10::Error.
   std::optional<TensorTicket> lend(WorkerId to, const at::Tensor& tensor);

@@ -9,10 +9,17 @@ namespace {
 
 /// Kept blocks have sizes that are powers of two, so that one fits many tensors.
 size_t blockSize(size_t bytes) {
-  return bytes <= LentBlocks::kLargestKept ? std::bit_ceil(bytes) : bytes;
+  const size_t size = std::max(bytes, LentBlocks::kLeastBytes);
+  return size <= LentBlocks::kLargestKept ? std::bit_ceil(size) : size;
 }
 
 } // namespace
+
+LentBlocks::LentBlocks(DeviceMemory& memory, Release release)
+    : memory_(memory),
+      release_(
+          release ? std::move(release)
+                  : [&memory](const DeviceMemory::Block& block) { memory.free(block); }) {}
 
 LentBlocks::~LentBlocks() {
   for (const auto& [id, lent] : lent_) {
@@ -24,7 +31,7 @@ LentBlocks::~LentBlocks() {
     }
   }
   for (const Retired& retired : retired_) {
-    memory_.free(retired.block);
+    memory_.free(retired.loan.block);
   }
 }
 
@@ -32,29 +39,33 @@ std::optional<LentBlocks::Loan> LentBlocks::lend(
     WorkerId to, c10::DeviceIndex device, size_t bytes) {
   const Size size{device, blockSize(bytes)};
   std::vector<DeviceMemory::Block> free;
+  bool hasRoom = false;
+  Loan loan;
   {
     MutexLock lock(mutex_);
-    if (auto loan = fromKept(to, size)) {
-      return loan;
+    if (auto kept = fromKept(to, size)) {
+      return kept;
     }
     free = pastQuarantine();
-    if (!hasRoom(device, size.second)) {
-      return std::nullopt;
-    }
-    bytes_[device] += size.second;
+    hasRoom = reserve(size);
+    loan.kept = hasRoom && size.second <= kLargestKept &&
+        toBeKept_[device] + size.second <= kMostKept;
+    toBeKept_[device] += loan.kept ? size.second : 0;
   }
   for (const DeviceMemory::Block& block : free) {
-    memory_.free(block);
+    release_(block);
   }
-  Loan loan;
+  if (!hasRoom) {
+    return std::nullopt;
+  }
   try {
     loan.block = memory_.allocate(device, size.second);
   } catch (...) {
     MutexLock lock(mutex_);
-    bytes_[device] -= size.second;
+    inUse_[device] -= size.second;
+    toBeKept_[device] -= loan.kept ? size.second : 0;
     throw;
   }
-  loan.kept = size.second <= kLargestKept;
   MutexLock lock(mutex_);
   loan.id = ++lastId_;
   return lendAs(to, std::move(loan));
@@ -70,15 +81,20 @@ std::optional<LentBlocks::Loan> LentBlocks::fromKept(WorkerId to, const Size& si
     if (!loans.empty()) {
       Loan loan = std::move(loans.back());
       loans.pop_back();
+      inUse_[size.first] += loan.block.bytes;
       return lendAs(to, std::move(loan));
     }
   }
   return std::nullopt;
 }
 
-bool LentBlocks::hasRoom(c10::DeviceIndex device, size_t bytes) const {
-  const auto used = bytes_.find(device);
-  return used == bytes_.end() || used->second == 0 || used->second + bytes <= kMostBytes;
+bool LentBlocks::reserve(const Size& size) {
+  size_t& inUse = inUse_[size.first];
+  if (inUse != 0 && inUse + size.second > kMostBytes) {
+    return false;
+  }
+  inUse += size.second;
+  return true;
 }
 
 LentBlocks::Loan LentBlocks::lendAs(WorkerId to, Loan loan) {
@@ -93,8 +109,10 @@ std::vector<DeviceMemory::Block> LentBlocks::pastQuarantine() {
   });
   std::vector<DeviceMemory::Block> blocks;
   for (auto retired = retired_.begin(); retired != fresh; ++retired) {
-    bytes_[retired->block.device] -= retired->block.bytes;
-    blocks.push_back(std::move(retired->block));
+    DeviceMemory::Block& block = retired->loan.block;
+    inUse_[block.device] -= block.bytes;
+    toBeKept_[block.device] -= retired->loan.kept ? block.bytes : 0;
+    blocks.push_back(std::move(block));
   }
   retired_.erase(retired_.begin(), fresh);
   return blocks;
@@ -110,14 +128,14 @@ void LentBlocks::giveBack(WorkerId from, uint64_t id) {
     }
     Loan loan = std::move(found->second.loan);
     lent_.erase(found);
+    inUse_[loan.block.device] -= loan.block.bytes;
     if (loan.kept) {
       kept_[{loan.block.device, loan.block.bytes}].push_back(std::move(loan));
       return;
     }
     block = std::move(loan.block);
-    bytes_[block.device] -= block.bytes;
   }
-  memory_.free(block);
+  release_(block);
 }
 
 void LentBlocks::peerLost(WorkerId peer) {
@@ -125,7 +143,7 @@ void LentBlocks::peerLost(WorkerId peer) {
   MutexLock lock(mutex_);
   for (auto lent = lent_.begin(); lent != lent_.end();) {
     if (lent->second.to == peer) {
-      retired_.push_back({std::move(lent->second.loan.block), now});
+      retired_.push_back({std::move(lent->second.loan), now});
       lent = lent_.erase(lent);
     } else {
       ++lent;
@@ -137,8 +155,11 @@ LentBlocks::Usage LentBlocks::usage() const {
   MutexLock lock(mutex_);
   Usage usage;
   usage.lent = lent_.size();
-  for (const auto& [device, bytes] : bytes_) {
+  for (const auto& [device, bytes] : inUse_) {
     usage.bytes += bytes;
+  }
+  for (const auto& [size, loans] : kept_) {
+    usage.bytes += size.second * loans.size();
   }
   return usage;
 }

@@ -6,14 +6,15 @@
 #include "cuda/transfer/trial_bytes.h"
 
 namespace torchwire::cuda {
-MemoryTrial MemoryTrial::begin(IpcTransfers& ipc, const DeviceRoute& route) {
+
+std::optional<MemoryTrial> MemoryTrial::begin(IpcTransfers& ipc, const DeviceRoute& route) {
   const OwnStreams streams({route.from});
   const std::vector<char> bytes = randomBytes();
   const auto ticket = ipc.lend(route.peer, tensorOf(bytes).to(route.from));
   if (!ticket) {
-    throw std::runtime_error("there is no room for a trial");
+    return std::nullopt;
   }
-  return {{route.to, bytesOf(ticket->encode()), bytes}, ticket->block.id};
+  return MemoryTrial{{route.to, bytesOf(ticket->encode()), bytes}, ticket->block.id};
 }
 
 void MemoryTrial::check(IpcTransfers& ipc, WorkerId from, const TrialRequest& request) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "cuda/transfer/device_paths.h"
 #include "cuda/transfer/ipc_transfers.h"
@@ -14,8 +15,9 @@ struct MemoryTrial {
   TrialRequest request;
   uint64_t block = 0; // lent for it
 
-  /// Lends random bytes. Throws std::runtime_error or c10::Error with why the memory cannot be lent.
-  static MemoryTrial begin(IpcTransfers& ipc, const DeviceRoute& route);
+  /// Lends random bytes. None where there is no room at present. Throws std::runtime_error or c10::Error with why the memory
+  /// cannot be lent.
+  static std::optional<MemoryTrial> begin(IpcTransfers& ipc, const DeviceRoute& route);
 
   /// The receiver's part: opens the block, copies it to its device and from there to the host, and compares. Waits for the
   /// device. Throws with what has failed.

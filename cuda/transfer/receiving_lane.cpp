@@ -19,8 +19,7 @@ constexpr std::chrono::milliseconds kHealthInterval{20};
 ReceivingLane::Receipt ReceivingLane::receive(const TensorTicket& ticket, c10::Device to) {
   const at::NoGradGuard noGrad;
   at::Tensor tensor = at::empty(ticket.sizes, at::device(to).dtype(ticket.dtype));
-  tensor.set_requires_grad(ticket.requiresGrad);
-  return begin(std::move(tensor), /* isAskedFor */ true);
+  return begin(ticket.restore(std::move(tensor)), /* isAskedFor */ true);
 }
 
 ReceivingLane::Receipt ReceivingLane::receiveFirst(size_t bytes, c10::Device to) {

@@ -22,17 +22,14 @@ std::optional<TensorTicket> SendingLane::keep(const at::Tensor& tensor) {
     MutexLock lock(keptMutex_);
     bytes_ -= tensor.nbytes();
   });
-  at::Tensor copy = at::empty(tensor.sizes(), at::device(tensor.device()).dtype(tensor.dtype()));
-  copy.copy_(tensor, /* non_blocking */ true);
-  c10::Event filled(tensor.device().type());
-  filled.record(currentStreams({tensor.device()}).front());
   TensorTicket ticket;
   ticket.path = DevicePath::nccl;
-  ticket.dtype = tensor.scalar_type();
-  ticket.requiresGrad = tensor.requires_grad();
-  ticket.sizes = tensor.sizes().vec();
-  ticket.from = tensor.device();
   ticket.lane = number_;
+  const at::Tensor inOrder = ticket.describe(tensor);
+  at::Tensor copy = at::empty(ticket.sizes, at::device(tensor.device()).dtype(tensor.dtype()));
+  copy.copy_(inOrder, /* non_blocking */ true);
+  c10::Event filled(tensor.device().type());
+  filled.record(currentStreams({tensor.device()}).front());
   MutexLock lock(keptMutex_);
   if (hasFailed()) { // and has dropped all it had
     bytes_ -= tensor.nbytes();

@@ -4,7 +4,9 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/safe_numerics.h>
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 
 #include "backend/base/bytes.h"
@@ -18,6 +20,10 @@ void writeTensor(ByteWriter& out, const TensorTicket& ticket) {
   out.number(static_cast<uint32_t>(ticket.sizes.size()));
   for (const int64_t size : ticket.sizes) {
     out.number(size);
+  }
+  out.number(static_cast<uint32_t>(ticket.order.size()));
+  for (const int64_t dimension : ticket.order) {
+    out.number(static_cast<uint32_t>(dimension));
   }
   out.number(static_cast<int8_t>(ticket.from.type()));
   out.number(static_cast<int8_t>(ticket.from.index()));
@@ -48,6 +54,22 @@ c10::Device readDevice(ByteReader& in) {
   return {static_cast<c10::DeviceType>(type), static_cast<c10::DeviceIndex>(index)};
 }
 
+std::vector<int64_t> readOrder(ByteReader& in, size_t dimensions) {
+  std::vector<int64_t> order(in.count(sizeof(uint32_t)));
+  std::vector<bool> seen(dimensions);
+  for (int64_t& dimension : order) {
+    dimension = in.number<uint32_t>();
+    if (static_cast<size_t>(dimension) >= dimensions || seen[dimension]) {
+      throw FormatError("a ticket for a tensor with dimensions in no order");
+    }
+    seen[dimension] = true;
+  }
+  if (!order.empty() && order.size() != dimensions) {
+    throw FormatError("a ticket for a tensor with the order of other dimensions");
+  }
+  return order;
+}
+
 void readTensor(ByteReader& in, TensorTicket& ticket) {
   ticket.dtype = readDtype(in);
   ticket.requiresGrad = in.number<uint8_t>() != 0;
@@ -55,6 +77,7 @@ void readTensor(ByteReader& in, TensorTicket& ticket) {
   for (int64_t& size : ticket.sizes) {
     size = in.number<int64_t>();
   }
+  ticket.order = readOrder(in, ticket.sizes.size());
   ticket.from = readDevice(in);
   ticket.bytes(); // throws
 }
@@ -66,7 +89,46 @@ void readBlock(ByteReader& in, TensorTicket& ticket) {
   ticket.block.eventHandle = in.string();
 }
 
+/// The tensor's dimensions as they lie in memory, the one with the largest stride first. Empty: as they are.
+std::vector<int64_t> orderInMemory(const at::Tensor& tensor) {
+  if (tensor.is_contiguous() || !tensor.is_non_overlapping_and_dense()) {
+    return {};
+  }
+  std::vector<int64_t> order(tensor.dim());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return tensor.stride(a) > tensor.stride(b);
+  });
+  return order;
+}
+
+std::vector<int64_t> inverseOf(const std::vector<int64_t>& order) {
+  std::vector<int64_t> inverse(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    inverse[order[i]] = static_cast<int64_t>(i);
+  }
+  return inverse;
+}
+
 } // namespace
+
+at::Tensor TensorTicket::describe(const at::Tensor& tensor) {
+  const auto inMemory = orderInMemory(tensor);
+  at::Tensor view = inMemory.empty() ? tensor : tensor.permute(inMemory);
+  dtype = tensor.scalar_type();
+  requiresGrad = tensor.requires_grad();
+  sizes = view.sizes().vec();
+  order = inverseOf(inMemory);
+  from = tensor.device();
+  return view;
+}
+
+at::Tensor TensorTicket::restore(at::Tensor elements) const {
+  if (!order.empty()) {
+    elements = elements.permute(order);
+  }
+  return elements.set_requires_grad(requiresGrad);
+}
 
 size_t TensorTicket::bytes() const {
   uint64_t bytes = c10::elementSize(dtype);

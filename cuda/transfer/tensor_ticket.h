@@ -19,10 +19,17 @@ struct TensorTicket {
   // By `ipc` and `nccl`.
   at::ScalarType dtype = at::kByte;
   bool requiresGrad = false;
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> sizes; // in the order in which the dimensions lie in memory
+  std::vector<int64_t> order; // which of those is the tensor's first dimension, and so on; empty: they are in order
   c10::Device from = c10::kCPU; // the sender's device, for what is said of the route
   BorrowedBlocks::Offer
       block; // by `ipc`: the elements are in it, one after another, from its begin on
+
+  /// Enters what is to be known of a tensor by `ipc` or `nccl`. Returns a view of it with its dimensions in that order: so are
+  /// its elements to be sent, one after another.
+  at::Tensor describe(const at::Tensor& tensor);
+  /// What describe() was called with, from its elements: on the receiver's device, and of `sizes`.
+  at::Tensor restore(at::Tensor elements) const;
 
   /// How many bytes the elements have. Throws FormatError if that is no number.
   size_t bytes() const;

@@ -20,8 +20,7 @@ namespace {
 /// Whether its elements are all in one memory of an accelerator, so that a ticket can stand for it.
 bool canHaveTicket(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_cpu() && tensor.device().has_index() &&
-      !tensor.is_nested() && tensor.layout() == at::kStrided && tensor.has_storage() &&
-      !tensor.is_quantized() && tensor.numel() != 0;
+      hasOneMemory(tensor) && tensor.has_storage() && tensor.numel() != 0;
 }
 
 at::Tensor copyOn(c10::Device device, const at::Tensor& tensor) {
@@ -110,15 +109,19 @@ std::optional<TensorTicket> Transfers::ticketFor(
     return std::nullopt;
   }
   try {
-    switch (paths_.choose({to, tensor.device(), target}, tensor.nbytes())) {
+    const DeviceRoute route{to, tensor.device(), target};
+    const DevicePath path = paths_.choose(route, tensor.nbytes());
+    if (path == DevicePath::host) {
+      return std::nullopt;
+    }
+    keepForCurrentStream(tensor); // until it has been copied
+    switch (path) {
       case DevicePath::process:
         return keep(target, tensor);
       case DevicePath::ipc:
         return ipc_.load()->lend(to, tensor);
-      case DevicePath::nccl:
-        return nccl_.load()->keep({to, tensor.device(), target}, tensor);
-      case DevicePath::host:
-        break;
+      default:
+        return nccl_.load()->keep(route, tensor);
     }
   } catch (const std::exception& e) { // no memory on the device, for one, which the host may have
     log(LogLevel::info,
@@ -226,6 +229,9 @@ at::Tensor Transfers::fetch(
   try {
     fetched.back().copy = ipcFor(target.type()).fetch(from, ticket, target);
     return std::move(fetched.back().copy->tensor);
+  } catch (const c10::OutOfMemoryError& e) { // which says nothing against the path
+    throw std::runtime_error(
+        reasonOf(e) + ". Free memory on that device, or map the sender's device to another one");
   } catch (const std::exception& e) {
     fetched.back().done.error = reasonOf(e);
     throw;
@@ -344,10 +350,14 @@ void Transfers::tryIpc(const DeviceRoute& route, uint64_t trial) {
   copies_->run([self = shared_from_this(), route, trial] {
     try {
       IpcTransfers& ipc = self->ipcFor(route.from.type());
-      MemoryTrial attempt = MemoryTrial::begin(ipc, route);
+      const auto attempt = MemoryTrial::begin(ipc, route);
+      if (!attempt) {
+        self->paths_.postpone(route, trial); // other tensors are under way
+        return;
+      }
       self->hooks_.sendTrial(
-          route.peer, attempt.request.encode(),
-          [self, &ipc, route, trial, block = attempt.block](const std::string& error) {
+          route.peer, attempt->request.encode(),
+          [self, &ipc, route, trial, block = attempt->block](const std::string& error) {
             ipc.giveBack(route.peer, block);
             self->paths_.tried(route, trial, error.empty() ? std::nullopt : std::optional(error));
           });
@@ -447,7 +457,13 @@ IpcTransfers& Transfers::ipcFor(c10::DeviceType type) {
   }
   MutexLock lock(ipcMutex_);
   if (!ownedIpc_) {
-    ownedIpc_ = std::make_unique<IpcTransfers>(*std::get<DeviceMemory*>(memory));
+    DeviceMemory& ofType = *std::get<DeviceMemory*>(memory);
+    ownedIpc_ = std::make_unique<IpcTransfers>(
+        ofType, [copies = copies_, &ofType](const DeviceMemory::Block& block) {
+          if (!copies->run([&ofType, block] { ofType.free(block); })) {
+            ofType.free(block); // the agent shuts down
+          }
+        });
     ipc_ = ownedIpc_.get();
   }
   return *ownedIpc_;

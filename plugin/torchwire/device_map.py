@@ -11,14 +11,15 @@ DeviceLike: TypeAlias = int | str | torch.device
 DeviceMap: TypeAlias = dict[torch.device, torch.device]
 
 
-def to_device(device: DeviceLike, where: str) -> torch.device:
+def to_device(device: DeviceLike, where: str, *, of_peer: bool = False) -> torch.device:
     """Returns `device` (index, name or torch.device) as a torch.device.
 
-    `where` opens the message of an error. Raises ValueError unless it is the CPU, or a device of CUDA or of this
-    machine's accelerator with an index, and what torch.device raises for text or numbers that name no device.
+    `where` opens the message of an error. Raises ValueError unless it is the CPU, or a device with an index of CUDA or
+    of this machine's accelerator; a peer's may be of any accelerator, since the peer may run on another machine. Raises
+    what torch.device raises for text or numbers that name no device.
     """
     result = _parse(device, where)
-    kinds = _accelerator_types()
+    kinds = _accelerators_of_peers() if of_peer else _accelerators_here()
     if result.type not in ("cpu", *kinds):
         raise ValueError(
             f"{where}: {result} is a {result.type} device; RPC moves tensors between cpu and {' or '.join(kinds)} only"
@@ -31,7 +32,7 @@ def to_device(device: DeviceLike, where: str) -> torch.device:
 
 
 def to_device_map(devices: Mapping[DeviceLike, DeviceLike], where: str) -> DeviceMap:
-    """Returns the pairs of `devices` as torch.devices.
+    """Returns the pairs of `devices` as torch.devices; the targets are a peer's.
 
     Raises TypeError when it is no mapping and ValueError when two sources share a target: a response travels the map
     backwards, so each target must lead to one source.
@@ -41,7 +42,7 @@ def to_device_map(devices: Mapping[DeviceLike, DeviceLike], where: str) -> Devic
     result: DeviceMap = {}
     source_of: DeviceMap = {}
     for key, value in devices.items():
-        source, target = to_device(key, where), to_device(value, where)
+        source, target = to_device(key, where), to_device(value, where, of_peer=True)
         if source_of.setdefault(target, source) != source:
             raise ValueError(
                 f"{where}: {source_of[target]} and {source} both map to {target}, so a response could not find back; "
@@ -75,10 +76,15 @@ def to_accelerators(devices: Iterable[DeviceLike], where: str) -> list[torch.dev
     return result
 
 
-def _accelerator_types() -> list[str]:
+def _accelerators_here() -> list[str]:
     """CUDA, which PyTorch's options know on any machine, and what else this one has."""
     accelerator = torch.accelerator.current_accelerator()
     return ["cuda"] if accelerator is None else list(dict.fromkeys(["cuda", accelerator.type]))
+
+
+def _accelerators_of_peers() -> list[str]:
+    """Those that PyTorch knows. PrivateUse1 has the name that a backend has given it here, else its own."""
+    return ["cuda", "xpu", "hpu", "mtia", "mps", torch._C._get_privateuse1_backend_name()]
 
 
 def _parse(device: DeviceLike, where: str) -> torch.device:

@@ -2,7 +2,8 @@
 
 One group of two workers per backend, all alive at once; blocks of calls alternate between the groups, so
 that whatever else the machine does meets both alike. Prints p50 and p99 in microseconds and the ratio of the
-first backend to the second, per workload.
+first backend to the second, per workload. A group with `;PYTHONPATH=FOLDER` runs on the build that is installed there
+(pip install --target), so that two builds can be compared.
 """
 
 from __future__ import annotations
@@ -110,6 +111,18 @@ def _serve_commands(rpc, commands) -> None:
         commands.send(times)
 
 
+@contextlib.contextmanager
+def _module_path_of(kind: Kind):
+    """Processes that are started meanwhile find modules where the kind's PYTHONPATH says first: another build, say.
+    They would not look at the variable, since they are given this process's path."""
+    own = list(sys.path)
+    sys.path[:0] = filter(None, kind.environment.get("PYTHONPATH", "").split(os.pathsep))
+    try:
+        yield
+    finally:
+        sys.path[:] = own
+
+
 class Group:
     """A caller and a callee on one backend, each in its network namespace if there are some."""
 
@@ -122,8 +135,9 @@ class Group:
             context.Process(target=_worker, args=(rank, kind, store, theirs if rank == 0 else None, networks[rank]))
             for rank in range(2)
         ]
-        for process in self._processes:
-            process.start()
+        with _module_path_of(kind):
+            for process in self._processes:
+                process.start()
 
     def run(self, workload: str, count: int) -> list[float]:
         """The seconds that each of `count` calls took."""

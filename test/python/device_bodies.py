@@ -249,6 +249,11 @@ def return_unmapped():
     return torch.ones(3, device=LAST)
 
 
+@torch.jit.script
+def make_on(device: str) -> torch.Tensor:
+    return torch.ones(3, device=device)
+
+
 def send_unmapped(to):
     unmapped = torch.ones(3, device=LAST)
     return [
@@ -257,6 +262,8 @@ def send_unmapped(to):
         error_of(lambda: rpc.remote(to, double, (unmapped,))),
         error_of(lambda: rpc.rpc_sync(to, return_unmapped)),
         error_of(lambda: rpc.remote(to, return_unmapped).to_here()),
+        error_of(lambda: rpc.rpc_sync(to, torch.ones, ([3],), {"device": torch.device(LAST)})),
+        error_of(lambda: rpc.rpc_sync(to, make_on, (LAST,))),
     ]
 
 
@@ -314,16 +321,22 @@ def drop_what_a_request_still_reads(to):
 _state = []  # of which nothing is dropped, since streams that its memory does not know read it
 
 
+def hold_stream(device, stream):
+    accelerator.load().hold(torch.device(device).index, stream)
+
+
+def release_stream(device, stream):
+    accelerator.load().release(torch.device(device).index, stream)
+
+
 def hold_default_stream(device):
     """What is in the state then is only written once release_default_stream() has said so."""
-    stream = device_kind.module().default_stream(device)
-    accelerator.load().hold(torch.device(device).index, stream.stream_id)
+    hold_stream(device, device_kind.module().default_stream(device).stream_id)
     _state.append(torch.zeros(SIZE, device=device) + 5)
 
 
 def release_default_stream(device):
-    stream = device_kind.module().default_stream(device)
-    accelerator.load().release(torch.device(device).index, stream.stream_id)
+    release_stream(device, device_kind.module().default_stream(device).stream_id)
 
 
 def add_state(tensor):
@@ -343,6 +356,23 @@ def use_what_an_earlier_request_has_left(to):
     future = rpc.rpc_async(to, add_state, (given,))
     give_it_time(future.done)
     rpc.rpc_sync(to, release_default_stream, (MAPS[FIRST],))
+    expect(future.wait(), 6, FIRST)
+
+
+def drop_what_is_not_copied_yet(to):
+    if to == rpc.get_worker_info().name:
+        return  # the default streams wait for the copy, so that nobody writes where the tensor was
+    value = filled(3, FIRST)
+    module, device = device_kind.module(), torch.device(FIRST)
+    module.synchronize(device)
+    with on_stream_of_its_own(FIRST):
+        stream = module.current_stream(FIRST).stream_id
+        accelerator.load().hold(device.index, stream)
+        future = rpc.rpc_async(to, double, (value,))
+        del value
+    others = [filled(9, FIRST) for _ in range(8)]  # where the dropped tensor was, unless its memory is still in use
+    assert all((other.cpu() == 9).all() for other in others)
+    accelerator.load().release(device.index, stream)
     expect(future.wait(), 6, FIRST)
 
 
@@ -373,10 +403,10 @@ def times_state(tensor, _rref):
 
 
 def write_state_on_held_stream(tensor, _rref):
-    stream = device_kind.module().current_stream(tensor.device)
-    accelerator.load().hold(tensor.device.index, stream.stream_id)
+    stream = device_kind.module().current_stream(tensor.device).stream_id
+    hold_stream(tensor.device, stream)
     _state[-1].copy_(tensor)
-    return stream.stream_id
+    return stream
 
 
 def read_what_a_request_that_has_waited_writes(owner):
@@ -386,7 +416,7 @@ def read_what_a_request_that_has_waited_writes(owner):
     stream = rpc.rpc_sync(me, write_state_on_held_stream, (filled(3, FIRST), not_confirmed(owner)))
     read = _state[-1] + 0
     give_it_time(here.default_stream(MAPS[FIRST]).query)
-    accelerator.load().release(torch.device(MAPS[FIRST]).index, stream)
+    release_stream(MAPS[FIRST], stream)
     expect(read, 3, MAPS[FIRST])
 
 
@@ -395,8 +425,7 @@ def write_what_a_request_that_waits_reads(owner):
     device_kind.module().synchronize(MAPS[FIRST])
     future = rpc.rpc_async(rpc.get_worker_info().name, times_state, (filled(3, FIRST), not_confirmed(owner)))
     wait_for_debug_info(lambda info: info["agent.server_active_async_calls"] == "1")
-    default = device_kind.module().default_stream(MAPS[FIRST])
-    accelerator.load().hold(torch.device(MAPS[FIRST]).index, default.stream_id)
+    hold_stream(MAPS[FIRST], device_kind.module().default_stream(MAPS[FIRST]).stream_id)
     _state[-1].add_(1)
     give_it_time(future.done)
     release_default_stream(MAPS[FIRST])
@@ -408,6 +437,7 @@ WAITING_PROGRAMS = (read_what_a_request_that_has_waited_writes, write_what_a_req
 # On the stand-in accelerator only.
 HOLDING_PROGRAMS = (
     drop_what_a_request_still_reads,
+    drop_what_is_not_copied_yet,
     use_gradients_on_another_stream,
     use_what_an_earlier_request_has_left,
 )

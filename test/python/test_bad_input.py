@@ -64,6 +64,12 @@ WRONG_OPTIONS = [
         ValueError,
         "device map for worker 'w': cuda:0 and cuda:1 both map to cuda:1",
     ),
+    ({"device_maps": {"w": {"xpu:0": 0}}}, ValueError, "'w': xpu:0 is a xpu device; RPC moves .* cpu and cuda only"),
+    (
+        {"device_maps": {"w": {0: "meta"}}},
+        ValueError,
+        "'w': meta is a meta device; .* or xpu or .* only",
+    ),
     ({"device_maps": {3: {0: 1}}}, TypeError, "a device map is for a worker's name, got 3"),
     ({"device_maps": [0]}, TypeError, "device_maps must be a dict"),
     ({"devices": ["cpu"]}, ValueError, "devices: the CPU always takes part"),

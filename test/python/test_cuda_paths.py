@@ -5,13 +5,14 @@ import contextlib
 import os
 import signal
 import tempfile
+import threading
 import time
 
 import pytest
 import torch
 import torch.distributed.rpc as rpc
 from cuda_bodies import on_cuda, peer
-from cuda_stand_in import counts, fail_next, held
+from cuda_stand_in import counts, fail_next, held, library
 
 KIB, MIB = 1 << 10, 1 << 20
 LARGE = 64 * KIB  # from here on memory is opened
@@ -157,6 +158,9 @@ def test_views_and_values_of_rrefs():
     with two_workers():
         try_ipc()
         columns = numbers(MIB).reshape(-1, 64)
+        for given in (columns.t(), columns.reshape(8, 16, -1, 2).to(memory_format=torch.channels_last)):
+            back = there(itself, given.to("cuda:0"))
+            assert back.stride() == given.stride() and back.cpu().equal(given)
         assert there(itself, columns.to("cuda:0").reshape(-1)[64:]).cpu().equal(columns.reshape(-1)[64:])
         rref = rpc.remote("worker1", itself, (columns.to("cuda:0"),))
         assert rref.to_here().cpu().equal(columns)
@@ -289,6 +293,31 @@ def test_a_block_that_cannot_be_read_fails_only_its_call():
             there(itself, large)
         wait_until(lambda: path_to("worker1")[0] == "host")  # worker1 says so, a moment later
         assert there(itself, large).cpu().equal(large.cpu())
+        await_no_block_lent()
+
+
+@on_cuda()
+def test_a_receiver_without_memory_keeps_the_path():
+    with two_workers():
+        try_ipc()
+        tensor = numbers(30 * MIB).to("cuda:0")
+        there(fail_next, "malloc", 2)
+        with pytest.raises(RuntimeError, match="out of memory.* Free memory on that device, or map"):
+            there(place_and_size, tensor)
+        assert there(itself, tensor).cpu().equal(tensor.cpu())
+        assert path_to("worker1")[0] == "ipc"
+        await_no_block_lent()
+
+
+@on_cuda()
+def test_a_request_that_takes_too_long_to_copy_gives_its_block_back():
+    with two_workers():
+        try_ipc()
+        large, small = numbers(MIB).to("cuda:0"), numbers(KIB).to("cuda:0")
+        library().torchwire_test_cuda_hold(0)
+        threading.Timer(0.5, library().torchwire_test_cuda_release, (0,)).start()
+        with pytest.raises(RuntimeError, match="RPC ran for more than set timeout"):
+            rpc.rpc_sync("worker1", place_and_size, (large, small), timeout=0.1)
         await_no_block_lent()
 
 

@@ -3,18 +3,16 @@
 import os
 import tempfile
 
-import device_kind
+import accelerator
 import pytest
 import torch
 import torch.distributed.rpc as rpc
 from cuda_bodies import on_cuda, peer
 from cuda_stand_in import counts
 from device_bodies import double, expect, filled
-from group import file_in, init
+from group import Group, file_in, init
 from processes import WorkerError
 from test_devices import processes_with_devices
-
-standin = pytest.mark.skipif(not device_kind.IS_STANDIN, reason="two devices of the stand-in accelerator are enough")
 
 
 @pytest.fixture
@@ -32,7 +30,7 @@ def send_to(worker, device):
     expect(rpc.remote(worker, double, (filled(2, device),)).to_here(), 4, device)
 
 
-@standin
+@pytest.mark.standin
 def test_a_worker_that_joins_brings_its_map(workers, tmp_path):
     first, second = workers
     first.run(join, file_in(tmp_path), 0, {"worker1": {"standin:0": "standin:1"}})  # which is not there yet
@@ -42,7 +40,7 @@ def test_a_worker_that_joins_brings_its_map(workers, tmp_path):
     workers.shut_down()
 
 
-@standin
+@pytest.mark.standin
 def test_a_worker_with_a_wrong_map_does_not_get_in_and_harms_nobody(workers, tmp_path):
     first, second = workers
     first.run(join, file_in(tmp_path), 0, {"worker0": {"standin:0": "standin:1"}})
@@ -51,6 +49,39 @@ def test_a_worker_with_a_wrong_map_does_not_get_in_and_harms_nobody(workers, tmp
     first.run(call, "worker0", "standin:0")
     assert first.run(used_devices) == ["standin:0", "standin:1"]
     first.run(rpc.shutdown)
+
+
+@pytest.mark.standin
+def test_the_map_of_a_worker_that_has_left_binds_nobody(accelerator_file, tmp_path):
+    with processes_with_devices(size=3) as workers:
+        first, second, third = workers
+        first.run(join, file_in(tmp_path), 0, {})
+        second.run(join, file_in(tmp_path), 1, {"worker2": {"standin:0": "standin:9"}})
+        second.run(rpc.shutdown)
+        third.run(join, file_in(tmp_path), 2, {"worker0": {"standin:0": "standin:1"}})
+        third.run(call, "worker0", "standin:0")
+        third.run(rpc.shutdown)
+        first.run(rpc.shutdown)
+
+
+def place_of_double(tensor):
+    return str(tensor.device), tensor * 2
+
+
+@pytest.mark.standin
+def test_a_worker_without_an_accelerator_may_map_its_cpu_to_a_peers(accelerator_file, tmp_path):
+    with Group(2, accelerator.ENVIRONMENT, [accelerator.load, None]) as workers:
+        first, second = workers
+        started = first.start(join_static, file_in(tmp_path), 0, {})
+        second.run(join_static, file_in(tmp_path), 1, {"worker0": {"cpu": "privateuseone:1"}})
+        started.result()
+        place, result = second.run(rpc.rpc_sync, "worker0", place_of_double, (torch.ones(3),))
+        assert (place, result.tolist()) == ("standin:1", [2, 2, 2])
+        workers.shut_down()
+
+
+def join_static(init_method, rank, maps):
+    init(init_method, name=f"worker{rank}", rank=rank, world_size=2, rpc_timeout=20, device_maps=maps)
 
 
 def join(init_method, rank, maps):

@@ -43,11 +43,11 @@ def begin_init(group, folder, options):
     ]
 
 
-def processes_with_devices(seed=0, maps="crossing", **environment):
+def processes_with_devices(seed=0, maps="crossing", size=2, **environment):
     environment |= {"TORCHWIRE_TEST_ACCELERATOR_SEED": str(seed), "TORCHWIRE_TEST_DEVICE_MAPS": maps}
     if device_kind.IS_STANDIN:
-        return Group(2, {**accelerator.ENVIRONMENT, **environment}, [accelerator.load] * 2)
-    return Group(2, environment, [device_load.start] * 2)
+        return Group(size, {**accelerator.ENVIRONMENT, **environment}, [accelerator.load] * size)
+    return Group(size, environment, [device_load.start] * size)
 
 
 @contextlib.contextmanager
@@ -94,14 +94,17 @@ def test_a_tensor_without_a_mapping_is_refused_on_the_side_that_sends_it(pair, m
     unmapped = device_kind.without_mapping(maps_and_seed[0])
     if unmapped is None:
         need(device_kind.count() + 1)
-    *requests, response, value = pair[0].run(device_bodies.send_unmapped, "worker1")
+    *requests, response, value, builtin, script = pair[0].run(device_bodies.send_unmapped, "worker1")
     for error in requests:
         assert "Request device mapping is not available" in error
         assert "tensor 0" in error and unmapped in error and "worker1" in error
         assert 'options.set_device_map("worker1", {' in error
-    assert "Response device mapping is not available" in response
-    assert unmapped in response and "options of worker0" in response
-    assert f"{unmapped} which are not among the expected device" in value  # PyTorch's words, of the owner's future
+    for error in (response, script):
+        assert "Response device mapping is not available" in error
+        assert unmapped in error and "options of worker0" in error
+    for error in (value, builtin):  # PyTorch's words, of the owner's future
+        assert f"{unmapped} which are not among the expected device" in error
+        assert 'options of worker0, add:\n    options.set_device_map("worker1", {' in error
     pair[0].run(device_bodies.run, "call_functions", "worker1")
 
 

@@ -87,9 +87,7 @@ def measure(
     for way in ways:
         contestants = device_steps.contestants(way, channels, given.prepare, with_stock)
         schedules.append(Schedule(device_steps.steps(way, sizes, scope), contestants, scope, record))
-        record.contestants += [
-            one for one in contestants if one.name not in {known.name for known in record.contestants}
-        ]
+        record.contestants = list({one.name: one for one in [*record.contestants, *contestants]}.values())
     if not with_stock:
         stock = Contestant(REFERENCE, "", frozenset())
         record.leave_out(stock, f"`{given.device}` is no CUDA device; `python -m torchwire bench` compares the CPU's")

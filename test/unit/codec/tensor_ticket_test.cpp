@@ -19,6 +19,7 @@ TensorTicket sample() {
   ticket.dtype = at::kHalf;
   ticket.requiresGrad = true;
   ticket.sizes = {3, 0, 5};
+  ticket.order = {2, 0, 1};
   ticket.from = c10::Device(c10::DeviceType::CUDA, 3);
   ticket.block = {77, true, std::string(64, 'm'), std::string(64, '\0')};
   return ticket;
@@ -46,6 +47,7 @@ TEST_CASE("a ticket survives its encoding", "[tensor_ticket]") {
   CHECK(ticket.dtype == at::kHalf);
   CHECK(ticket.requiresGrad);
   CHECK(ticket.sizes == sent.sizes);
+  CHECK(ticket.order == sent.order);
   CHECK((ticket.from == sent.from));
   CHECK(ticket.block.id == 77);
   CHECK(ticket.block.kept);
@@ -62,6 +64,7 @@ TEST_CASE("a ticket survives its encoding", "[tensor_ticket]") {
   CHECK(read.dtype == at::kHalf);
   CHECK(read.requiresGrad);
   CHECK(read.sizes == sent.sizes);
+  CHECK(read.order == sent.order);
   CHECK((read.from == sent.from));
   CHECK(read.number == 5);
   CHECK(read.lane == 6);
@@ -70,6 +73,23 @@ TEST_CASE("a ticket survives its encoding", "[tensor_ticket]") {
   own.number = 12;
   CHECK(TensorTicket::decode(own.encode()).path == DevicePath::process);
   CHECK(TensorTicket::decode(own.encode()).number == 12);
+}
+
+TEST_CASE("a tensor comes back with the order of its dimensions in memory", "[tensor_ticket]") {
+  const at::Tensor dense = at::arange(24).reshape({2, 3, 4});
+  const at::Tensor nested = at::arange(48).reshape({2, 3, 8}).slice(2, 0, 4);
+  for (const at::Tensor& tensor :
+       {dense, dense.permute({2, 0, 1}), dense.transpose(0, 1), at::ones({}), nested,
+        at::ones({3, 1}).expand({3, 2})}) {
+    TensorTicket ticket;
+    const at::Tensor elements = ticket.describe(tensor).contiguous();
+    CHECK(elements.sizes().vec() == ticket.sizes);
+    const at::Tensor restored = ticket.restore(elements);
+    CHECK(restored.equal(tensor));
+    if (tensor.is_non_overlapping_and_dense()) {
+      CHECK(restored.strides() == tensor.strides());
+    }
+  }
 }
 
 TEST_CASE("a ticket that is cut, or too long, is refused", "[tensor_ticket]") {
@@ -91,11 +111,20 @@ TEST_CASE("a ticket for what cannot be is refused", "[tensor_ticket]") {
   }
   SECTION("a size") {
     ticket.sizes = {2, -1};
+    ticket.order = {};
     CHECK(refusalOf(ticket) == "a ticket for a tensor of impossible size");
     ticket.sizes = {INT64_MAX, INT64_MAX};
     CHECK(refusalOf(ticket) == "a ticket for a tensor of impossible size");
     ticket.sizes = {INT64_MAX};
     CHECK(refusalOf(ticket) == "a ticket for a tensor of impossible size");
+  }
+  SECTION("an order") {
+    ticket.order = {0, 1};
+    CHECK(refusalOf(ticket) == "a ticket for a tensor with the order of other dimensions");
+    for (const int64_t other : {0, 3}) {
+      ticket.order = {0, 1, other};
+      CHECK(refusalOf(ticket) == "a ticket for a tensor with dimensions in no order");
+    }
   }
   SECTION("a dtype") {
     ticket.dtype = at::kQInt8;

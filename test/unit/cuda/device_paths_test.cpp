@@ -49,6 +49,20 @@ const DeviceRoute kRoute{1, gpu(0), gpu(1)};
 
 } // namespace
 
+TEST_CASE("a trial that could not be made is made for the next tensor", "[device_paths]") {
+  StagedPaths staged;
+  staged.choose(kRoute);
+  staged.paths.postpone(kRoute, staged.trials.back() + 1); // another's
+  staged.choose(kRoute);
+  CHECK(staged.trials.size() == 1);
+  staged.paths.postpone(kRoute, staged.trials.back());
+  CHECK(staged.choose(kRoute) == DevicePath::host);
+  REQUIRE(staged.trials.size() == 2);
+  staged.paths.tried(kRoute, staged.trials.back(), std::nullopt);
+  CHECK(staged.choose(kRoute) == DevicePath::ipc);
+  CHECK(staged.fallbacks.empty());
+}
+
 TEST_CASE("paths that are left out are not tried", "[device_paths]") {
   size_t trials = 0;
   DevicePaths paths(

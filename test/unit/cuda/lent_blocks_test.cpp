@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <vector>
+
 #include "cuda/transfer/borrowed_blocks.h"
 #include "test/unit/cuda/fake_device_memory.h"
 
@@ -76,6 +78,40 @@ TEST_CASE("no more than the bound is lent of a device, but for one block", "[len
   CHECK_FALSE(blocks.lend(1, 0, 1));
 }
 
+TEST_CASE("what is kept and idle takes no room of what is lent", "[lent_blocks]") {
+  FakeDeviceMemory memory;
+  LentBlocks blocks(memory);
+  blocks.giveBack(1, blocks.lend(1, 0, 1)->id);
+  CHECK(blocks.usage().bytes == LentBlocks::kLeastBytes);
+  const auto huge = blocks.lend(1, 0, LentBlocks::kMostBytes + 1);
+  REQUIRE(huge);
+  blocks.giveBack(1, huge->id);
+  SECTION("and only so much of it stays") {
+    std::vector<LentBlocks::Loan> loans;
+    for (size_t lent = 0; lent < LentBlocks::kMostBytes; lent += LentBlocks::kLargestKept) {
+      loans.push_back(*blocks.lend(1, 0, LentBlocks::kLargestKept));
+    }
+    CHECK_FALSE(blocks.lend(1, 0, LentBlocks::kLargestKept));
+    for (const auto& loan : loans) {
+      blocks.giveBack(1, loan.id);
+    }
+    CHECK(blocks.usage().bytes <= LentBlocks::kMostKept);
+    CHECK(blocks.lend(1, 0, 4 * LentBlocks::kMostBytes));
+  }
+}
+
+TEST_CASE("blocks are freed where the owner says", "[lent_blocks]") {
+  FakeDeviceMemory memory;
+  std::vector<DeviceMemory::Block> released;
+  {
+    LentBlocks blocks(memory, [&](const auto& block) { released.push_back(block); });
+    blocks.giveBack(1, blocks.lend(1, 0, LentBlocks::kLargestKept + 1)->id);
+    CHECK(memory.allocated.size() == 1);
+  }
+  REQUIRE(released.size() == 1);
+  CHECK(released[0].bytes == LentBlocks::kLargestKept + 1);
+}
+
 TEST_CASE("a device without memory throws and takes no room", "[lent_blocks]") {
   FakeDeviceMemory memory;
   LentBlocks blocks(memory);
@@ -101,6 +137,17 @@ TEST_CASE("what a lost peer may still read stays as it is", "[lent_blocks]") {
     CHECK(blocks.lend(1, 0, kMiB)->id == other->id);
   }
   CHECK(memory.allocated.empty());
+}
+
+TEST_CASE("a block of a worker that was restarted is another", "[lent_blocks]") {
+  FakeDeviceMemory memory;
+  LentBlocks former(memory);
+  LentBlocks restarted(memory);
+  BorrowedBlocks borrowed(memory);
+  const auto before = offerOf(*former.lend(1, 0, kMiB));
+  const auto after = offerOf(*restarted.lend(1, 0, kMiB));
+  REQUIRE(before.id == after.id);
+  CHECK(borrowed.open(0, before, 0)->data != borrowed.open(0, after, 0)->data);
 }
 
 TEST_CASE("blocks that their owner keeps stay open", "[lent_blocks]") {

@@ -166,3 +166,45 @@ TEST_CASE("a tensor without a real device cannot be mapped", "[unmapped_tensor]"
       ofRequest(worker("a", 2), worker("b", 2), c10::Device(c10::DeviceType::Meta)),
       Catch::EndsWith("A device map cannot help: a has no meta device at all."));
 }
+
+namespace {
+
+const std::string kRejectedByFuture =
+    "The result contained tensors residing on device(s) cuda:1 which are not among the expected "
+    "device(s) (none)";
+
+} // namespace
+
+TEST_CASE("a value that a future rejects for its device gets the remedy", "[unmapped_tensor]") {
+  DeviceRecord callee = worker("worker1", 2);
+  callee.devices = {gpu(0)};
+  CHECK(
+      withRemedy(kRejectedByFuture, callee, worker("worker0", 2)) ==
+      kRejectedByFuture +
+          "\nA value of worker1 is on cuda:1, which no device map names: move it with .cpu() "
+          "before "
+          "the function returns it, or map the device.\n"
+          "In the options of worker0, add:\n"
+          "    options.set_device_map(\"worker1\", {1: 1})\n"
+          "And in those of worker1:\n"
+          "    options.set_devices([0, 1])");
+}
+
+TEST_CASE("the first of several devices counts", "[unmapped_tensor]") {
+  CHECK_THAT(
+      withRemedy(
+          "The result contained tensors residing on device(s) cuda:1, cuda:0 and cuda:2 which are "
+          "not among the expected device(s) cuda:3",
+          worker("worker1", 3), worker("worker0", 3)),
+      Catch::Contains("A value of worker1 is on cuda:1,"));
+}
+
+TEST_CASE("other errors stay as they are", "[unmapped_tensor]") {
+  const std::string strange =
+      "The result contained tensors residing on device(s) nowhere which are not among the expected "
+      "device(s) cuda:0";
+  for (const std::string& error :
+       {std::string(), std::string("ValueError: no"), strange, strange.substr(0, 70)}) {
+    CHECK(withRemedy(error, worker("worker1", 2), worker("worker0", 2)) == error);
+  }
+}
