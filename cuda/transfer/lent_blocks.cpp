@@ -17,9 +17,9 @@ size_t blockSize(size_t bytes) {
 
 LentBlocks::LentBlocks(DeviceMemory& memory, Release release)
     : memory_(memory),
-      release_(
-          release ? std::move(release)
-                  : [&memory](const DeviceMemory::Block& block) { memory.free(block); }) {}
+      release_(release ? std::move(release) : [&memory](const DeviceMemory::Block& block) {
+        memory.free(block);
+      }) {}
 
 LentBlocks::~LentBlocks() {
   for (const auto& [id, lent] : lent_) {
@@ -48,8 +48,8 @@ std::optional<LentBlocks::Loan> LentBlocks::lend(
     }
     free = pastQuarantine();
     hasRoom = reserve(size);
-    loan.kept = hasRoom && size.second <= kLargestKept &&
-        toBeKept_[device] + size.second <= kMostKept;
+    loan.kept =
+        hasRoom && size.second <= kLargestKept && toBeKept_[device] + size.second <= kMostKept;
     toBeKept_[device] += loan.kept ? size.second : 0;
   }
   for (const DeviceMemory::Block& block : free) {

@@ -86,7 +86,8 @@ class LentBlocks {
   std::map<Size, std::vector<Loan>> kept_ GUARDED_BY(mutex_); // that nobody has
   std::vector<Retired> retired_ GUARDED_BY(mutex_);
   std::map<c10::DeviceIndex, size_t> inUse_ GUARDED_BY(mutex_); // bytes that are lent or retired
-  std::map<c10::DeviceIndex, size_t> toBeKept_ GUARDED_BY(mutex_); // bytes of kept blocks, lent or not
+  std::map<c10::DeviceIndex, size_t> toBeKept_
+      GUARDED_BY(mutex_); // bytes of kept blocks, lent or not
 };
 
 } // namespace torchwire::cuda

@@ -106,6 +106,16 @@ def test_values_of_all_sizes_arrive():
 
 
 @on_cuda()
+def test_strides_survive():
+    with two_workers():
+        use_nccl()
+        columns = numbers(MIB).reshape(-1, 64)
+        for given in (columns.t(), columns.reshape(8, 16, -1, 2).to(memory_format=torch.channels_last)):
+            back = there(itself, given.to("cuda:0"))
+            assert back.stride() == given.stride() and back.cpu().equal(given)
+
+
+@on_cuda()
 def test_both_directions_at_once_from_several_threads():
     with two_workers():
         use_nccl()
