@@ -312,9 +312,7 @@ void Agent::sendWhenCopied(
         calls_->fail(callId, failed);
       }
     } catch (const std::exception& e) { // of a device that has failed
-      calls_->fail(
-          callId,
-          Error(ErrorCode::linkBroken, cannotCopy(e)));
+      calls_->fail(callId, Error(ErrorCode::linkBroken, cannotCopy(e)));
     }
   });
   if (!copies_->run(std::move(task))) {
@@ -359,9 +357,8 @@ void Agent::call(
   const CallTarget target{to.id_, joinContext(to.id_, request)};
   const milliseconds timeout = timeoutOf(rpcTimeoutSeconds);
   const auto begun = std::chrono::steady_clock::now();
-  EncodedRequest encoded = encodeRequest(to.id_, std::move(request), std::move(targets), [&] {
-    expectTimeLeft(timeout, begun);
-  });
+  EncodedRequest encoded = encodeRequest(
+      to.id_, std::move(request), std::move(targets), [&] { expectTimeLeft(timeout, begun); });
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
