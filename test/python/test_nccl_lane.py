@@ -414,8 +414,10 @@ def test_a_shutdown_amid_a_transfer():
 def expect_noticed(left_out):
     os.environ["TORCHWIRE_TEST_LEAVE_OUT"] = left_out
     with two_workers():
-        if try_paths()[0] == "host":
-            return  # the trial has found other bytes
+        path, why = try_paths()
+        if path == "host":
+            assert "other bytes came than were sent" in why, why  # the trial has noticed
+            return
         for turn in range(20):
             sent = [numbers(MIB, seed) for seed in range(turn, turn + 8)]
             futures = [rpc.rpc_async("worker1", itself, (tensor.to("cuda:0"),)) for tensor in sent]
