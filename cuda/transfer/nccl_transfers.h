@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/base/annotations.h"
+#include "backend/base/random.h"
 #include "backend/wire/roster.h"
 #include "cuda/transfer/communicator.h"
 #include "cuda/transfer/device_paths.h"
@@ -113,7 +114,8 @@ class NcclTransfers {
   Nccl& nccl_; // lives as long as the process
   const Hooks hooks_;
   mutable Mutex mutex_{LockRank::ncclTransfers};
-  uint64_t lastLane_ GUARDED_BY(mutex_) = 0;
+  // Begins at random: a ticket from before this worker was restarted, which may still come to be used, names none of its lanes.
+  uint64_t lastLane_ GUARDED_BY(mutex_) = randomNumber();
   std::map<uint64_t, Sending> sending_ GUARDED_BY(mutex_);
   std::map<ReceivingKey, std::shared_ptr<ReceivingLane>> receiving_ GUARDED_BY(mutex_);
   std::string closed_ GUARDED_BY(mutex_); // why; empty: it is open

@@ -20,8 +20,8 @@ struct TensorTicket {
   at::ScalarType dtype = at::kByte;
   bool requiresGrad = false;
   std::vector<int64_t> sizes; // in the order in which the dimensions lie in memory
-  std::vector<int64_t>
-      order; // which of those is the tensor's first dimension, and so on; empty: they are in order
+  /// Which of those is the tensor's first dimension, and so on; empty: they are in order.
+  std::vector<int64_t> order;
   c10::Device from = c10::kCPU; // the sender's device, for what is said of the route
   BorrowedBlocks::Offer
       block; // by `ipc`: the elements are in it, one after another, from its begin on

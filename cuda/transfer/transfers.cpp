@@ -220,18 +220,26 @@ at::Tensor Transfers::fetch(
     }
     return kept_.take(ticket.number);
   }
-  if (ticket.path == DevicePath::nccl) {
-    placing.received = ncclLanes().receive(from, ticket, target);
-    return placing.received->receipt.tensor;
+  try {
+    if (ticket.path == DevicePath::nccl) {
+      placing.received = ncclLanes().receive(from, ticket, target);
+      return placing.received->receipt.tensor;
+    }
+    return copyLent(from, ticket, target, placing.fetched);
+  } catch (const c10::OutOfMemoryError& e) {
+    throw std::runtime_error(
+        reasonOf(e) + ". Free memory on that device, or map the sender's device to another one");
   }
-  auto& fetched = placing.fetched;
+}
+
+at::Tensor Transfers::copyLent(
+    WorkerId from, const TensorTicket& ticket, c10::Device target, std::vector<Fetched>& fetched) {
   fetched.push_back({{ticket.block.id, "", ticket.from, target}, std::nullopt});
   try {
     fetched.back().copy = ipcFor(target.type()).fetch(from, ticket, target);
     return std::move(fetched.back().copy->tensor);
-  } catch (const c10::OutOfMemoryError& e) { // which says nothing against the path
-    throw std::runtime_error(
-        reasonOf(e) + ". Free memory on that device, or map the sender's device to another one");
+  } catch (const c10::OutOfMemoryError&) { // which says nothing against the path
+    throw;
   } catch (const std::exception& e) {
     fetched.back().done.error = reasonOf(e);
     throw;

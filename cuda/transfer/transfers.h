@@ -97,6 +97,8 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
   void takeBack(WorkerId to, const TensorTicket& ticket);
 
   at::Tensor fetch(WorkerId from, const TensorTicket& ticket, c10::Device target, Placing& placing);
+  at::Tensor copyLent(
+      WorkerId from, const TensorTicket& ticket, c10::Device target, std::vector<Fetched>& fetched);
   void tellWhenCopied(WorkerId from, std::vector<Fetched> fetched);
 
   std::string describe(WorkerId worker) const;

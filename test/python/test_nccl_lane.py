@@ -12,8 +12,21 @@ import pytest
 import torch
 import torch.distributed.rpc as rpc
 from cuda_bodies import on_cuda, peer
-from cuda_stand_in import counts, fail_next, held
-from test_cuda_paths import KIB, LARGE, MIB, echo, itself, numbers, path_to, start, there, wait_until
+from cuda_stand_in import counts, fail_next, held, library
+from test_cuda_paths import (
+    KIB,
+    LARGE,
+    MIB,
+    echo,
+    itself,
+    numbers,
+    path_to,
+    place_and_size,
+    place_and_values,
+    start,
+    there,
+    wait_until,
+)
 
 NO_IPC = "cudaIpcOpenMemHandle failed: invalid resource handle (cudaErrorInvalidResourceHandle)"
 
@@ -270,6 +283,47 @@ def test_a_transfer_that_fails_fails_its_calls_and_ends_the_lane():
         await_nothing_kept()
 
 
+@on_cuda()
+def test_a_receiver_without_memory_keeps_the_path():
+    with two_workers():
+        use_nccl()
+        tensor = numbers(30 * MIB).to("cuda:0")
+        there(fail_next, "malloc", 2)
+        with pytest.raises(RuntimeError, match="out of memory.* Free memory on that device, or map"):
+            there(place_and_size, tensor)
+        assert there(itself, tensor).cpu().equal(tensor.cpu())
+        assert path_to("worker1")[0] == "nccl"
+        await_nothing_kept()
+
+
+@on_cuda()
+def test_a_sender_without_memory_for_a_copy_goes_by_way_of_the_host():
+    with two_workers():
+        use_nccl()
+        tensor = numbers(30 * MIB).to("cuda:0")
+        fail_next("malloc", 2)
+        before = there(counts)["nccl_receives"]
+        assert there(place_and_values, tensor)[1].equal(tensor.cpu())
+        assert there(counts)["nccl_receives"] == before
+        assert path_to("worker1")[0] == "nccl"  # the next one finds memory
+        echo(numbers(30 * MIB))
+        await_nothing_kept()
+
+
+@on_cuda()
+def test_a_request_that_takes_too_long_to_copy_takes_its_ticket_back():
+    with two_workers():
+        use_nccl()
+        await_nothing_kept()
+        large, small = numbers(MIB).to("cuda:0"), numbers(KIB).to("cuda:0")
+        library().torchwire_test_cuda_hold(0)
+        threading.Timer(0.5, library().torchwire_test_cuda_release, (0,)).start()
+        with pytest.raises(RuntimeError, match="RPC ran for more than set timeout"):
+            rpc.rpc_sync("worker1", place_and_size, (large, small), timeout=0.1)
+        await_nothing_kept()
+        assert path_to("worker1")[0] == "nccl"
+
+
 @contextlib.contextmanager
 def worker1_to_be_killed():
     """This process as worker0; gives worker1's process."""
@@ -360,8 +414,10 @@ def test_a_shutdown_amid_a_transfer():
 def expect_noticed(left_out):
     os.environ["TORCHWIRE_TEST_LEAVE_OUT"] = left_out
     with two_workers():
-        if try_paths()[0] == "host":
-            return  # the trial has found other bytes
+        path, why = try_paths()
+        if path == "host":
+            assert "other bytes came than were sent" in why, why  # the trial has noticed
+            return
         for turn in range(20):
             sent = [numbers(MIB, seed) for seed in range(turn, turn + 8)]
             futures = [rpc.rpc_async("worker1", itself, (tensor.to("cuda:0"),)) for tensor in sent]
