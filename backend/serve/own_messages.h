@@ -14,6 +14,9 @@
 // |                | their sender                     |                | (cuda/transfer/)                        |
 // | memoryTrial    | who would send device tensors -> | noted          | can its memory be read there?           |
 // |                | who would receive them           |                |                                         |
+//
+// Any request may be answered by `failed` in place of PyTorch's EXCEPTION: a call has failed that its callee had made to
+// serve it (backend/wire/failure.h).
 #pragma once
 
 #include <torch/csrc/distributed/rpc/message.h>
@@ -78,5 +81,7 @@ constexpr MessageType kHoldersReply = detail::response(0x93);
 constexpr MessageType kBlocksDone = detail::request(0x98);
 constexpr MessageType kMemoryTrial = detail::request(0x9a);
 constexpr MessageType kNoted = detail::response(0x9b);
+
+constexpr MessageType kFailed = detail::response(0xa1);
 
 } // namespace torchwire::own_messages
