@@ -28,6 +28,9 @@ _MOST_CAUSES = 16
 class DetailedRemoteException(internal.RemoteException):
     """PyTorch's RemoteException, and bytes from which remade() makes an exception."""
 
+    __module__ = internal.__name__  # by these libtorch tells one
+    __qualname__ = internal.RemoteException.__qualname__
+
     detail: bytes
 
     def __reduce__(self) -> Any:
@@ -61,8 +64,8 @@ def _run_function(python_udf: Any) -> Any:
         text = f"On {agent.get_worker_info()}:\n{error!r}\n{traceback.format_exc()}"
         print(text, file=sys.stderr)
         if not _is_torchwires(agent):
-            return internal.RemoteException(text, type(error))
-        return _with_detail(text, type(error), _detail_of(error))
+            return internal.RemoteException(text, _kind_of(error))
+        return _with_detail(text, _kind_of(error), _detail_of(error))
 
 
 def _is_torchwires(agent: Any) -> bool:
@@ -71,9 +74,14 @@ def _is_torchwires(agent: Any) -> bool:
     return isinstance(agent, TorchwireAgent)
 
 
+def _kind_of(error: Exception) -> type:
+    # What has come from another worker is of a class made here, which nobody else could find by its name.
+    return error._kind if isinstance(error, Remade) else type(error)
+
+
 def _detail_of(error: Exception) -> bytes:
     # The attributes apart: what takes other arguments than its args to be made can be pickled, but not unpickled.
-    parts = _pickled(type(error)), _pickled(error), _pickled(error.__dict__), _notes_of(error), _causes_of(error)
+    parts = _pickled(_kind_of(error)), _pickled(error), _pickled(error.__dict__), _notes_of(error), _causes_of(error)
     return pickle.dumps(parts)
 
 
@@ -127,6 +135,7 @@ class Remade:
     """
 
     original: BaseException | None = None
+    _kind: type = Exception
     _text = ""
     _detail = b""
 
@@ -174,7 +183,8 @@ def _remade_class(kind: type[Exception]) -> type:
         raise TypeError(f"{kind} is no exception")
     raised_as_it_is = issubclass(kind, (RuntimeError, ValueError, TypeError))
     bases = (Remade, kind) if raised_as_it_is else (Remade, kind, RuntimeError)
-    return type(kind)(kind.__name__, bases, {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind)(kind.__name__, bases, {**names, "_kind": kind})
 
 
 def _cause_from(causes: list[tuple[bytes | None, str, list[str]]]) -> BaseException | None:

@@ -121,6 +121,25 @@ def raise_with_notes():
     raise error
 
 
+def raise_key_error_from_worker0():
+    rpc.rpc_sync("worker0", raise_key_error)
+
+
+def raise_value_error_from_worker0():
+    rpc.rpc_sync("worker0", raise_value_error)
+
+
+def raise_needs_two_from_worker0():
+    rpc.rpc_sync("worker0", raise_needs_two)
+
+
+raise_from_worker0 = {
+    raise_key_error: raise_key_error_from_worker0,
+    raise_value_error: raise_value_error_from_worker0,
+    raise_needs_two: raise_needs_two_from_worker0,
+}
+
+
 def synchronously(to, function):
     rpc.rpc_sync(to, function)
 
@@ -259,6 +278,15 @@ def test_the_original_is_there_where_it_can_be_sent(pair, way):
 
 def code_of(error):
     return error.code
+
+
+@each_way
+@pytest.mark.parametrize("function", [raise_key_error, raise_value_error, raise_needs_two])
+def test_an_exception_passes_through_a_worker_between(pair, way, function):
+    facts = pair[0].run(observed, way, "worker1", raise_from_worker0[function])
+    assert facts["name"] == {raise_key_error: "KeyError", raise_value_error: "ValueError"}.get(function, "NeedsTwo")
+    assert "On WorkerInfo(id=0, name=worker0):" in facts["text"]
+    assert "On WorkerInfo(id=1, name=worker1):" in facts["text"]
 
 
 @each_way
