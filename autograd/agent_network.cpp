@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "backend/base/call_error.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
 
@@ -27,8 +28,11 @@ rpc::MessageType typeOf(PassRequest kind) {
 } // namespace
 
 Error passErrorOf(const rpc::JitFuture& future) {
-  return future.hasError() ? Error(ErrorCode::passFailed, future.tryRetrieveErrorMessage())
-                           : Error();
+  if (!future.hasError()) {
+    return {};
+  }
+  return callErrorIn(future.exception_ptr())
+      .value_or(Error(ErrorCode::passFailed, future.tryRetrieveErrorMessage()));
 }
 
 WorkerId AgentNetwork::self() const {

@@ -14,7 +14,7 @@
 
 namespace torchwire {
 
-/// Why a call of a pass has failed, or no error. Errors of calls travel as text, which has all that there is to say.
+/// Why a call of a pass has failed, or no error.
 Error passErrorOf(const torch::distributed::rpc::JitFuture& future);
 
 /// Thread-safe.

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
-#include <stdexcept>
 
 #include "autograd/pass/pass_messages.h"
+#include "backend/base/call_error.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
 #include "cuda/streams.h"
@@ -25,7 +25,7 @@ Future openFuture() {
 }
 
 void fail(rpc::JitFuture& future, const Error& error) {
-  future.setError(std::make_exception_ptr(std::runtime_error(error.message())));
+  future.setError(exceptionOf(error));
 }
 
 /// A reply that completes the future with what it gets, as a message of type `type`.

@@ -8,6 +8,7 @@
 
 #include "autograd/engine_service.h"
 #include "autograd/pass/root_pass.h"
+#include "backend/base/call_error.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
 
@@ -41,9 +42,8 @@ void TorchEngine::start(
           context, id, retainGraph, std::move(edges), agent_.getWorkerInfo());
     });
     pass = std::make_shared<RootPass>(
-        passes_, network_, root, agent_.getRpcTimeout(), [done](const Error& error) {
-          done(error ? std::make_exception_ptr(std::runtime_error(error.message())) : nullptr);
-        });
+        passes_, network_, root, agent_.getRpcTimeout(),
+        [done](const Error& error) { done(error ? exceptionOf(error) : nullptr); });
   } catch (...) {
     done(std::current_exception());
     return;

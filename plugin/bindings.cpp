@@ -17,6 +17,7 @@
 #include "cuda/device_record.h"
 #include "plugin/autograd_bindings.h"
 #include "plugin/call_bindings.h"
+#include "plugin/error_bindings.h"
 #include "plugin/fault_bindings.h"
 #include "plugin/rref_bindings.h"
 #include "plugin/thread_check_bindings.h"
@@ -238,6 +239,7 @@ PYBIND11_MODULE(_C, module) {
   namespace rpc = torch::distributed::rpc;
   // The base classes are registered by PyTorch's own module.
   py::module_::import("torch.distributed.rpc");
+  torchwire::translateErrors();
   torchwire::bindThreadChecks(module);
   torchwire::bindInterceptors(module);
   torchwire::bindAgent(module);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "backend/agent/agent.h"
+#include "backend/base/call_error.h"
 #include "backend/base/private_member.h"
 #include "backend/codec/python_codec.h"
 #include "backend/serve/direct_call.h"
@@ -99,6 +100,25 @@ void noteCreation(const rpc::PyRRef& rref, const PythonFutureWrapper& future) {
   const auto agent = currentAgent();
   if (agent && creation && creation.get() == Agent::sentByThisThread().future) {
     latestCall = LatestCall(future, agent, creation);
+  }
+}
+
+/// Throws in the place of what a method of an RRef has raised, if that is libtorch's word for an RRef whose creation has
+/// failed, why it has failed.
+void throwIfNotCreated(py::error_already_set& raised, const py::args& args) {
+  constexpr std::string_view kNotCreated = "RRef creation via rpc.remote() timed out";
+  if (!raised.matches(PyExc_RuntimeError) || args.empty() ||
+      !py::isinstance<rpc::PyRRef>(args[0])) {
+    return;
+  }
+  const auto text = py::str(raised.value()).cast<std::string>();
+  const auto creation = c10::static_intrusive_pointer_cast<rpc::RRef>(
+                            args[0].cast<rpc::PyRRef&>().toIValue().toRRef())
+                            ->getOwnerCreationFuture();
+  if (text.starts_with(kNotCreated) && creation && creation->hasError()) {
+    if (const auto failed = callErrorIn(creation->exception_ptr())) {
+      throw CallError(failed->saying(text));
+    }
   }
 }
 
@@ -322,7 +342,12 @@ void bindCalls(py::module_& module) {
         return py::cpp_function(
             [method](const py::args& args, const py::kwargs& kwargs) {
               Agent::AwaitingSend scope(currentAgent());
-              return method(*args, **kwargs);
+              try {
+                return py::object(method(*args, **kwargs));
+              } catch (py::error_already_set& e) {
+                throwIfNotCreated(e, args);
+                throw;
+              }
             },
             py::name(name.c_str()), py::is_method(type), py::doc(doc.c_str()));
       },

@@ -4,7 +4,9 @@
 
 #include <exception>
 #include <stdexcept>
+#include <string>
 
+#include "backend/base/call_error.h"
 #include "rref/private_members.h"
 
 namespace torchwire {
@@ -28,11 +30,12 @@ void keepErrorHandlersValid() {
 void setCreationFailed(rpc::RRef& rref, const rpc::JitFuture& creation) {
   rref.*pointerTo(RRefTimedOut()) = true;
   if (rref.isOwner() && !static_cast<rpc::OwnerRRef&>(rref).hasValue()) {
+    const std::string text = "RRef creation via rpc.remote() failed on this worker, its owner: " +
+        creation.tryRetrieveErrorMessage();
+    const auto failed = callErrorIn(creation.exception_ptr());
     static_cast<rpc::OwnerRRef&>(rref).setError(
-        std::make_exception_ptr(
-            std::runtime_error(
-                "RRef creation via rpc.remote() failed on this worker, its owner: " +
-                creation.tryRetrieveErrorMessage())));
+        failed ? exceptionOf(failed->saying(text))
+               : std::make_exception_ptr(std::runtime_error(text)));
   }
 }
 

@@ -359,7 +359,9 @@ void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
       const std::string why = "this worker shuts down or cannot start threads";
       log(LogLevel::warning, "a request was dropped: " + why);
       if (from == self_) {
-        calls_->fail(header.callId, Error(ErrorCode::shutDown, "the call was not served: " + why));
+        calls_->fail(
+            header.callId,
+            Error(ErrorCode::shutDown, "the call was not served: " + why, Executed::no));
       }
     }
   } else if (!calls_->answer(header.callId, from, std::move(frame))) {

@@ -13,6 +13,7 @@
 #include "autograd/direct_forward.h"
 #include "autograd/forward_envelope.h"
 #include "backend/agent/agent.h"
+#include "backend/agent/call_end.h"
 #include "backend/agent/seconds.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
@@ -64,11 +65,6 @@ const at::ThreadLocalState& freshState() {
   return state;
 }
 
-bool hasFailed(const Outcome& outcome) {
-  return outcome.error ||
-      outcome.response.header.messageType == static_cast<uint32_t>(rpc::MessageType::EXCEPTION);
-}
-
 // Whether it makes one, for certain.
 bool creates(rpc::MessageType type) {
   return type == rpc::MessageType::PYTHON_REMOTE_CALL ||
@@ -89,47 +85,6 @@ bool isAwaitable(rpc::MessageType type) {
       type == rpc::MessageType::PYTHON_RREF_FETCH_CALL ||
       type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
       type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
-}
-
-// Only by the type of an error libtorch knows that an RRef may never come to be. At any other its callback throws, the
-// RRef stays a pending user, and shutdown waits for it for ever.
-std::exception_ptr toException(const Error& error, bool mayCreate) {
-  const bool typed = error.message().starts_with("RPCErr:"); // as makeRPCError begins
-  const bool timedOut = error.code() == ErrorCode::timeout || (mayCreate && !typed);
-  return std::make_exception_ptr(
-      std::runtime_error(
-          timedOut ? rpc::makeRPCError(error.message(), rpc::RPCErrorType::TIMEOUT)
-                   : error.message()));
-}
-
-/// The response, with its tensors still on the CPU. Throws what the call's future would hold instead. `creates`: for
-/// certain, an RRef.
-DecodedMessage responseIn(Outcome outcome, bool mayCreate, bool creates) {
-  if (outcome.error) {
-    std::rethrow_exception(toException(outcome.error, mayCreate));
-  }
-  DecodedMessage decoded;
-  try {
-    decoded = decodeMessage(std::move(outcome.response));
-  } catch (const std::exception& e) {
-    throw std::runtime_error(std::string("cannot read the response: ") + e.what());
-  }
-  if (decoded.message->type() == rpc::MessageType::EXCEPTION) {
-    const auto& payload = std::as_const(*decoded.message).payload();
-    const std::string text(payload.begin(), payload.end());
-    if (creates) { // what its function raised would be the RRef's value: there is none
-      std::rethrow_exception(toException(Error(ErrorCode::linkBroken, text), creates));
-    }
-    throw std::runtime_error(text);
-  }
-  return decoded;
-}
-
-/// Throws if a wait for a device has taken all of a call's time-out, of which 0 is none.
-void expectTimeLeft(milliseconds timeout, std::chrono::steady_clock::time_point begun) {
-  if (timeout != milliseconds(0) && std::chrono::steady_clock::now() - begun >= timeout) {
-    std::rethrow_exception(toException(timeoutError(timeout), /* mayCreate */ false));
-  }
 }
 
 size_t bytesOf(const rpc::Message& request) {
@@ -312,7 +267,7 @@ void Agent::sendWhenCopied(
         calls_->fail(callId, failed);
       }
     } catch (const std::exception& e) { // of a device that has failed
-      calls_->fail(callId, Error(ErrorCode::linkBroken, cannotCopy(e)));
+      calls_->fail(callId, Error(ErrorCode::linkBroken, cannotCopy(e), Executed::no));
     }
   });
   if (!copies_->run(std::move(task))) {
@@ -321,7 +276,8 @@ void Agent::sendWhenCopied(
         Error(
             ErrorCode::shutDown,
             "worker '" + workerInfo_.name_ +
-                "' shuts its RPC agent down, or cannot start a thread to wait for a device"));
+                "' shuts its RPC agent down, or cannot start a thread to wait for a device",
+            Executed::no));
   }
 }
 
@@ -357,12 +313,16 @@ void Agent::call(
   const CallTarget target{to.id_, joinContext(to.id_, request)};
   const milliseconds timeout = timeoutOf(rpcTimeoutSeconds);
   const auto begun = std::chrono::steady_clock::now();
-  EncodedRequest encoded = encodeRequest(
-      to.id_, std::move(request), std::move(targets), [&] { expectTimeLeft(timeout, begun); });
+  EncodedRequest encoded = encodeRequest(to.id_, std::move(request), std::move(targets), [&] {
+    expectTimeLeft(to.name_, timeout, begun);
+  });
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
   Outcome outcome = outcomeOf(to, std::move(encoded), timeout);
+  if (outcome.error) {
+    outcome.error = outcome.error.to(to.name_);
+  }
   ++endingHere;
   const auto ended = c10::make_scope_exit([this] {
     --endingHere;
@@ -483,7 +443,7 @@ void Agent::failUnseen(OwnCall call, uint64_t callId, const Error& error) {
   if (!calls_->withdraw(callId)) {
     return; // it has ended meanwhile in another way
   }
-  call.future->setError(toException(error, call.mayCreate));
+  call.future->setError(toException(error.to(directory_.nameOf(call.to)), call.mayCreate));
   ThreadPool& pool = *call.pool;
   endOn(pool, [this, call = std::move(call)]() mutable { finish(call); });
 }
@@ -603,6 +563,9 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   cuda::Storages storages;
   std::optional<cuda::OwnStreams> streams; // of the tensors, until the future knows
   std::exception_ptr failed;
+  if (outcome.error) {
+    outcome.error = outcome.error.to(directory_.nameOf(call.to));
+  }
   try { // not in the caller's state, in which tensors could be others
     DecodedMessage decoded = responseIn(std::move(outcome), call.mayCreate, call.creates);
     try {

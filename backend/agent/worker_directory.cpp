@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 namespace torchwire {
 
 void WorkerDirectory::add(const WorkerRecord& worker) {
@@ -68,6 +70,13 @@ std::string WorkerDirectory::describe(WorkerId id) const {
   const std::string rank = "rank " + std::to_string(id);
   return known == byId_.end() ? "the worker of " + rank
                               : "worker '" + known->second->name_ + "' (" + rank + ")";
+}
+
+std::string WorkerDirectory::nameOf(WorkerId id) const {
+  MutexLock lock(mutex_);
+  const auto last = std::find_if(
+      everSeen_.rbegin(), everSeen_.rend(), [id](const auto& info) { return info->id_ == id; });
+  return last == everSeen_.rend() ? std::string() : (*last)->name_;
 }
 
 void WorkerDirectory::unknown(const std::string& what) const {

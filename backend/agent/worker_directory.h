@@ -31,6 +31,8 @@ class WorkerDirectory {
   std::vector<WorkerInfo> all() const EXCLUDES(mutex_);
   /// For messages: `worker 'trainer0' (rank 2)`, or the rank alone where nobody has it now.
   std::string describe(WorkerId id) const EXCLUDES(mutex_);
+  /// Of who has the rank, or had it last; empty if nobody ever had.
+  std::string nameOf(WorkerId id) const EXCLUDES(mutex_);
 
  private:
   [[noreturn]] void unknown(const std::string& what) const REQUIRES(mutex_);

@@ -9,6 +9,9 @@ namespace torchwire {
 enum class ErrorCode {
   none,
   timeout, // a call's deadline passed
+  overloaded, // a call's deadline passed while its request waited for room
+  cancelled, // the program has given a call up
+  workerDied, // the peer's process is known to have ended
   unreachable, // the peer could not be dialed
   linkBroken, // an established link failed
   refused, // the other side refused the handshake
@@ -20,12 +23,39 @@ enum class ErrorCode {
   passFailed, // a backward pass: user code raised, or the pass cannot finish
 };
 
+/// Whether a call that has failed has run.
+enum class Executed {
+  unknown, // its request may have reached the callee
+  no, // its request has not been sent, and never will be
+  yes,
+};
+
 /// What went wrong, in words that name the worker, the operation and the remedy.
 /// A default-constructed Error means success. A value: copy it across threads freely.
 class Error {
  public:
   Error() = default;
-  Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  Error(ErrorCode code, std::string message, Executed executed = Executed::unknown)
+      : code_(code), executed_(executed), message_(std::move(message)) {}
+
+  /// The same for a call whose request has not been sent.
+  Error notSent() const {
+    Error error = *this;
+    error.executed_ = Executed::no;
+    return error;
+  }
+  /// The same for a call to the worker of this name.
+  Error to(std::string worker) const {
+    Error error = *this;
+    error.worker_ = std::move(worker);
+    return error;
+  }
+  /// The same in other words.
+  Error saying(std::string message) const {
+    Error error = *this;
+    error.message_ = std::move(message);
+    return error;
+  }
 
   explicit operator bool() const {
     return code_ != ErrorCode::none;
@@ -36,10 +66,19 @@ class Error {
   const std::string& message() const {
     return message_;
   }
+  Executed executed() const {
+    return executed_;
+  }
+  /// Whom the call was to; empty where that is not known, or no call has failed.
+  const std::string& worker() const {
+    return worker_;
+  }
 
  private:
   ErrorCode code_ = ErrorCode::none;
+  Executed executed_ = Executed::unknown;
   std::string message_;
+  std::string worker_;
 };
 
 } // namespace torchwire

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <string>
-#include <unordered_set>
 
 namespace torchwire {
 namespace {
@@ -14,13 +13,14 @@ constexpr size_t kSpareDeadlines = 1024;
 
 Error timeoutError(std::chrono::milliseconds timeout, bool sent) {
   return Error(
-      ErrorCode::timeout,
+      sent ? ErrorCode::timeout : ErrorCode::overloaded,
       "RPC ran for more than set timeout (" + std::to_string(timeout.count()) +
           " ms) and will now be marked with an error" +
           (sent
                ? ""
                : "; its request has not been sent, for as many bytes as max_bytes_in_flight allows "
-                 "were under way to the worker"));
+                 "were under way to the worker"),
+      sent ? Executed::unknown : Executed::no);
 }
 
 uint64_t CallTable::open(
@@ -71,14 +71,20 @@ std::optional<CallTable::Call> CallTable::take(uint64_t id, std::optional<Worker
 }
 
 /// Those whose request has not been sent.
-std::vector<CallTable::Key> CallTable::noteEnds(const EndedCalls& calls) const {
+std::unordered_set<uint64_t> CallTable::noteEnds(const EndedCalls& calls) const {
   std::vector<Key> tracked;
   for (const auto& [id, call] : calls) {
     if (call.tracked) {
       tracked.push_back({call.to, id});
     }
   }
-  return tracked.empty() ? tracked : trackedEnded_(tracked);
+  std::unordered_set<uint64_t> unsent;
+  if (!tracked.empty()) {
+    for (const Key& call : trackedEnded_(tracked)) {
+      unsent.insert(call.id);
+    }
+  }
+  return unsent;
 }
 
 bool CallTable::contains(uint64_t id) const {
@@ -112,9 +118,9 @@ void CallTable::failWhere(Predicate matches, const Error& error) {
       }
     }
   }
-  noteEnds(ended);
+  const auto unsent = noteEnds(ended);
   for (auto& [id, call] : ended) {
-    call.end(error);
+    call.end(unsent.contains(id) ? error.notSent() : error);
   }
 }
 
@@ -173,10 +179,7 @@ void CallTable::expire() {
     }
     arm();
   }
-  std::unordered_set<uint64_t> unsent;
-  for (const Key& call : noteEnds(expired)) {
-    unsent.insert(call.id);
-  }
+  const auto unsent = noteEnds(expired);
   for (auto& [id, call] : expired) {
     call.end(timeoutError(call.timeout, !unsent.contains(id)));
   }

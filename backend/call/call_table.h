@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -74,7 +75,8 @@ class CallTable {
   /// Completes the call with a response. False if there is no such call to this worker (any more).
   bool answer(uint64_t id, WorkerId from, ReceivedFrame&& response) EXCLUDES(mutex_);
 
-  /// Completes one call, all calls to one worker, or all calls with an error.
+  /// Completes one call, all calls to one worker, or all calls with an error. The latter two say of tracked calls if their
+  /// request has not been sent.
   bool fail(uint64_t id, const Error& error) EXCLUDES(mutex_);
   void failPeer(WorkerId to, const Error& error) EXCLUDES(mutex_);
   void failAll(const Error& error) EXCLUDES(mutex_);
@@ -110,7 +112,7 @@ class CallTable {
   template <typename Predicate>
   void failWhere(Predicate matches, const Error& error) EXCLUDES(mutex_);
   using EndedCalls = std::vector<std::pair<uint64_t, Call>>;
-  std::vector<Key> noteEnds(const EndedCalls& calls) const;
+  std::unordered_set<uint64_t> noteEnds(const EndedCalls& calls) const;
   void addDeadline(Deadline deadline) REQUIRES(mutex_);
   void arm() REQUIRES(mutex_);
   void expire() EXCLUDES(mutex_);

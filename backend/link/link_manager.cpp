@@ -65,7 +65,7 @@ void LinkManager::addPeer(const WorkerRecord& record) {
       ErrorCode::linkBroken,
       former.record.describe() + " was started anew: its former process is gone");
   for (const Waiting& item : former.waiting) {
-    item.sent(error);
+    item.sent(error.notSent());
   }
   if (former.state == State::connected) {
     events_.peerLost(record.id, error);
@@ -93,7 +93,7 @@ void LinkManager::markLeft(WorkerId id) {
     link->close();
   }
   for (const Waiting& item : waiting) {
-    item.sent(error);
+    item.sent(error.notSent());
   }
   events_.peerLost(id, error);
 }
@@ -147,7 +147,7 @@ void LinkManager::leave(std::chrono::milliseconds patience) {
     early_.clear();
   }
   for (const Waiting& item : waiting) {
-    item.sent(shutDownError());
+    item.sent(shutDownError().notSent());
   }
   for (const auto& link : connected) {
     link->send(bareFrame(FrameKind::goodbye), [](const Error&) {});

@@ -211,7 +211,7 @@ void LinkManager::failWaiting(WorkerId to, uint64_t generation, const Error& cau
   }
   log(LogLevel::warning, error.message());
   for (const Waiting& item : waiting) {
-    item.sent(error);
+    item.sent(error.notSent());
   }
   events_.peerLost(to, error);
 }

@@ -44,7 +44,7 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
     }
   }
   if (error) {
-    sent(error);
+    sent(error.notSent());
   } else if (link) {
     deliver(to, *link, {std::move(frame), std::move(sent)});
   } else if (postponed) {

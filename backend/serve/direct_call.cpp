@@ -13,6 +13,7 @@
 #include "backend/codec/python_codec.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/python_rpc.h"
+#include "backend/serve/remote_error.h"
 #include "backend/serve/response.h"
 
 namespace torchwire {
@@ -78,20 +79,25 @@ py::object readDirect(const std::vector<char>& body, const std::vector<at::Tenso
   return PythonReader(in, tensors).value();
 }
 
-/// The result, unless it is what a function has raised: that is thrown, as PyTorch has it, which keeps two types.
+RemoteError::Kind kindOf(const py::error_already_set& error) {
+  return error.matches(PyExc_ValueError) ? RemoteError::Kind::valueError
+      : error.matches(PyExc_TypeError)   ? RemoteError::Kind::typeError
+                                         : RemoteError::Kind::runtimeError;
+}
+
+/// The result, unless it is what a function has raised: that is thrown, in the words that PyTorch has for it.
 py::object raisingRemote(py::object result) {
   const auto& python = PythonRpc::get();
-  if (reinterpret_cast<PyObject*>(Py_TYPE(result.ptr())) == python.RemoteException.ptr()) {
+  auto* const type = reinterpret_cast<PyTypeObject*>(python.RemoteException.ptr());
+  if (PyObject_TypeCheck(result.ptr(), type) != 0) {
+    const auto detail = py::getattr(result, "detail", py::bytes()).cast<std::string>();
     try {
       python.handleException(result);
     } catch (py::error_already_set& e) {
-      if (e.matches(PyExc_ValueError)) {
-        throw py::value_error(e.what());
+      if (!e.matches(PyExc_Exception)) {
+        throw;
       }
-      if (e.matches(PyExc_TypeError)) {
-        throw py::type_error(e.what());
-      }
-      throw;
+      throw RemoteError(e.what(), kindOf(e), detail);
     }
   }
   return result;

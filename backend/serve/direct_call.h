@@ -32,8 +32,7 @@ c10::intrusive_ptr<torch::distributed::rpc::JitFuture> serveDirectCall(
     torch::distributed::rpc::Message& request);
 
 /// The result in the response to a call of a Python function, direct or pickled; takes its tensors. With the GIL. Throws
-/// FormatError; what the function has raised, as pybind11::value_error, pybind11::type_error or std::runtime_error; and
-/// std::runtime_error where the result cannot be unpickled.
+/// FormatError; what the function has raised, as RemoteError; and std::runtime_error where the result cannot be unpickled.
 pybind11::object readPythonResult(torch::distributed::rpc::Message& response);
 
 /// Raises what a signal's handler has raised while this thread read results: whoever waits for one calls it afterwards,

@@ -18,6 +18,9 @@
 // |                | the other                        |                | that the lane has ended                 |
 // | laneTrial      | who would send by NCCL -> who    | noted          | be the receiving end: do bytes come?    |
 // |                | would receive                    |                |                                         |
+//
+// Any request may be answered by `failed` in place of PyTorch's EXCEPTION: a call has failed that its callee had made to
+// serve it (backend/wire/failure.h).
 #pragma once
 
 #include <torch/csrc/distributed/rpc/message.h>
@@ -84,5 +87,7 @@ constexpr MessageType kMemoryTrial = detail::request(0x9a);
 constexpr MessageType kNoted = detail::response(0x9b);
 constexpr MessageType kLaneMessage = detail::request(0x9c);
 constexpr MessageType kLaneTrial = detail::request(0x9e);
+
+constexpr MessageType kFailed = detail::response(0xa1);
 
 } // namespace torchwire::own_messages

@@ -29,11 +29,12 @@ void PythonRpc::load() {
     return;
   }
   const auto module = py::module_::import("torch.distributed.rpc.internal");
+  const py::object handle = module.attr("_handle_exception"); // torchwire.remote_errors', as a rule
   loaded = new PythonRpc{
       .runFunction = module.attr("_run_function"),
       .serialize = module.attr("serialize"),
       .deserialize = module.attr("deserialize"),
-      .handleException = module.attr("_handle_exception"),
+      .handleException = py::getattr(handle, "__wrapped__", handle),
       .PythonUDF = module.attr("PythonUDF"),
       .RemoteException = module.attr("RemoteException"),
       .RRef = py::module_::import("torch.distributed.rpc.api").attr("RRef"),

@@ -14,7 +14,7 @@ struct PythonRpc {
   pybind11::object serialize; // object -> (bytes, list of tensors)
   pybind11::object
       deserialize; // the reverse; an AttributeError is returned, for runFunction to raise
-  pybind11::object handleException; // raises what a RemoteException says
+  pybind11::object handleException; // raises what a RemoteException says, as PyTorch has it
   pybind11::object PythonUDF;
   pybind11::object RemoteException;
   pybind11::object RRef, PyRRef; // Python's class, and libtorch's that it inherits from

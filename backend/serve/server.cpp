@@ -8,10 +8,13 @@
 #include <string>
 #include <utility>
 
+#include "backend/base/call_error.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/codec/codec.h"
 #include "backend/serve/own_messages.h"
+#include "backend/serve/response.h"
+#include "backend/wire/failure.h"
 #include "cuda/error_text.h"
 #include "cuda/host_copies.h"
 #include "cuda/streams.h"
@@ -145,7 +148,11 @@ c10::intrusive_ptr<rpc::JitFuture> Server::process(
 
 void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {
   if (result.hasError()) {
-    sendError(caller, callId, devices_->withRemedy(caller, result.tryRetrieveErrorMessage()));
+    if (const auto failed = callErrorIn(result.exception_ptr())) {
+      send(caller, callId, messageOf(encodeFailure(*failed), own_messages::kFailed), {});
+    } else {
+      sendError(caller, callId, devices_->withRemedy(caller, result.tryRetrieveErrorMessage()));
+    }
     return;
   }
   try {

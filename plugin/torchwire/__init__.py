@@ -23,6 +23,10 @@ from torchwire import compatibility
 
 compatibility.require_matching_torch()
 compatibility.require_rpc()
+
+from torchwire import remote_errors
+
+remote_errors.install()  # the extension looks up what it replaces
 compatibility.require_extension()
 
 from torchwire import calls, distributed_autograd, registration, replacement
@@ -30,15 +34,22 @@ from torchwire._build import VERSION as __version__
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import peers
 from torchwire.distributed_autograd import autograd_contexts
+from torchwire.errors import CallCancelled, CallTimedOut, Overloaded, RpcError, WorkerDied, WorkerUnreachable
 from torchwire.explanation import Explanation, explain
 from torchwire.options import TorchwireRpcBackendOptions
 from torchwire.replacement import replace_tensorpipe, restore_tensorpipe
 from torchwire.rrefs import rrefs
 
 __all__ = [
+    "CallCancelled",
+    "CallTimedOut",
     "Explanation",
+    "Overloaded",
+    "RpcError",
     "TorchwireAgent",
     "TorchwireRpcBackendOptions",
+    "WorkerDied",
+    "WorkerUnreachable",
     "__version__",
     "autograd_contexts",
     "explain",

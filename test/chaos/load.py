@@ -15,6 +15,7 @@ import traceback
 
 import defects  # noqa: F401 - which enters its operations
 import operations
+import torchwire
 from caller import Caller
 from operations import WrongResult
 
@@ -116,8 +117,9 @@ class Load:
     def _list_for(self, error):
         if isinstance(error, WrongResult):
             return self._record.wrong
-        # RPC's own errors are of this very type, not of one derived from it.
-        return self._record.refused if type(error) is RuntimeError else self._record.odd
+        # What is words only, as after TorchScript, is of this very type; what a handler raises is derived from it too.
+        of_rpc = isinstance(error, torchwire.RpcError) or type(error) is RuntimeError
+        return self._record.refused if of_rpc else self._record.odd
 
     @staticmethod
     def _append(details, one):

@@ -256,12 +256,13 @@ def without_stack(text):
 
 
 def errors_of(function, *args):
-    """Type and text, which have to be those that PyTorch's own way gives. Of direct calls and pickled ones."""
+    """Type and text as PyTorch's own way gives them, which those of direct and pickled calls have to be as well: only
+    that the type may be a narrower one."""
     found = sync_and_async(function, args, {"unused": 1}) + sync_and_async(function, args, {"unused": Word("a")})
     with api._use_rpc_pickler(internal._InternalRPCPickler()):
         stock, _ = sync_and_async(function, args, {"unused": 1})
     for kind, text in found:
-        assert kind is stock[0]
+        assert issubclass(kind, stock[0])
         assert without_stack(text) == without_stack(stock[1])
     return stock
 
@@ -471,7 +472,7 @@ def wait_too_long():
 
 def test_time_outs_hold(pair):
     for kind, text in pair[0].run(wait_too_long):
-        assert kind is RuntimeError
+        assert issubclass(kind, RuntimeError)
         assert "ran for more than set timeout" in text
 
 

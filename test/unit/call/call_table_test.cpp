@@ -389,29 +389,59 @@ TEST_CASE("tracked calls are told of once, before they complete", "[call_table]"
   CHECK(told == std::vector<uint64_t>{answered, failed, lost});
 }
 
+namespace {
+
+constexpr WorkerId kSent = 1;
+constexpr WorkerId kUnsent = 2;
+
+std::vector<CallTable::Key> callsToUnsent(const std::vector<CallTable::Key>& calls) {
+  std::vector<CallTable::Key> unsent;
+  std::copy_if(
+      calls.begin(), calls.end(), std::back_inserter(unsent),
+      [](const CallTable::Key& call) { return call.to == kUnsent; });
+  return unsent;
+}
+
+} // namespace
+
 TEST_CASE("a time-out says whether the request has been sent", "[call_table]") {
-  constexpr WorkerId kSent = 1;
-  constexpr WorkerId kUnsent = 2;
   Table table;
-  table.calls.whenTrackedEnd([](const std::vector<CallTable::Key>& calls) {
-    std::vector<CallTable::Key> unsent;
-    std::copy_if(
-        calls.begin(), calls.end(), std::back_inserter(unsent),
-        [](const CallTable::Key& call) { return call.to == kUnsent; });
-    return unsent;
-  });
+  table.calls.whenTrackedEnd(callsToUnsent);
   const auto errorOf = [&](WorkerId to) {
-    std::promise<std::string> error;
+    std::promise<Error> error;
     table.calls.open(
-        to, milliseconds(20),
-        [&](const Outcome& outcome) { error.set_value(outcome.error.message()); },
+        to, milliseconds(20), [&](const Outcome& outcome) { error.set_value(outcome.error); },
         /* tracked */ true);
     return error.get_future().get();
   };
-  const std::string sentText = errorOf(kSent);
-  const std::string unsentText = errorOf(kUnsent);
-  CHECK(unsentText.starts_with(sentText));
-  CHECK(sentText.find("has not been sent") == std::string::npos);
-  CHECK(unsentText.find("has not been sent") != std::string::npos);
-  CHECK(unsentText.find("max_bytes_in_flight") != std::string::npos);
+  const Error sent = errorOf(kSent);
+  const Error unsent = errorOf(kUnsent);
+  CHECK(unsent.message().starts_with(sent.message()));
+  CHECK(sent.message().find("has not been sent") == std::string::npos);
+  CHECK(unsent.message().find("has not been sent") != std::string::npos);
+  CHECK(unsent.message().find("max_bytes_in_flight") != std::string::npos);
+  CHECK(sent.code() == ErrorCode::timeout);
+  CHECK(sent.executed() == Executed::unknown);
+  CHECK(unsent.code() == ErrorCode::overloaded);
+  CHECK(unsent.executed() == Executed::no);
+}
+
+TEST_CASE("of a lost peer's calls those that have not been sent are known", "[call_table]") {
+  Table table;
+  table.calls.whenTrackedEnd(callsToUnsent);
+  const auto openTo = [&](WorkerId to, bool tracked) {
+    CallbackNote& note = table.ledger.note("a call");
+    table.calls.open(to, kNone, [&](const Outcome& outcome) { note.add(outcome.error); }, tracked);
+    return &note;
+  };
+  const CallbackNote* const sent = openTo(kSent, true);
+  const CallbackNote* const unsent = openTo(kUnsent, true);
+  const CallbackNote* const untracked = openTo(kUnsent, false);
+  const Error lost(ErrorCode::linkBroken, "it broke");
+  table.calls.failPeer(kSent, lost);
+  table.calls.failPeer(kUnsent, lost);
+  CHECK(sent->error().executed() == Executed::unknown);
+  CHECK(untracked->error().executed() == Executed::unknown);
+  CHECK(unsent->error().executed() == Executed::no);
+  CHECK(unsent->error().message() == "it broke");
 }

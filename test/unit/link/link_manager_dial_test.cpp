@@ -108,6 +108,7 @@ TEST_CASE("a send to a rank that nobody has fails", "[link_manager]") {
   const CallbackNote& note = a.send(unknown, "hello?");
   CHECK(note.error().code() == ErrorCode::unreachable);
   CHECK(note.error().message() == "no worker of rank 5 is in the group");
+  CHECK(note.error().executed() == Executed::no);
 }
 
 TEST_CASE("a dial that fails for a while is tried again", "[link_manager]") {
@@ -142,7 +143,10 @@ TEST_CASE("a peer that cannot be reached is named when the attempts are over", "
       "cannot reach worker 'w1' (rank 1) at memory://w1 (nobody listens at memory://w1): check "
       "that its process runs and that this host can connect to that address");
   CHECK(second.error().code() == ErrorCode::unreachable);
+  CHECK(first.error().executed() == Executed::no);
+  CHECK(second.error().executed() == Executed::no);
   REQUIRE(world.network.deliverUntil([&] { return a.losses().size() >= 1; }));
+  CHECK(a.losses()[0].error.executed() == Executed::unknown); // of calls that are sent otherwise
   CHECK(a.losses()[0].error.code() == ErrorCode::unreachable);
   CHECK(a.stateOf(b) == PeerState::idle);
   CHECK(world.network.dials() >= 4);

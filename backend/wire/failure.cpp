@@ -1,0 +1,78 @@
+#include "backend/wire/failure.h"
+
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "backend/base/bytes.h"
+
+namespace torchwire {
+namespace {
+
+uint8_t kindOf(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::timeout:
+      return 1;
+    case ErrorCode::overloaded:
+      return 2;
+    case ErrorCode::cancelled:
+      return 3;
+    case ErrorCode::workerDied:
+      return 4;
+    case ErrorCode::unreachable:
+    case ErrorCode::linkBroken:
+    case ErrorCode::refused:
+    case ErrorCode::duplicateLink:
+    case ErrorCode::peerLeft:
+    case ErrorCode::badFrame:
+      return 5;
+    default:
+      return 0;
+  }
+}
+
+ErrorCode codeOf(uint8_t kind) {
+  constexpr ErrorCode codes[] = {
+      ErrorCode::shutDown,  ErrorCode::timeout,    ErrorCode::overloaded,
+      ErrorCode::cancelled, ErrorCode::workerDied, ErrorCode::unreachable,
+  };
+  if (kind >= std::size(codes)) {
+    throw FormatError("a failure of unknown kind " + std::to_string(kind));
+  }
+  return codes[kind];
+}
+
+uint8_t numberOf(Executed executed) {
+  return executed == Executed::unknown ? 0 : executed == Executed::no ? 1 : 2;
+}
+
+Executed executedOf(uint8_t number) {
+  constexpr Executed values[] = {Executed::unknown, Executed::no, Executed::yes};
+  if (number >= std::size(values)) {
+    throw FormatError("a failure of a call that has run " + std::to_string(number));
+  }
+  return values[number];
+}
+
+} // namespace
+
+std::vector<char> encodeFailure(const Error& error) {
+  std::vector<char> body;
+  ByteWriter out(body);
+  out.number(kindOf(error.code()));
+  out.number(numberOf(error.executed()));
+  out.string(error.worker());
+  out.string(error.message());
+  return body;
+}
+
+Error decodeFailure(const std::vector<char>& body) {
+  ByteReader in(body);
+  const ErrorCode code = codeOf(in.number<uint8_t>());
+  const Executed executed = executedOf(in.number<uint8_t>());
+  std::string worker = in.string();
+  return Error(code, in.string(), executed).to(std::move(worker));
+}
+
+} // namespace torchwire

@@ -1,0 +1,108 @@
+#include "plugin/error_bindings.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <exception>
+#include <string>
+
+#include "backend/base/call_error.h"
+#include "backend/serve/remote_error.h"
+
+namespace py = pybind11;
+
+namespace torchwire {
+namespace {
+
+const char* classOf(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::timeout:
+      return "CallTimedOut";
+    case ErrorCode::overloaded:
+      return "Overloaded";
+    case ErrorCode::cancelled:
+      return "CallCancelled";
+    case ErrorCode::workerDied:
+      return "WorkerDied";
+    case ErrorCode::unreachable:
+    case ErrorCode::linkBroken:
+    case ErrorCode::refused:
+    case ErrorCode::duplicateLink:
+    case ErrorCode::peerLeft:
+    case ErrorCode::badFrame:
+      return "WorkerUnreachable";
+    default:
+      return "RpcError";
+  }
+}
+
+const char* wordFor(Executed executed) {
+  return executed == Executed::no ? "no" : executed == Executed::yes ? "yes" : "unknown";
+}
+
+py::object textOf(const std::string& text) { // as pybind11 has it, but for text that is no UTF-8
+  return py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+
+py::object made(const Error& error) {
+  const py::object worker = error.worker().empty() ? py::none() : textOf(error.worker());
+  return py::module_::import("torchwire.errors")
+      .attr(classOf(error.code()))(textOf(error.message()), worker, wordFor(error.executed()));
+}
+
+py::object made(const RemoteError& error) {
+  if (error.detail().empty()) {
+    return py::none();
+  }
+  return py::module_::import("torchwire.remote_errors")
+      .attr("remade")(textOf(error.what()), py::bytes(error.detail()));
+}
+
+PyObject* builtinOf(const RemoteError& error) {
+  switch (error.kind()) {
+    case RemoteError::Kind::valueError:
+      return PyExc_ValueError;
+    case RemoteError::Kind::typeError:
+      return PyExc_TypeError;
+    case RemoteError::Kind::runtimeError:
+      break;
+  }
+  return PyExc_RuntimeError;
+}
+
+/// As the error, or as a builtin exception where that cannot be made: Python may be about to end.
+template <typename CppError, typename What>
+void raise(const CppError& cppError, const What& what, PyObject* builtin) {
+  try {
+    const py::object exception = made(what);
+    if (!exception.is_none()) {
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+      return;
+    }
+  } catch (py::error_already_set& e) {
+    e.restore();
+    PyErr_Clear();
+  }
+  PyErr_SetString(builtin, cppError.what());
+}
+
+void translate(std::exception_ptr exception) {
+  if (!exception) {
+    return;
+  }
+  try {
+    std::rethrow_exception(exception);
+  } catch (const CallError& e) {
+    raise(e, e.error(), PyExc_RuntimeError);
+  } catch (const RemoteError& e) {
+    raise(e, e, builtinOf(e));
+  }
+}
+
+} // namespace
+
+void translateErrors() {
+  py::register_exception_translator(&translate);
+}
+
+} // namespace torchwire

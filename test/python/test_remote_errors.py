@@ -1,0 +1,326 @@
+"""What functions raise on another worker, as the caller gets it: of its own type, in PyTorch's words."""
+
+import pickle
+import sys
+import threading
+
+import pytest
+import torch.distributed.rpc as rpc
+from group import running
+
+# ---- what the workers run ----
+
+
+class NeedsTwo(Exception):
+    def __init__(self, code, where):
+        super().__init__(f"code {code} at {where}")
+        self.code = code
+
+
+class CannotBePickled(Exception):
+    def __init__(self):
+        super().__init__("it has a lock")
+        self.lock = threading.Lock()
+
+
+class CannotBeUnpickled(Exception):
+    def __reduce__(self):
+        return _refuse, ()
+
+
+def _refuse():
+    raise ValueError("not to be unpickled")
+
+
+class Sealed(Exception):
+    def __init_subclass__(cls):
+        raise TypeError("no subclasses")
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+    __repr__ = object.__repr__
+
+
+class Plain(Exception):
+    pass
+
+
+def raise_key_error():
+    raise KeyError("weights")
+
+
+def raise_value_error():
+    raise ValueError("no such value")
+
+
+def raise_type_error():
+    raise TypeError("no such type")
+
+
+def raise_unicode_error():
+    b"\xff".decode()
+
+
+def raise_os_error():
+    open("/nonexistent/file")
+
+
+def raise_needs_two():
+    raise NeedsTwo(7, "the callee")
+
+
+def raise_cannot_be_pickled():
+    raise CannotBePickled
+
+
+def raise_cannot_be_unpickled():
+    raise CannotBeUnpickled("a text")
+
+
+def raise_sealed():
+    raise Sealed("a text")
+
+
+def raise_large():
+    error = Plain("large")
+    error.attachment = bytes(1 << 22)
+    raise error
+
+
+def raise_local():
+    class Local(Exception):
+        pass
+
+    raise Local("here only")
+
+
+def raise_unprintable():
+    raise Unprintable
+
+
+def raise_with_a_cause():
+    try:
+        try:
+            raise NeedsTwo(1, "first")
+        except NeedsTwo as error:
+            raise KeyError("second") from error
+    except KeyError as error:
+        raise OSError(5, "third") from error
+
+
+def raise_with_a_cause_that_cannot_be_pickled():
+    raise RuntimeError("outer") from CannotBePickled()
+
+
+def raise_with_notes():
+    error = Plain("noted")
+    error.__notes__ = ["first note", "second note"]
+    raise error
+
+
+def raise_key_error_from_worker0():
+    rpc.rpc_sync("worker0", raise_key_error)
+
+
+def raise_value_error_from_worker0():
+    rpc.rpc_sync("worker0", raise_value_error)
+
+
+def raise_needs_two_from_worker0():
+    rpc.rpc_sync("worker0", raise_needs_two)
+
+
+raise_from_worker0 = {
+    raise_key_error: raise_key_error_from_worker0,
+    raise_value_error: raise_value_error_from_worker0,
+    raise_needs_two: raise_needs_two_from_worker0,
+}
+
+
+def synchronously(to, function):
+    rpc.rpc_sync(to, function)
+
+
+def waiting(to, function):
+    rpc.rpc_async(to, function).wait()
+
+
+def fetching(to, function):
+    rpc.remote(to, function).to_here()
+
+
+each_way = pytest.mark.parametrize("way", [synchronously, waiting, fetching], ids=lambda way: way.__name__)
+
+
+def observed(way, to, function, look=None):
+    """Facts of the exception, which are the same after a pickle; `look`: makes one more of the exception."""
+    error = raised(way, to, function)
+    facts = facts_of(error, look)
+    assert facts_of(pickle.loads(pickle.dumps(error)), look) == facts
+    return facts
+
+
+def observed_as_it_is(way, to, function):
+    return facts_of(raised(way, to, function))
+
+
+def raised(way, to, function):
+    try:
+        way(to, function)
+    except Exception as error:
+        return error
+    raise AssertionError("it did not fail")
+
+
+def facts_of(error, look=None):
+    return {
+        "name": type(error).__name__,
+        "kinds": [kind.__name__ for kind in type(error).__mro__],
+        "text": str(error),
+        "args_are_the_text": error.args == (str(error),),
+        "notes": getattr(error, "__notes__", []),
+        "causes": list(causes_of(error)),
+        "look": look and look(error),
+    }
+
+
+def causes_of(error):
+    while error.__cause__ is not None:
+        error = error.__cause__
+        yield type(error).__name__, str(error)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    with running(2, tmp_path_factory.mktemp("group")) as group:
+        yield group
+
+
+# ---- types ----
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (raise_key_error, "KeyError"),
+        (raise_os_error, "FileNotFoundError"),
+        (raise_needs_two, "NeedsTwo"),
+        (raise_cannot_be_pickled, "CannotBePickled"),
+        (raise_cannot_be_unpickled, "CannotBeUnpickled"),
+        (raise_large, "Plain"),
+    ],
+)
+def test_an_exception_has_its_type_and_is_what_programs_catch(pair, way, function, name):
+    facts = pair[0].run(observed, way, "worker1", function)
+    assert facts["name"] == name
+    assert {name, "RuntimeError"} <= set(facts["kinds"])
+    assert "On WorkerInfo(id=1, name=worker1):" in facts["text"] and function.__name__ in facts["text"]
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("function", "name", "builtin"),
+    [
+        (raise_value_error, "ValueError", "ValueError"),
+        (raise_type_error, "TypeError", "TypeError"),
+        (raise_unicode_error, "UnicodeDecodeError", "ValueError"),
+    ],
+)
+def test_what_pytorch_raises_as_it_is_stays_so(pair, way, function, name, builtin):
+    facts = pair[0].run(observed, way, "worker1", function)
+    assert facts["name"] == name and builtin in facts["kinds"] and "RuntimeError" not in facts["kinds"]
+
+
+@each_way
+def test_a_type_that_allows_no_subclass_is_raised_as_by_pytorch(pair, way):
+    facts = pair[0].run(observed_as_it_is, way, "worker1", raise_sealed)
+    assert facts["name"] == ("Sealed" if way is fetching else "RuntimeError")
+    assert "On WorkerInfo(id=1, name=worker1):" in facts["text"]
+
+
+# ---- texts ----
+
+
+@pytest.mark.parametrize("way", [synchronously, waiting], ids=lambda way: way.__name__)
+def test_the_text_begins_as_pytorchs(pair, way):
+    facts = pair[0].run(observed, way, "worker1", raise_value_error)
+    begin = "ValueError: On WorkerInfo(id=1, name=worker1):\nValueError('no such value')\nTraceback (most recent call"
+    assert facts["text"].startswith(begin) and facts["args_are_the_text"]
+    facts = pair[0].run(observed, way, "worker1", raise_needs_two)
+    assert facts["text"].startswith("RuntimeError: Failed to create original exception type. Error msg was ")
+
+
+def test_the_text_of_an_rrefs_error_begins_as_pytorchs(pair):
+    facts = pair[0].run(observed, fetching, "worker1", raise_value_error)
+    assert facts["text"].startswith("On WorkerInfo(id=1, name=worker1):\nValueError('no such value')\nTraceback")
+
+
+# ---- what else there is ----
+
+
+def original_of(error):
+    original = error.original
+    return original and (type(original).__name__, str(original), getattr(original, "errno", None))
+
+
+@each_way
+def test_the_original_is_there_where_it_can_be_sent(pair, way):
+    run = pair[0].run
+    assert run(observed, way, "worker1", raise_key_error, original_of)["look"] == ("KeyError", "'weights'", None)
+    assert run(observed, way, "worker1", raise_os_error, original_of)["look"][2] == 2
+    for function in (raise_needs_two, raise_cannot_be_pickled, raise_cannot_be_unpickled, raise_large):
+        assert run(observed, way, "worker1", function, original_of)["look"] is None
+
+
+def code_of(error):
+    return error.code
+
+
+@each_way
+@pytest.mark.parametrize("function", [raise_key_error, raise_value_error, raise_needs_two])
+def test_an_exception_passes_through_a_worker_between(pair, way, function):
+    facts = pair[0].run(observed, way, "worker1", raise_from_worker0[function])
+    assert facts["name"] == {raise_key_error: "KeyError", raise_value_error: "ValueError"}.get(function, "NeedsTwo")
+    assert "On WorkerInfo(id=0, name=worker0):" in facts["text"]
+    assert "On WorkerInfo(id=1, name=worker1):" in facts["text"]
+
+
+@each_way
+def test_attributes_are_kept(pair, way):
+    assert pair[0].run(observed, way, "worker1", raise_needs_two, code_of)["look"] == 7
+
+
+@each_way
+def test_causes_are_kept(pair, way):
+    facts = pair[0].run(observed, way, "worker1", raise_with_a_cause)
+    assert facts["causes"][0] == ("KeyError", "'second'")
+    assert facts["causes"][1][0] == "RuntimeError" and facts["causes"][1][1].endswith("NeedsTwo: code 1 at first")
+    facts = pair[0].run(observed, way, "worker1", raise_with_a_cause_that_cannot_be_pickled)
+    [(name, text)] = facts["causes"]
+    assert name == "RuntimeError" and text.endswith("CannotBePickled: it has a lock")
+
+
+@each_way
+def test_notes_are_kept(pair, way):
+    facts = pair[0].run(observed, way, "worker1", raise_with_notes)
+    assert facts["notes"] == ["first note", "second note"]
+    if sys.version_info >= (3, 11):
+        assert "second note" in facts["text"]
+
+
+# ---- nothing fails that does not fail with PyTorch ----
+
+
+@each_way
+def test_a_type_that_cannot_be_sent(pair, way):
+    facts = pair[0].run(observed_as_it_is, way, "worker1", raise_local)
+    assert "RuntimeError" in facts["kinds"] and "Local" in facts["text"]
+
+
+@each_way
+def test_an_exception_that_has_no_words(pair, way):
+    assert pair[0].run(observed_as_it_is, way, "worker1", raise_unprintable)["text"]
