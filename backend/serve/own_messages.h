@@ -14,6 +14,7 @@
 // |                | their sender                     |                | (cuda/transfer/)                        |
 // | memoryTrial    | who would send device tensors -> | noted          | can its memory be read there?           |
 // |                | who would receive them           |                |                                         |
+// | cancel         | caller -> callee                 | noted          | it no longer waits for this call        |
 //
 // Any request may be answered by `failed` in place of PyTorch's EXCEPTION: a call has failed that its callee had made to
 // serve it (backend/wire/failure.h).
@@ -82,6 +83,7 @@ constexpr MessageType kBlocksDone = detail::request(0x98);
 constexpr MessageType kMemoryTrial = detail::request(0x9a);
 constexpr MessageType kNoted = detail::response(0x9b);
 
+constexpr MessageType kCancel = detail::request(0xa0);
 constexpr MessageType kFailed = detail::response(0xa1);
 
 } // namespace torchwire::own_messages
