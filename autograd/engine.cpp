@@ -2,11 +2,22 @@
 
 #include <ATen/record_function.h>
 
+#include <chrono>
 #include <future>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "backend/base/call_error.h"
+#include "backend/serve/signals.h"
+
 namespace torchwire {
+namespace {
+
+// How often a thread that waits for a pass looks whether a signal has come.
+constexpr std::chrono::milliseconds kLook{50};
+
+} // namespace
 
 void Engine::backward(
     int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph) {
@@ -18,7 +29,16 @@ void Engine::backward(
     error ? over->set_exception(error) : over->set_value();
   });
   // libtorch's GraphTask has put the streams that are current here behind the gradients.
-  over->get_future().get();
+  std::future<void> end = over->get_future();
+  while (handlesSignals() && end.wait_for(kLook) != std::future_status::ready) {
+    if (runSignalHandlers()) {
+      cancel(contextId);
+      throw CallError(Error(
+          ErrorCode::cancelled,
+          "the backward pass of autograd context " + std::to_string(contextId) + " was cancelled"));
+    }
+  }
+  end.get();
 }
 
 } // namespace torchwire

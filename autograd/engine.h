@@ -24,9 +24,13 @@ class Engine {
       int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph,
       Done done) = 0;
 
-  /// The same, and waits. Throws std::runtime_error (or what the pass failed with).
+  /// The same, and waits. Throws std::runtime_error (or what the pass failed with). If a handler of a signal raises
+  /// meanwhile, the pass is cancelled and this throws a CallError at once; the caller then calls raisePendingSignal().
   /// Call it without the GIL.
   void backward(int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph);
+
+  /// Ends the pass that runs in the context, if it does, on all workers; soon.
+  virtual void cancel(int64_t contextId) = 0;
 
   /// Forgets what it knows of a context that has been released here.
   virtual void contextReleased(int64_t contextId) = 0;

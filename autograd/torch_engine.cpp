@@ -51,6 +51,15 @@ void TorchEngine::start(
   pass->start();
 }
 
+void TorchEngine::cancel(int64_t contextId) {
+  if (const auto pass = passes_->running(contextId)) {
+    pass->abort(Error(
+        ErrorCode::cancelled,
+        "the backward pass of autograd context " + std::to_string(contextId) +
+            " was cancelled on " + network_.describe(network_.self())));
+  }
+}
+
 void TorchEngine::contextReleased(int64_t contextId) {
   passes_->forget(
       contextId,

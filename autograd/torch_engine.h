@@ -36,6 +36,7 @@ class TorchEngine final : public Engine {
   void start(
       int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph,
       Done done) override;
+  void cancel(int64_t contextId) override;
   void contextReleased(int64_t contextId) override;
   uint64_t passesStarted() const override;
   std::optional<std::string> describePass(int64_t contextId) override;

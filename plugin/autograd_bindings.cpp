@@ -7,6 +7,8 @@
 #include <pybind11/stl.h>
 
 #include "autograd/script_operator.h"
+#include "backend/base/call_error.h"
+#include "backend/serve/signals.h"
 #include "rref/backward.h"
 
 namespace py = pybind11;
@@ -50,21 +52,36 @@ py::list contextsOf(Agent& agent) {
   return list;
 }
 
+/// Runs a backward pass without the GIL.
+template <typename Backward>
+void raisingSignals(Backward backward) {
+  try {
+    const py::gil_scoped_release release;
+    backward();
+  } catch (const CallError&) { // which may be the end of a pass that a signal has cancelled
+    raisePendingSignal();
+    throw;
+  }
+}
+
 void bindBackward(AgentClass& agent) {
   // As PyTorch's own ways in name their arguments. All release the GIL: a pass runs Python hooks on other threads.
   agent
       .def(
           "backward",
           [](Agent& self, int64_t contextId, const torch::autograd::variable_list& roots,
-             bool retain) { self.engine().backward(contextId, roots, retain); },
-          py::arg("contextId"), py::arg("roots"), py::arg("retain_graph") = false, ReleaseGil())
+             bool retain) {
+            raisingSignals([&] { self.engine().backward(contextId, roots, retain); });
+          },
+          py::arg("contextId"), py::arg("roots"), py::arg("retain_graph") = false)
       .def(
           "backward_from_rref",
           [](Agent& self, const rpc::PyRRef& rref, int64_t contextId, bool retain) {
-            rref::backward(self.engine(), self, rrefOf(rref), contextId, retain);
+            raisingSignals(
+                [&] { rref::backward(self.engine(), self, rrefOf(rref), contextId, retain); });
           },
           py::arg("rref"), py::arg("dist_autograd_ctx_id") = rref::kNoContext,
-          py::arg("retain_graph") = false, ReleaseGil());
+          py::arg("retain_graph") = false);
 }
 
 void bindContexts(AgentClass& agent) {

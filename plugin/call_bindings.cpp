@@ -8,6 +8,9 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <pybind11/stl.h>
+
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,8 +24,10 @@
 #include "backend/base/call_error.h"
 #include "backend/base/private_member.h"
 #include "backend/codec/python_codec.h"
+#include "backend/serve/current_call.h"
 #include "backend/serve/direct_call.h"
 #include "backend/serve/python_rpc.h"
+#include "backend/serve/signals.h"
 
 namespace py = pybind11;
 
@@ -219,10 +224,16 @@ py::object callPython(
   }
   py::object result;
   std::optional<py::gil_scoped_release> release(std::in_place);
-  call->agent->call(call->worker, std::move(call->request), timeout, [&](Message& response) {
-    release.reset(); // and not to be taken a second time: others may wait for the GIL
-    result = readPythonResult(response);
-  });
+  try {
+    call->agent->call(call->worker, std::move(call->request), timeout, [&](Message& response) {
+      release.reset(); // and not to be taken a second time: others may wait for the GIL
+      result = readPythonResult(response);
+    });
+  } catch (const CallError&) { // which may be the end of a call that a signal has cancelled
+    release.reset();
+    raisePendingSignal();
+    throw;
+  }
   raisePendingSignal();
   return py::make_tuple(std::move(result));
 }
@@ -282,10 +293,57 @@ void awaitCall(const PythonFutureWrapper& future) {
   }
 }
 
+// ---- giving up ----------------------------------------------------------------------------------
+
+/// Whether the call has ended by this.
+bool cancelCall(const PythonFutureWrapper& future) {
+  const auto call = callBehind(future);
+  const bool isCreation =
+      latestCall.future == future.fut.get() && latestCall.creation.lock() != nullptr;
+  if (!call || isCreation) {
+    throw py::value_error(
+        "torchwire.cancel() takes the future of a call: of a Python function, by rpc_async, or of "
+        "the "
+        "call that this thread has made last");
+  }
+  const py::gil_scoped_release release;
+  return call->first && call->first->cancel(call->second);
+}
+
+/// As time.monotonic() counts, which has the same clock.
+std::optional<double> setDeadline(const std::optional<double>& seconds) {
+  using Duration = Agent::TimePoint::duration;
+  using Seconds = std::chrono::duration<double>;
+  std::optional<Agent::TimePoint> next;
+  if (seconds) {
+    next = Agent::TimePoint(std::chrono::duration_cast<Duration>(Seconds(*seconds)));
+  }
+  const auto before = Agent::setDeadline(next);
+  return before ? std::optional(Seconds(before->time_since_epoch()).count()) : std::nullopt;
+}
+
+void bindGivingUp(py::module_& module) {
+  // Releases the GIL.
+  module.def("cancel_call", [](const std::shared_ptr<PythonFutureWrapper>& future) {
+    return cancelCall(*future);
+  });
+  module.def(
+      "set_deadline", &setDeadline, py::arg("seconds"),
+      "By when, in time.monotonic()'s seconds, calls of this thread have to end; None: whenever. "
+      "Returns what it was.");
+  // Keeps the GIL: a lock is held for a moment at most.
+  py::class_<ServedCall>(module, "ServedCall", "A call that this worker serves.")
+      .def_property_readonly("caller", &ServedCall::caller)
+      .def_property_readonly("is_cancelled", &ServedCall::isCancelled);
+  module.def("served_call", &ServingScope::current, "What this thread serves.");
+}
+
 } // namespace
 
 void bindCalls(py::module_& module) {
   PythonRpc::load();
+  noteMainThread();
+  bindGivingUp(module);
   module.def(
       "call_python", &callPython, py::arg("to"), py::arg("function"), py::arg("args"),
       py::arg("kwargs"), py::arg("timeout"), py::arg("is_async"),
@@ -345,6 +403,7 @@ void bindCalls(py::module_& module) {
               try {
                 return py::object(method(*args, **kwargs));
               } catch (py::error_already_set& e) {
+                raisePendingSignal(); // which may have cancelled the call
                 throwIfNotCreated(e, args);
                 throw;
               }

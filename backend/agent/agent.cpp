@@ -11,6 +11,7 @@
 #include "autograd/forward_call.h"
 #include "backend/agent/seconds.h"
 #include "backend/agent/torch_store.h"
+#include "backend/base/bytes.h"
 #include "backend/base/log.h"
 #include "backend/base/random.h"
 #include "backend/codec/codec.h"
@@ -125,6 +126,14 @@ void Agent::registerHandlers() {
   dispatcher_.runFunctionsOn([this](Task&& task) { return requests_.run(std::move(task)); });
   dispatcher_.handleDirectCalls(
       [this](Message& request) { return serveDirectCall(dispatcher_, request); });
+  calls_->whenLimitedExpire([this](const CallTable::Key& call) {
+    // Elsewhere than on the timer's thread: who sends may drop what is Python's.
+    control_->run([this, call] { tellCancelled(call.to, call.id); });
+  });
+  dispatcher_.handleOwn(own_messages::kCancel, [this](WorkerId caller, Message& request) {
+    server_->cancel(caller, ByteReader(std::as_const(request).payload()).number<uint64_t>());
+    return completed(messageOf({}, own_messages::kNoted));
+  });
   serveProfiledCalls(dispatcher_);
   rrefs_->serve(dispatcher_);
   engine_->serve(dispatcher_);

@@ -115,7 +115,18 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   /// Waits on the calling thread, which holds neither libtorch's locks nor the GIL, for a call, and ends it here:
   /// completes its future and runs that future's callbacks; elsewhere where `hasCallbacks` finds, at that moment, some of the
   /// user's, which could wait for this thread. Returns at once if the call has ended, or ends just now elsewhere.
+  /// A call is cancelled if a handler of a signal raises meanwhile; as in call(), whoever waits then calls
+  /// raisePendingSignal().
   void await(uint64_t callId, const std::function<bool()>& hasCallbacks);
+
+  using TimePoint = std::chrono::steady_clock::time_point;
+  /// By when calls that the calling thread makes from now on have to end: their time-outs are no longer than that, and
+  /// callees are told of those that have not. Nullopt: no limit. Returns what it was before.
+  static std::optional<TimePoint> setDeadline(std::optional<TimePoint> deadline);
+
+  /// Gives a call of this worker's up: it fails with ErrorCode::cancelled, as a rule before this returns, and its callee
+  /// is told. False if there is no such call (any more). The thread holds neither libtorch's locks nor the GIL.
+  bool cancel(uint64_t callId);
 
   /// Sends a direct call, or a PYTHON_CALL of a thread without an autograd context, waits for its response on the
   /// calling thread, as await(), and calls `use` with it there. No future is made. The call is part of the thread's
@@ -220,6 +231,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request);
   Error transmit(WorkerId to, uint64_t callId, OutgoingFrame frame, bool counted);
   void sendFailed(uint64_t callId, const Error& error);
+  Task awaitEnd(Waiter& waiter, uint64_t callId);
+  void tellCancelled(WorkerId to, uint64_t callId);
   struct OwnCall : CallTarget {
     bool mayCreate = false; // an RRef
     bool creates = false; // for certain

@@ -4,6 +4,7 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
+#include <algorithm>
 #include <future>
 #include <optional>
 #include <stdexcept>
@@ -15,12 +16,14 @@
 #include "backend/agent/agent.h"
 #include "backend/agent/call_end.h"
 #include "backend/agent/seconds.h"
+#include "backend/base/bytes.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
 #include "backend/codec/codec.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
+#include "backend/serve/signals.h"
 #include "backend/transport/loop.h"
 #include "cuda/error_text.h"
 #include "cuda/host_copies.h"
@@ -56,6 +59,7 @@ thread_local Sending* Sending::current = nullptr;
 
 thread_local Agent::SentCalls sentCalls;
 thread_local Agent::AwaitingSend* awaiting = nullptr; // that has no call yet
+thread_local std::optional<Agent::TimePoint> deadline; // of the thread's calls
 thread_local int endingHere = 0; // calls that the thread has waited for
 
 /// The state of a thread on which nothing has been set.
@@ -134,7 +138,18 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::futureOf(at::TypePtr type) const {
 }
 
 milliseconds Agent::timeoutOf(float seconds) const {
-  return seconds == rpc::kUnsetRpcTimeout ? getRpcTimeout() : fromSeconds(seconds);
+  const milliseconds given =
+      seconds == rpc::kUnsetRpcTimeout ? getRpcTimeout() : fromSeconds(seconds);
+  if (!deadline) { // as nearly always
+    return given;
+  }
+  const auto left = std::max(
+      std::chrono::ceil<milliseconds>(*deadline - TimePoint::clock::now()), milliseconds(1));
+  return given == milliseconds(0) ? left : std::min(given, left);
+}
+
+std::optional<Agent::TimePoint> Agent::setDeadline(std::optional<TimePoint> next) {
+  return std::exchange(deadline, next);
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Agent::send(
@@ -296,7 +311,7 @@ uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds, bool counted) {
       [this, call = std::move(call)](Outcome outcome) mutable {
         complete(std::move(call), std::move(outcome));
       },
-      counted);
+      counted, deadline.has_value());
   if (pass) {
     TorchEngine::track(pass, future);
   }
@@ -380,12 +395,12 @@ Outcome Agent::outcomeOf(const WorkerInfo& to, EncodedRequest request, milliseco
         *result = std::move(outcome);
         waiter->give([] {});
       },
-      request.counted);
+      request.counted, deadline.has_value());
   setCallId(request.frame, callId);
   if (const Error failed = transmit(to.id_, callId, std::move(request.frame), request.counted)) {
     calls_->fail(callId, failed);
   }
-  waiter->await(loop_.get());
+  awaitEnd(*waiter, callId);
   return std::move(*result);
 }
 
@@ -457,7 +472,7 @@ void Agent::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
   if (!calls_->await(callId, waiter)) {
     return;
   }
-  Task end = waiter->await(loop_.get());
+  Task end = awaitEnd(*waiter, callId);
   if (hasCallbacks()) {
     endOn(completions_, std::move(end));
   } else {
@@ -468,6 +483,39 @@ void Agent::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
   }
   --endingOnWaiters_;
   endingOnWaiters_.notify_all();
+}
+
+/// On the thread that handles signals the call is cancelled when a handler raises.
+Task Agent::awaitEnd(Waiter& waiter, uint64_t callId) {
+  if (!handlesSignals()) {
+    return waiter.await(loop_.get());
+  }
+  return waiter.await(loop_.get(), [this, callId] {
+    if (runSignalHandlers()) {
+      cancel(callId);
+    }
+  });
+}
+
+bool Agent::cancel(uint64_t callId) {
+  const auto given = calls_->giveUp(
+      callId,
+      Error(ErrorCode::cancelled, "the call was cancelled by worker '" + workerInfo_.name_ + "'"));
+  if (given.tell) {
+    tellCancelled(*given.tell, callId);
+  }
+  return given.ended;
+}
+
+// Nothing depends on the answer, nor on whether it arrives.
+void Agent::tellCancelled(WorkerId to, uint64_t callId) {
+  guarded("telling a worker of a cancelled call", [&] {
+    std::vector<char> body;
+    ByteWriter(body).number(callId);
+    send(
+        getWorkerInfo(static_cast<worker_id_t>(to)),
+        messageOf(std::move(body), own_messages::kCancel));
+  });
 }
 
 void Agent::endOn(ThreadPool& pool, Task task) {

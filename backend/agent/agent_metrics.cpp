@@ -40,6 +40,9 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
   info["agent.backward_passes"] = std::to_string(engine_->passesStarted());
   info["agent.address"] = address_;
   info["agent.address_chosen_by"] = chosen_.reason;
+  if (server_) {
+    info["agent.requests_cancelled"] = std::to_string(server_->metrics().cancelled);
+  }
   if (buffers_) {
     const BufferPool::Usage usage = buffers_->usage();
     info["agent.receive_buffers.bytes_lent"] = std::to_string(usage.lent);

@@ -45,6 +45,7 @@ namespace torchwire {
   X(ncclLaneError)     /* LaneEnd: why it has failed */                                               \
   X(borrowedBlocks)    /* BorrowedBlocks: peers' memory that is open */                               \
   X(operators)         /* ScriptCallReader: which operator a schema names */                          \
+  X(cancelledCalls)    /* CancelledCalls: requests whose callers have given them up */                 \
   X(duplicates)        /* DuplicateFilter: the latest requests of our own */                          \
   X(activeCalls)       /* ActiveCalls: two counters */                                                \
   X(linkManager)       /* LinkManager: peers, their links and queues */                               \

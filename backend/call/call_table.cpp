@@ -24,10 +24,11 @@ Error timeoutError(std::chrono::milliseconds timeout, bool sent) {
 }
 
 uint64_t CallTable::open(
-    WorkerId to, std::chrono::milliseconds timeout, Completion completion, bool tracked) {
+    WorkerId to, std::chrono::milliseconds timeout, Completion completion, bool tracked,
+    bool limited) {
   MutexLock lock(mutex_);
   const uint64_t id = nextId_++;
-  calls_.emplace(id, Call{to, timeout, std::move(completion), nullptr, tracked});
+  calls_.emplace(id, Call{to, timeout, std::move(completion), nullptr, tracked, limited});
   if (timeout.count() > 0) {
     addDeadline({Timer::Clock::now() + timeout, id});
   }
@@ -98,6 +99,23 @@ bool CallTable::fail(uint64_t id, const Error& error) {
     call->end(error);
   }
   return call.has_value();
+}
+
+CallTable::GivenUp CallTable::giveUp(uint64_t id, const Error& error) {
+  EndedCalls ended;
+  {
+    MutexLock lock(mutex_);
+    const auto it = calls_.find(id);
+    if (it == calls_.end()) {
+      return {};
+    }
+    ended.emplace_back(id, std::move(it->second));
+    calls_.erase(it);
+  }
+  const bool sent = noteEnds(ended).empty();
+  Call& call = ended.front().second;
+  call.end(sent ? error : error.notSent());
+  return {true, sent ? std::optional(call.to) : std::nullopt};
 }
 
 bool CallTable::withdraw(uint64_t id) {
@@ -181,7 +199,11 @@ void CallTable::expire() {
   }
   const auto unsent = noteEnds(expired);
   for (auto& [id, call] : expired) {
-    call.end(timeoutError(call.timeout, !unsent.contains(id)));
+    const bool sent = !unsent.contains(id);
+    call.end(timeoutError(call.timeout, sent));
+    if (call.limited && sent) {
+      limitedExpired_({call.to, id});
+    }
   }
 }
 

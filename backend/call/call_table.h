@@ -55,10 +55,15 @@ class CallTable {
   CallTable& operator=(const CallTable&) = delete;
 
   /// Enters a call and returns its id. A time-out of 0 means none.
-  /// A call that is `tracked` is told of when it ends.
+  /// A call that is `tracked` is told of when it ends; one that is `limited`, when its time is over.
   uint64_t open(
-      WorkerId to, std::chrono::milliseconds timeout, Completion completion, bool tracked = false)
-      EXCLUDES(mutex_);
+      WorkerId to, std::chrono::milliseconds timeout, Completion completion, bool tracked = false,
+      bool limited = false) EXCLUDES(mutex_);
+
+  /// Who is told of a limited call that has been sent and timed out. On the timer's thread, unlocked. Before the first.
+  void whenLimitedExpire(std::function<void(const Key&)> expired) {
+    limitedExpired_ = std::move(expired);
+  }
 
   /// Who is told of tracked calls. Before the first of them.
   void whenTrackedEnd(Ended ended) {
@@ -81,6 +86,13 @@ class CallTable {
   void failPeer(WorkerId to, const Error& error) EXCLUDES(mutex_);
   void failAll(const Error& error) EXCLUDES(mutex_);
 
+  /// Completes one call with an error, as one that the program gives up.
+  struct GivenUp {
+    bool ended = false; // by this: else there is no such call (any more)
+    std::optional<WorkerId> tell; // to whom the call was, unless its request has not been sent
+  };
+  GivenUp giveUp(uint64_t id, const Error& error) EXCLUDES(mutex_);
+
   /// Takes a call out, for its caller to complete. False if it has ended.
   bool withdraw(uint64_t id) EXCLUDES(mutex_);
 
@@ -93,6 +105,7 @@ class CallTable {
     Completion completion;
     std::shared_ptr<Waiter> waiter;
     bool tracked = false;
+    bool limited = false;
 
     /// Once the call is out of the table, and unlocked.
     void end(Error error, ReceivedFrame response = {}) {
@@ -119,6 +132,7 @@ class CallTable {
 
   Timer& timer_;
   Ended trackedEnded_;
+  std::function<void(const Key&)> limitedExpired_;
   mutable Mutex mutex_{LockRank::callTable};
   uint64_t nextId_ GUARDED_BY(mutex_) = 1;
   std::unordered_map<uint64_t, Call> calls_ GUARDED_BY(mutex_);

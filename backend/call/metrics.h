@@ -40,6 +40,7 @@ class ActiveCalls {
 struct ServerMetrics {
   std::atomic<int64_t> active{0}; // requests that came and are not answered
   std::atomic<int64_t> activeAsync{0}; // of these, those whose handler returned and left a future
+  std::atomic<int64_t> cancelled{0}; // requests that came and that their callers have given up
   std::atomic<int64_t> gilWaits{0};
   std::atomic<int64_t> gilWaitMicroseconds{0};
 };

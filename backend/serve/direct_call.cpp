@@ -15,6 +15,7 @@
 #include "backend/serve/python_rpc.h"
 #include "backend/serve/remote_error.h"
 #include "backend/serve/response.h"
+#include "backend/serve/signals.h"
 
 namespace torchwire {
 namespace {
@@ -103,14 +104,11 @@ py::object raisingRemote(py::object result) {
   return result;
 }
 
-// What a signal's handler has raised in the midst of a result on the program's main thread.
-thread_local std::optional<py::error_already_set> pendingSignal;
-
 /// What `read` returns. A signal's handler runs before it, so that what it raises is not taken for an error of the result.
 template <typename Read>
 py::object raisingSignalsLater(Read read) {
-  if (PyErr_CheckSignals() != 0) { // never on another thread than the main one
-    pendingSignal.emplace();
+  if (handlesSignals()) {
+    runSignalHandlers();
   }
   return read();
 }
@@ -250,13 +248,6 @@ py::object readPythonResult(Message& response) {
       throw std::runtime_error(e.what()); // as PyTorch has it
     }
   });
-}
-
-void raisePendingSignal() {
-  if (pendingSignal) {
-    const py::error_already_set error = *std::exchange(pendingSignal, std::nullopt);
-    throw error;
-  }
 }
 
 at::IValue pythonResult(c10::intrusive_ptr<Message> response) {

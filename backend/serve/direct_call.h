@@ -35,10 +35,6 @@ c10::intrusive_ptr<torch::distributed::rpc::JitFuture> serveDirectCall(
 /// FormatError; what the function has raised, as RemoteError; and std::runtime_error where the result cannot be unpickled.
 pybind11::object readPythonResult(torch::distributed::rpc::Message& response);
 
-/// Raises what a signal's handler has raised while this thread read results: whoever waits for one calls it afterwards,
-/// with the GIL.
-void raisePendingSignal();
-
 /// The same as the value of a future. A pickled one is unpickled now, and takes the GIL for it; of a direct one the Python
 /// object is made when it is first asked for, by who holds the GIL anyway.
 at::IValue pythonResult(c10::intrusive_ptr<torch::distributed::rpc::Message> response);

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "backend/serve/current_call.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/owner_watch.h"
 #include "backend/serve/pending_rrefs.h"
@@ -35,6 +36,18 @@ constexpr WorkerId kUnknownCaller = static_cast<WorkerId>(-1);
 std::vector<c10::Device> usedDevices() {
   return rpc::RpcAgent::isCurrentRpcAgentSet() ? rpc::RpcAgent::getCurrentRpcAgent()->getDevices()
                                                : std::vector<c10::Device>();
+}
+
+bool runsFunction(MessageType type) {
+  return type == MessageType::PYTHON_CALL || type == MessageType::SCRIPT_CALL;
+}
+
+/// Throws if the caller has given up the call that this thread serves: its function need not begin. RRefs in its arguments
+/// have been told of by now.
+void expectNotCancelled() {
+  if (ServingScope::isCancelled()) {
+    throw std::runtime_error("the call was cancelled before it began to run");
+  }
 }
 
 /// What `run`, which does not throw, returns. rpc._server_process_global_profile() profiles all requests of a process,
@@ -151,9 +164,10 @@ c10::intrusive_ptr<JitFuture> Dispatcher::runOnceConfirmed(
   const auto devices = usedDevices();
   auto response = c10::make_intrusive<JitFuture>(messageType(), devices);
   const auto filling = cuda::currentStreams(devices); // the arguments
-  confirmed.addCallback([this, caller, command = std::move(command), type, response,
-                         filling](JitFuture&) {
-    Task rest([this, caller, command, type, response, filling] {
+  confirmed.addCallback([this, caller, command = std::move(command), type, response, filling,
+                         served = ServingScope::current()](JitFuture&) {
+    Task rest([this, caller, command, type, response, filling, served] {
+      const ServingScope serving(served.caller(), served.id(), served.cancelledCalls());
       const at::ThreadLocalStateGuard restoredAfterwards{
           at::ThreadLocalState()}; // as in Server::run
       try {
@@ -187,6 +201,7 @@ c10::intrusive_ptr<JitFuture> Dispatcher::runProfiledByServer(
 c10::intrusive_ptr<JitFuture> Dispatcher::runDirectCall(Message& request) const {
   return profiledByServer([&]() -> c10::intrusive_ptr<JitFuture> {
     try {
+      expectNotCancelled();
       return directCalls_(request);
     } catch (const std::exception& e) {
       return failure(e, request.type());
@@ -197,6 +212,9 @@ c10::intrusive_ptr<JitFuture> Dispatcher::runDirectCall(Message& request) const 
 c10::intrusive_ptr<JitFuture> Dispatcher::runCatching(
     WorkerId caller, RpcCommandBase& command, MessageType type) const {
   try {
+    if (runsFunction(type)) {
+      expectNotCancelled();
+    }
     return run(caller, command, type);
   } catch (const std::exception& e) {
     return failure(e, type);

@@ -18,6 +18,7 @@
 // |                | the other                        |                | that the lane has ended                 |
 // | laneTrial      | who would send by NCCL -> who    | noted          | be the receiving end: do bytes come?    |
 // |                | would receive                    |                |                                         |
+// | cancel         | caller -> callee                 | noted          | it no longer waits for this call        |
 //
 // Any request may be answered by `failed` in place of PyTorch's EXCEPTION: a call has failed that its callee had made to
 // serve it (backend/wire/failure.h).
@@ -88,6 +89,7 @@ constexpr MessageType kNoted = detail::response(0x9b);
 constexpr MessageType kLaneMessage = detail::request(0x9c);
 constexpr MessageType kLaneTrial = detail::request(0x9e);
 
+constexpr MessageType kCancel = detail::request(0xa0);
 constexpr MessageType kFailed = detail::response(0xa1);
 
 } // namespace torchwire::own_messages

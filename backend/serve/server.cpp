@@ -12,6 +12,7 @@
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/codec/codec.h"
+#include "backend/serve/current_call.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
 #include "backend/wire/failure.h"
@@ -62,6 +63,7 @@ class Server::Pending {
  private:
   void end() {
     answered_ = true;
+    server_->cancelling_->ended(caller_, callId_);
     --server_->metrics_.activeAsync;
     --server_->metrics_.active;
   }
@@ -108,6 +110,7 @@ void Server::run(WorkerId caller, ReceivedFrame request) {
   // its own off) must not be seen by the next one, which likely gets the same thread.
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
   const uint64_t callId = request.header.callId;
+  const ServingScope serving(caller, callId, cancelled_);
   c10::intrusive_ptr<JitFuture> result;
   std::optional<cuda::RequestStreams> streams; // also of the answer, where there is one at once
   try {

@@ -11,6 +11,7 @@
 #include "backend/base/disposer.h"
 #include "backend/base/task.h"
 #include "backend/base/thread_pool.h"
+#include "backend/call/cancelled_calls.h"
 #include "backend/call/duplicate_filter.h"
 #include "backend/call/metrics.h"
 #include "backend/codec/codec.h"
@@ -46,6 +47,13 @@ class Server : public std::enable_shared_from_this<Server> {
   /// The caller is gone, or its link: what it sends from now on is new.
   void callerLost(WorkerId caller) {
     seen_.forget(caller);
+    cancelling_->forget(caller);
+  }
+
+  /// The caller has given the call up.
+  void cancel(WorkerId caller, uint64_t callId) {
+    cancelling_->add(caller, callId);
+    ++metrics_.cancelled;
   }
 
   ServerMetrics& metrics() {
@@ -81,6 +89,9 @@ class Server : public std::enable_shared_from_this<Server> {
   const std::shared_ptr<cuda::Transfers> transfers_;
   const std::shared_ptr<ThreadPool> copies_;
   DuplicateFilter seen_;
+  const std::shared_ptr<CancelledCalls> cancelling_ = std::make_shared<CancelledCalls>();
+  const std::shared_ptr<const CancelledCalls> cancelled_ =
+      cancelling_; // what runs may ask after the end
   ServerMetrics metrics_;
 };
 

@@ -36,6 +36,7 @@ from torchwire.current_agent import peers
 from torchwire.distributed_autograd import autograd_contexts
 from torchwire.errors import CallCancelled, CallTimedOut, Overloaded, RpcError, WorkerDied, WorkerUnreachable
 from torchwire.explanation import Explanation, explain
+from torchwire.giving_up import CurrentCall, cancel, current_call, deadline
 from torchwire.options import TorchwireRpcBackendOptions
 from torchwire.replacement import replace_tensorpipe, restore_tensorpipe
 from torchwire.rrefs import rrefs
@@ -43,6 +44,7 @@ from torchwire.rrefs import rrefs
 __all__ = [
     "CallCancelled",
     "CallTimedOut",
+    "CurrentCall",
     "Explanation",
     "Overloaded",
     "RpcError",
@@ -52,6 +54,9 @@ __all__ = [
     "WorkerUnreachable",
     "__version__",
     "autograd_contexts",
+    "cancel",
+    "current_call",
+    "deadline",
     "explain",
     "peers",
     "replace_tensorpipe",

@@ -389,6 +389,19 @@ TEST_CASE("tracked calls are told of once, before they complete", "[call_table]"
   CHECK(told == std::vector<uint64_t>{answered, failed, lost});
 }
 
+TEST_CASE("a call that is given up fails, and its callee is to be told", "[call_table]") {
+  Table table;
+  const auto call = table.open(3, kLong);
+  const auto given = table.calls.giveUp(call.id, Error(ErrorCode::cancelled, "given up"));
+  CHECK(given.ended);
+  CHECK((given.tell && *given.tell == 3));
+  CHECK(call.note->error().code() == ErrorCode::cancelled);
+  CHECK(call.note->error().executed() == Executed::unknown);
+  const auto again = table.calls.giveUp(call.id, Error(ErrorCode::cancelled, "given up"));
+  CHECK_FALSE(again.ended);
+  CHECK_FALSE(again.tell);
+}
+
 namespace {
 
 constexpr WorkerId kSent = 1;
@@ -444,4 +457,35 @@ TEST_CASE("of a lost peer's calls those that have not been sent are known", "[ca
   CHECK(untracked->error().executed() == Executed::unknown);
   CHECK(unsent->error().executed() == Executed::no);
   CHECK(unsent->error().message() == "it broke");
+}
+
+TEST_CASE("a call that is given up before it was sent has not run", "[call_table]") {
+  Table table;
+  table.calls.whenTrackedEnd(callsToUnsent);
+  CallbackNote& note = table.ledger.note("a call");
+  const uint64_t id = table.calls.open(
+      kUnsent, kLong, [&](const Outcome& outcome) { note.add(outcome.error); }, /* tracked */ true);
+  const auto given = table.calls.giveUp(id, Error(ErrorCode::cancelled, "given up"));
+  CHECK(given.ended);
+  CHECK_FALSE(given.tell); // there is nothing to tell of
+  CHECK(note.error().executed() == Executed::no);
+}
+
+TEST_CASE("limited calls are told of when they time out, and only then", "[call_table]") {
+  Table table;
+  std::promise<uint64_t> told;
+  table.calls.whenLimitedExpire([&](const CallTable::Key& call) {
+    CHECK(call.to == 2);
+    told.set_value(call.id); // throws if it is called twice
+  });
+  const auto open = [&](WorkerId to, milliseconds timeout, bool limited) {
+    CallbackNote& note = table.ledger.note("a call");
+    return table.calls.open(
+        to, timeout, [&](const Outcome& outcome) { note.add(outcome.error); }, false, limited);
+  };
+  open(1, milliseconds(1), false);
+  const uint64_t answered = open(1, milliseconds(10), true);
+  CHECK(table.calls.answer(answered, 1, frameOf('a')));
+  const uint64_t expires = open(2, milliseconds(20), true);
+  CHECK(told.get_future().get() == expires);
 }

@@ -121,6 +121,65 @@ TEST_CASE("a thread without a driver waits for its task", "[waiter]") {
   CHECK(ranOn == std::this_thread::get_id());
 }
 
+TEST_CASE("a thread that waits looks from time to time, until the task comes", "[waiter]") {
+  Waiter waiter;
+  std::thread::id ranOn;
+  int looked = 0;
+  std::promise<void> lookedThrice;
+  std::thread giver([&] {
+    lookedThrice.get_future().wait();
+    waiter.give(noteThread(ranOn));
+  });
+  waiter.await(nullptr, [&] {
+    if (++looked == 3) {
+      lookedThrice.set_value();
+    }
+  })();
+  giver.join();
+  CHECK(looked >= 3);
+  CHECK(ranOn == std::this_thread::get_id());
+}
+
+TEST_CASE("who looks may end the wait", "[waiter]") {
+  Waiter waiter;
+  int looked = 0;
+  bool ran = false;
+  waiter.await(nullptr, [&] {
+    ++looked;
+    waiter.give([&] { ran = true; });
+  })();
+  CHECK(looked == 1);
+  CHECK(ran);
+}
+
+TEST_CASE("nobody looks when the task is there", "[waiter]") {
+  Waiter waiter;
+  waiter.give([] {});
+  waiter.await(nullptr, [] { FAIL("it looked"); })();
+}
+
+TEST_CASE("a task wakes a thread that sleeps between two looks", "[waiter]") {
+  constexpr int kRounds = 20;
+  const auto begun = std::chrono::steady_clock::now();
+  for (int i = 0; i < kRounds; ++i) {
+    Waiter waiter;
+    std::promise<void> looked;
+    std::thread giver([&] {
+      looked.get_future().wait();
+      keepBusy(microseconds(500)); // most likely it sleeps by then, for 100 ms unless it is woken
+      waiter.give([] {});
+    });
+    bool first = true;
+    waiter.await(nullptr, [&] {
+      if (std::exchange(first, false)) {
+        looked.set_value();
+      }
+    })();
+    giver.join();
+  }
+  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::milliseconds(100 * kRounds) / 2);
+}
+
 TEST_CASE("what the task holds is gone when the wait is over", "[waiter]") {
   Waiter waiter;
   auto held = std::make_shared<int>(0);
@@ -135,7 +194,8 @@ TEST_CASE("tasks that are given at any moment all run, and no driver is used lat
   constexpr size_t kRounds = 1000;
   const unsigned seed = GENERATE(range(1u, 4u));
   const bool driven = GENERATE(false, true);
-  CAPTURE(seed, driven);
+  const bool looks = GENERATE(false, true);
+  CAPTURE(seed, driven, looks);
   std::vector<std::shared_ptr<Waiter>> waiters(kRounds);
   for (auto& waiter : waiters) {
     waiter = std::make_shared<Waiter>();
@@ -155,7 +215,7 @@ TEST_CASE("tasks that are given at any moment all run, and no driver is used lat
   for (const auto& waiter : waiters) {
     const auto driver = driven ? std::make_unique<SleepyDriver>() : nullptr; // gone when it is over
     ++begun;
-    waiter->await(driver.get())();
+    waiter->await(driver.get(), looks ? [] {} : std::function<void()>())();
   }
   giver.join();
   CHECK(ran == kRounds);

@@ -1,0 +1,31 @@
+#include "backend/serve/current_call.h"
+
+#include <utility>
+
+namespace torchwire {
+namespace {
+
+thread_local const ServingScope* innermost = nullptr;
+
+} // namespace
+
+ServingScope::ServingScope(
+    WorkerId caller, uint64_t id, const std::shared_ptr<const CancelledCalls>& cancelled)
+    : caller_(caller), id_(id), cancelled_(cancelled), outer_(std::exchange(innermost, this)) {}
+
+ServingScope::~ServingScope() {
+  innermost = outer_;
+}
+
+bool ServingScope::isCancelled() {
+  return innermost != nullptr && innermost->cancelled_ &&
+      innermost->cancelled_->contains(innermost->caller_, innermost->id_);
+}
+
+ServedCall ServingScope::current() {
+  return innermost == nullptr
+      ? ServedCall()
+      : ServedCall(innermost->caller_, innermost->id_, innermost->cancelled_);
+}
+
+} // namespace torchwire

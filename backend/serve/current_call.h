@@ -1,0 +1,64 @@
+// Which call a thread serves.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "backend/call/cancelled_calls.h"
+
+namespace torchwire {
+
+/// A call that this worker serves. A value: copy it across threads freely.
+class ServedCall {
+ public:
+  ServedCall() = default; // none
+  ServedCall(WorkerId caller, uint64_t id, std::shared_ptr<const CancelledCalls> cancelled)
+      : caller_(caller), id_(id), cancelled_(std::move(cancelled)) {}
+
+  explicit operator bool() const {
+    return cancelled_ != nullptr;
+  }
+  WorkerId caller() const {
+    return caller_;
+  }
+  uint64_t id() const {
+    return id_;
+  }
+  const std::shared_ptr<const CancelledCalls>& cancelledCalls() const {
+    return cancelled_;
+  }
+  /// Whether the caller has given it up. No longer told once it has been answered.
+  bool isCancelled() const {
+    return cancelled_ && cancelled_->contains(caller_, id_);
+  }
+
+ private:
+  WorkerId caller_ = -1;
+  uint64_t id_ = 0;
+  std::shared_ptr<const CancelledCalls> cancelled_;
+};
+
+/// While one lives, the calling thread serves the call. Bound to its thread.
+class ServingScope {
+ public:
+  /// `cancelled` outlives the scope.
+  ServingScope(
+      WorkerId caller, uint64_t id, const std::shared_ptr<const CancelledCalls>& cancelled);
+  ~ServingScope();
+  ServingScope(const ServingScope&) = delete;
+  ServingScope& operator=(const ServingScope&) = delete;
+
+  /// What the calling thread serves; none where it serves nothing.
+  static ServedCall current();
+  /// Whether that has been given up by its caller.
+  static bool isCancelled();
+
+ private:
+  const WorkerId caller_;
+  const uint64_t id_;
+  const std::shared_ptr<const CancelledCalls>& cancelled_; // not shared: nearly nobody asks
+  const ServingScope* const outer_;
+};
+
+} // namespace torchwire

@@ -1,0 +1,69 @@
+"""Calls that nobody waits for any more: by hand, by the clock, and what their callees know of it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torchwire import _C
+from torchwire.current_agent import current_agent
+
+
+def cancel(future: torch.futures.Future[Any]) -> bool:
+    """Gives a call up: its future fails with torchwire.CallCancelled, and its callee is told.
+
+    The callee does not begin to run the function, if it has not yet; else the function can ask
+    `torchwire.current_call().cancelled`, and its result is dropped.
+
+    future: of a call of a Python function by rpc_async, or of the call that this thread has made last; not of an RRef's
+        creation. ValueError: it is another.
+
+    Returns whether the call has ended by this: False when it had ended before. Thread-safe.
+    """
+    return _C.cancel_call(future)
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Calls that this thread makes in the block end at the latest `seconds` after it was entered.
+
+    A call whose own time-out is shorter keeps it. One that has not been answered by then fails with
+    torchwire.CallTimedOut, also where it is waited for after the block, and its callee is told as by cancel(). In a
+    block within another the earlier deadline holds.
+    """
+    own = time.monotonic() + seconds
+    outer = _C.set_deadline(own)
+    if outer is not None and outer < own:
+        _C.set_deadline(outer)
+    try:
+        yield
+    finally:
+        _C.set_deadline(outer)
+
+
+class CurrentCall:
+    """The call that a function runs for. It may be handed to other threads, and outlives the call."""
+
+    def __init__(self, served: _C.ServedCall) -> None:
+        self._served = served
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has given it up. Thread-safe."""
+        return self._served.is_cancelled
+
+    @property
+    def caller(self) -> str | None:
+        """The caller's name; None outside of a call, or when the caller has left."""
+        agent = current_agent()
+        names = {worker.id: worker.name for worker in agent.get_worker_infos()} if agent is not None else {}
+        return names.get(self._served.caller)
+
+
+def current_call() -> CurrentCall:
+    """The call that the calling thread serves. Outside of one: a call without a caller, that is never cancelled."""
+    return CurrentCall(_C.served_call())

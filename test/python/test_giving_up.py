@@ -1,0 +1,315 @@
+"""Calls that are given up: by cancel(), by a deadline, by Ctrl-C. Their callees learn of it."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+import torchwire
+from group import running
+from processes import wait_until
+
+AT_ONCE = 2.0  # seconds, on a busy machine; far from what the calls would take
+
+# ---- what the workers run ----
+
+_gate = threading.Event()
+_begun = threading.Event()
+_served = []
+_kept = {}
+
+
+def open_gate():
+    _gate.set()
+
+
+def pass_gate():
+    _begun.set()
+    _gate.wait()
+    return "passed"
+
+
+def await_begun():
+    assert _begun.wait(60)
+
+
+def until_cancelled():
+    """Asks until it hears that nobody waits any more."""
+    call = torchwire.current_call()
+    _served.append(call.caller)
+    _begun.set()
+    while not call.cancelled:
+        time.sleep(0.001)
+    _served.append("cancelled")
+    return "not seen"
+
+
+def note_run():
+    _served.append("ran")
+
+
+def served():
+    return list(_served)
+
+
+def name():
+    return rpc.get_worker_info().name
+
+
+def begin(to, function, *args):
+    _kept["call"] = rpc.rpc_async(to, function, args)
+
+
+def kind_and_facts(function):
+    try:
+        function()
+    except torchwire.RpcError as error:
+        return type(error).__name__, error.worker, error.executed
+    raise AssertionError("it did not fail")
+
+
+def cancel_begun():
+    assert torchwire.cancel(_kept["call"])
+    assert not torchwire.cancel(_kept["call"])  # it has ended
+    return kind_and_facts(_kept["call"].wait)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    with running(2, tmp_path) as group:
+        yield group
+        group.all(open_gate)
+
+
+# ---- cancel ----
+
+
+def test_a_call_that_is_cancelled_ends_at_once(pair):
+    pair[0].run(begin, "worker1", pass_gate)
+    pair[1].run(await_begun)
+    assert pair[0].run(cancel_begun) == ("CallCancelled", "worker1", "unknown")
+
+
+def test_a_function_can_ask_whether_its_call_is_cancelled(pair):
+    pair[0].run(begin, "worker1", until_cancelled)
+    pair[1].run(await_begun)
+    pair[0].run(cancel_begun)
+    wait_until(lambda: pair[1].run(served) == ["worker0", "cancelled"])
+
+
+def test_a_function_that_has_not_begun_does_not_begin(tmp_path):
+    with running(2, tmp_path, num_worker_threads=1) as pair:
+        pair[0].run(begin, "worker1", pass_gate)
+        pair[1].run(await_begun)  # so that the only thread is taken
+        pair[0].run(begin, "worker1", note_run)
+        pair[0].run(cancel_begun)
+        wait_until(lambda: pair[1].run(cancellations) == 1)
+        pair[1].run(open_gate)
+        assert pair[0].run(rpc_sync_name, "worker1") == "worker1"
+        assert pair[1].run(served) == []
+
+
+def cancellations():
+    return int(rpc.api._get_current_rpc_agent().get_debug_info()["agent.requests_cancelled"])
+
+
+def rpc_sync_name(to):
+    return rpc.rpc_sync(to, name)
+
+
+def cancel_what_is_answered(to):
+    future = rpc.rpc_async(to, name)
+    future.wait()
+    return torchwire.cancel(future), future.wait()
+
+
+def test_a_call_that_has_been_answered_is_not_cancelled(pair):
+    assert pair[0].run(cancel_what_is_answered, "worker1") == (False, "worker1")
+
+
+def cancel_another_future():
+    with pytest.raises(ValueError, match="future of a call"):
+        torchwire.cancel(torch.futures.Future())
+
+
+def cancel_a_creation(to):
+    rref = rpc.remote(to, name)
+    with pytest.raises(ValueError, match="future of a call"):
+        torchwire.cancel(rref._get_future())
+    return rref.to_here()
+
+
+def test_only_calls_can_be_cancelled(pair):
+    pair[0].run(cancel_another_future)
+    assert pair[0].run(cancel_a_creation, "worker1") == "worker1"
+
+
+def cancel_from_another_thread(to):
+    future = rpc.rpc_async(to, pass_gate)
+    rpc.rpc_sync(to, await_begun)
+    thread = threading.Thread(target=torchwire.cancel, args=(future,))
+    thread.start()
+    found = kind_and_facts(future.wait)
+    thread.join()
+    return found
+
+
+def test_who_waits_is_woken_by_a_cancel_elsewhere(pair):
+    assert pair[0].run(cancel_from_another_thread, "worker1") == ("CallCancelled", "worker1", "unknown")
+
+
+def facts_of_no_call():
+    call = torchwire.current_call()
+    return call.caller, call.cancelled
+
+
+def test_outside_of_a_call_there_is_none_to_cancel(pair):
+    assert pair[0].run(facts_of_no_call) == (None, False)
+
+
+# ---- deadline ----
+
+
+def call_within(seconds, to, way):
+    begin = time.monotonic()
+    with torchwire.deadline(seconds):
+        if way == "sync":
+            found = kind_and_facts(lambda: rpc.rpc_sync(to, until_cancelled))
+        elif way == "wait":
+            found = kind_and_facts(rpc.rpc_async(to, until_cancelled).wait)
+    if way == "later":
+        with torchwire.deadline(seconds):
+            future = rpc.rpc_async(to, until_cancelled)
+        found = kind_and_facts(future.wait)
+    return found, time.monotonic() - begin
+
+
+@pytest.mark.parametrize("way", ["sync", "wait", "later"])
+def test_a_call_ends_at_the_deadline_and_its_callee_hears_of_it(pair, way):
+    found, seconds = pair[0].run(call_within, 0.3, "worker1", way)
+    assert found == ("CallTimedOut", "worker1", "unknown")
+    assert 0.3 <= seconds < 0.3 + AT_ONCE
+    wait_until(lambda: pair[1].run(served) == ["worker0", "cancelled"])
+
+
+def limits(to):
+    """By how much a call may take, in which blocks."""
+    found = {}
+    with torchwire.deadline(100):
+        with torchwire.deadline(0.2):
+            found["inner is earlier"] = time_out_of(to)
+        with torchwire.deadline(200):
+            found["outer is earlier"] = rpc.rpc_sync(to, name)
+        found["its own is earlier"] = time_out_of(to, timeout=0.1)
+    found["none"] = rpc.rpc_sync(to, name)
+    with torchwire.deadline(0):
+        found["over"] = time_out_of(to)
+    return found
+
+
+def time_out_of(to, **kwargs):
+    return kind_and_facts(lambda: rpc.rpc_sync(to, pass_gate, **kwargs))[0]
+
+
+def test_the_earliest_limit_holds(pair):
+    assert pair[0].run(limits, "worker1") == {
+        "inner is earlier": "CallTimedOut",
+        "outer is earlier": "worker1",
+        "its own is earlier": "CallTimedOut",
+        "none": "worker1",
+        "over": "CallTimedOut",
+    }
+
+
+# ---- Ctrl-C ----
+
+
+def interrupted(function, *args):
+    """How long after the signal KeyboardInterrupt came; and what the next call returns."""
+    sent = []
+
+    def interrupt():
+        rpc.rpc_sync("worker1", await_begun)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        function(*args)
+    caught = time.monotonic()
+    thread.join()
+    return caught - sent[0], rpc.rpc_sync("worker1", name)
+
+
+def calls_synchronously(function):
+    rpc.rpc_sync("worker1", function)
+
+
+def calls_and_waits(function):
+    rpc.rpc_async("worker1", function).wait()
+
+
+@pytest.mark.parametrize("way", [calls_synchronously, calls_and_waits], ids=lambda way: way.__name__)
+def test_ctrl_c_ends_the_wait_and_cancels(pair, way):
+    seconds, after = pair[0].run(interrupted, way, until_cancelled)
+    assert seconds < AT_ONCE and after == "worker1"
+    wait_until(lambda: pair[1].run(served) == ["worker0", "cancelled"])
+
+
+def fetches(function):
+    rpc.remote("worker1", function).to_here()
+
+
+def test_ctrl_c_ends_a_fetch(pair):
+    seconds, after = pair[0].run(interrupted, fetches, pass_gate)
+    assert seconds < AT_ONCE and after == "worker1"
+    pair[1].run(open_gate)
+
+
+def double_with_a_hook_that_waits(tensor):
+    result = tensor * 2
+    result.register_hook(lambda _: None if pass_gate() else None)
+    return result
+
+
+def runs_backward():
+    with dist_autograd.context() as context:
+        loss = rpc.rpc_sync("worker1", double_with_a_hook_that_waits, (torch.ones(2, requires_grad=True),)).sum()
+        dist_autograd.backward(context, [loss])
+
+
+def test_ctrl_c_ends_a_backward_pass(pair):
+    seconds, after = pair[0].run(interrupted, runs_backward)
+    assert seconds < AT_ONCE and after == "worker1"
+    pair[1].run(open_gate)
+
+
+def raises_in_a_handler(kind):
+    def handler(*_):
+        raise kind("a signal")
+
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(kind, match="a signal"):
+        rpc.rpc_sync("worker1", until_cancelled)
+
+
+def test_whatever_a_handler_raises_ends_the_wait(pair):
+    pair[0].run(raises_in_a_handler, ValueError)
+
+
+def goes_on_after_a_signal():
+    seen = []
+    signal.signal(signal.SIGALRM, lambda *_: (seen.append("signal"), rpc.rpc_async("worker1", open_gate)))
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    return rpc.rpc_sync("worker1", pass_gate), seen
+
+
+def test_a_handler_that_raises_nothing_runs_and_the_wait_goes_on(pair):
+    assert pair[0].run(goes_on_after_a_signal) == ("passed", ["signal"])
