@@ -33,25 +33,26 @@ NO_IPC = "cudaIpcOpenMemHandle failed: invalid resource handle (cudaErrorInvalid
 # ---- the two workers ----
 
 
-def serve_worker1(connection, path, nccl, failures):
+def serve_worker1(connection, path, nccl, failures, options=None):
     """Until worker0 has shut down, or is gone."""
     for kind in failures:
         fail_next(kind, -1)
-    start(1, path, nccl=nccl)
+    start(1, path, nccl=nccl, **(options or {}))
     with contextlib.suppress(EOFError):
         connection.recv()
     rpc.shutdown()
 
 
 @contextlib.contextmanager
-def two_workers(here=True, there=True, failures=("ipc_open",), failures_here=("ipc_open",), maps=None):
-    """This process as worker0, and worker1, with the option or without; what of their uses of CUDA fails."""
+def two_workers(here=True, there=True, failures=("ipc_open",), failures_here=("ipc_open",), maps=None, **options):
+    """This process as worker0, and worker1, with the option or without; what of their uses of CUDA fails; `options`: of
+    both."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "store")
-        other = peer(serve_worker1, path, there, failures)
+        other = peer(serve_worker1, path, there, failures, options)
         for kind in failures_here:  # not before, which worker1's process would inherit
             fail_next(kind, -1)
-        start(0, path, nccl=here, device_maps=maps or {"worker1": {0: 1}})
+        start(0, path, nccl=here, device_maps=maps or {"worker1": {0: 1}}, **options)
         yield
         other.close()
         rpc.shutdown()
@@ -128,24 +129,36 @@ def test_strides_survive():
             assert back.stride() == given.stride() and back.cpu().equal(given)
 
 
+def echo_from_several_threads():
+    wrong = []
+
+    def send(thread):
+        for turn in range(6):
+            sent = [numbers(size, 100 * thread + turn) for size in (MIB, LARGE, 2 * MIB + 4)]
+            futures = [rpc.rpc_async("worker1", itself, (tensor.to("cuda:0"),)) for tensor in sent]
+            wrong.extend(turn for tensor, future in zip(sent, futures) if not future.wait().cpu().equal(tensor))
+
+    threads = [threading.Thread(target=send, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
 @on_cuda()
 def test_both_directions_at_once_from_several_threads():
     with two_workers():
         use_nccl()
-        wrong = []
+        echo_from_several_threads()
+        await_nothing_kept()
 
-        def send(thread):
-            for turn in range(6):
-                sent = [numbers(size, 100 * thread + turn) for size in (MIB, LARGE, 2 * MIB + 4)]
-                futures = [rpc.rpc_async("worker1", itself, (tensor.to("cuda:0"),)) for tensor in sent]
-                wrong.extend(turn for tensor, future in zip(sent, futures) if not future.wait().cpu().equal(tensor))
 
-        threads = [threading.Thread(target=send, args=(thread,)) for thread in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert wrong == []
+@on_cuda()
+def test_workers_that_wait_with_all_their_threads_send_all_the_same():
+    with two_workers(num_worker_threads=1):
+        use_nccl()
+        echo_from_several_threads()
         await_nothing_kept()
 
 
