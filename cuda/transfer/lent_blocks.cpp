@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "backend/base/random.h"
+
 namespace torchwire::cuda {
 namespace {
 
@@ -17,9 +19,11 @@ size_t blockSize(size_t bytes) {
 
 LentBlocks::LentBlocks(DeviceMemory& memory, Release release)
     : memory_(memory),
-      release_(release ? std::move(release) : [&memory](const DeviceMemory::Block& block) {
-        memory.free(block);
-      }) {}
+      release_(
+          release ? std::move(release)
+                  : [&memory](const DeviceMemory::Block& block) { memory.free(block); }),
+      // What a peer gives back of the blocks of this worker before it was restarted must name none of the new ones.
+      lastId_(randomNumber()) {}
 
 LentBlocks::~LentBlocks() {
   for (const auto& [id, lent] : lent_) {

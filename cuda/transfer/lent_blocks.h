@@ -81,7 +81,7 @@ class LentBlocks {
   DeviceMemory& memory_;
   const Release release_;
   mutable Mutex mutex_{LockRank::lentBlocks};
-  uint64_t lastId_ GUARDED_BY(mutex_) = 0; // of blocks; a kept one has the same each time
+  uint64_t lastId_ GUARDED_BY(mutex_); // of blocks; a kept one has the same each time
   std::map<uint64_t, Lent> lent_ GUARDED_BY(mutex_);
   std::map<Size, std::vector<Loan>> kept_ GUARDED_BY(mutex_); // that nobody has
   std::vector<Retired> retired_ GUARDED_BY(mutex_);

@@ -1,6 +1,7 @@
 """Tensors between CUDA devices of two processes by NCCL (option `nccl`), where neither can open the other's memory: on
 the stand-in for CUDA's libraries and NCCL (cuda_stand_in.py)."""
 
+import concurrent.futures
 import contextlib
 import os
 import signal
@@ -33,25 +34,26 @@ NO_IPC = "cudaIpcOpenMemHandle failed: invalid resource handle (cudaErrorInvalid
 # ---- the two workers ----
 
 
-def serve_worker1(connection, path, nccl, failures):
+def serve_worker1(connection, path, nccl, failures, options=None):
     """Until worker0 has shut down, or is gone."""
     for kind in failures:
         fail_next(kind, -1)
-    start(1, path, nccl=nccl)
+    start(1, path, nccl=nccl, device_maps={"worker0": {0: 1}}, **(options or {}))
     with contextlib.suppress(EOFError):
         connection.recv()
     rpc.shutdown()
 
 
 @contextlib.contextmanager
-def two_workers(here=True, there=True, failures=("ipc_open",), failures_here=("ipc_open",), maps=None):
-    """This process as worker0, and worker1, with the option or without; what of their uses of CUDA fails."""
+def two_workers(here=True, there=True, failures=("ipc_open",), failures_here=("ipc_open",), maps=None, **options):
+    """This process as worker0, and worker1, with the option or without; what of their uses of CUDA fails; `options`: of
+    both."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "store")
-        other = peer(serve_worker1, path, there, failures)
+        other = peer(serve_worker1, path, there, failures, options)
         for kind in failures_here:  # not before, which worker1's process would inherit
             fail_next(kind, -1)
-        start(0, path, nccl=here, device_maps=maps or {"worker1": {0: 1}})
+        start(0, path, nccl=here, device_maps=maps or {"worker1": {0: 1}}, **options)
         yield
         other.close()
         rpc.shutdown()
@@ -128,24 +130,49 @@ def test_strides_survive():
             assert back.stride() == given.stride() and back.cpu().equal(given)
 
 
+def echo_from_several_threads(to="worker1"):
+    def send(thread):
+        for turn in range(6):
+            sent = [numbers(size, 100 * thread + turn) for size in (MIB, LARGE, 2 * MIB + 4)]
+            futures = [rpc.rpc_async(to, itself, (tensor.to("cuda:0"),)) for tensor in sent]
+            assert all(future.wait().cpu().equal(tensor) for tensor, future in zip(sent, futures))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        list(threads.map(send, range(4)))  # raises what they have raised
+
+
 @on_cuda()
 def test_both_directions_at_once_from_several_threads():
     with two_workers():
         use_nccl()
-        wrong = []
+        echo_from_several_threads()
+        await_nothing_kept()
 
-        def send(thread):
-            for turn in range(6):
-                sent = [numbers(size, 100 * thread + turn) for size in (MIB, LARGE, 2 * MIB + 4)]
-                futures = [rpc.rpc_async("worker1", itself, (tensor.to("cuda:0"),)) for tensor in sent]
-                wrong.extend(turn for tensor, future in zip(sent, futures) if not future.wait().cpu().equal(tensor))
 
-        threads = [threading.Thread(target=send, args=(thread,)) for thread in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert wrong == []
+def worker1_sends_by_nccl():
+    echo(numbers(LARGE), to="worker0")
+    return path_to("worker0")[0] == "nccl"
+
+
+background = []
+
+
+def begin_echoes(to):
+    background.append(concurrent.futures.ThreadPoolExecutor(1).submit(echo_from_several_threads, to))
+
+
+def await_echoes():
+    background.pop().result()
+
+
+@on_cuda()
+def test_workers_that_wait_with_all_their_threads_send_all_the_same():
+    with two_workers(num_worker_threads=1):
+        use_nccl()
+        wait_until(lambda: there(worker1_sends_by_nccl))
+        there(begin_echoes, "worker0")
+        echo_from_several_threads()
+        there(await_echoes)
         await_nothing_kept()
 
 
