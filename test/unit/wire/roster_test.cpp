@@ -134,11 +134,11 @@ TEST_CASE("a name that is taken may not join", "[roster]") {
 TEST_CASE("a worker with another version may not join", "[roster]") {
   WorkerRecord joining = worker("new", 1);
   SECTION("of torchwire's protocol") {
-    joining.protocolVersion = 9;
+    joining.protocolVersion = 99;
     CHECK(
         objection(rosterOf(3), joining, 3) ==
         "worker 'ps' (rank 0) speaks torchwire protocol " + std::to_string(kProtocolVersion) +
-            " but worker 'new' (rank 1) speaks 9: install the same torchwire on both");
+            " but worker 'new' (rank 1) speaks 99: install the same torchwire on both");
   }
   SECTION("of torch") {
     joining.torchVersion = "2.12.0";
@@ -195,11 +195,11 @@ TEST_CASE("a list that is not torchwire's is refused", "[roster]") {
 
 TEST_CASE("a list of another protocol is refused with both versions", "[roster]") {
   std::vector<char> bytes = rosterOf(3).encode();
-  bytes[sizeof(uint32_t)] = 9;
+  bytes[sizeof(uint32_t)] = 99;
   bytes.resize(2 * sizeof(uint32_t)); // the rest may have another form
   CHECK_THROWS_WITH(
       Roster::decode(bytes),
-      "the workers of this group speak torchwire protocol 9, this one speaks " +
+      "the workers of this group speak torchwire protocol 99, this one speaks " +
           std::to_string(kProtocolVersion) + ": install the same torchwire on all");
 }
 
