@@ -223,6 +223,7 @@ def test_whether_a_call_has_run_whose_worker_dies_is_unknown(trio):
 
 def keep_rref(to):
     _kept["rref"] = rpc.remote(to, name)
+    _kept["rref"]._get_future().wait()  # else its creation may still fail
     _kept["rref"].to_here()
 
 
