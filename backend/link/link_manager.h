@@ -6,7 +6,7 @@
 //    │                  │ ▲                    ▲
 //    │                  │ └─retry after a      │
 //    │                  │   while              │
-//    │                  ├─error, refusal──▶ idle (what waited fails)
+//    │                  ├─error, refusal──▶ disconnecting
 //    │                  │                      │
 //    └──hello of──▶ greeting ──welcome sent────┘
 //       the peer        ▲
@@ -139,6 +139,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     std::deque<Waiting> waiting;
     int attempts = 0;
     LinkDescription description;
+    Error lost; // while disconnecting: why
     Traffic traffic;
   };
   // A link under construction or in use, as its callbacks name it.
@@ -186,6 +187,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void receiveNext(const Handle& connected);
   void onFrame(const Handle& connected, IncomingFrame frame) EXCLUDES(mutex_);
   void lost(const Handle& connected, const Error& error) EXCLUDES(mutex_);
+  void disconnected(const Handle& former) EXCLUDES(mutex_);
   void ownFrameLost(WorkerId self, const Error& cause);
   void closeWithReason(const std::shared_ptr<Link>& link, const std::string& reason);
   void countSent(Peer& peer, const OutgoingFrame& frame) REQUIRES(mutex_);

@@ -196,6 +196,8 @@ void LinkManager::closeRefused(const std::shared_ptr<Link>& link, const Error& e
   }
 }
 
+// While peerLost runs, sends fail: a call that another thread begins just then would else be taken for one of those that
+// have failed, be it dialed anew or even on its way. As it is, no call to this peer is on its way.
 void LinkManager::failWaiting(WorkerId to, uint64_t generation, const Error& cause) {
   std::deque<Waiting> waiting;
   Error error;
@@ -205,15 +207,19 @@ void LinkManager::failWaiting(WorkerId to, uint64_t generation, const Error& cau
     if (peer == nullptr) {
       return;
     }
-    peer->state = State::idle;
     waiting.swap(peer->waiting);
-    error = dialError(peer->record, cause);
+    error = dialError(peer->record, cause).notSent();
+    peer->state = State::disconnecting;
+    peer->lost = error;
+    ++generation;
+    peer->generation = generation;
   }
   log(LogLevel::warning, error.message());
   for (const Waiting& item : waiting) {
-    item.sent(error.notSent());
+    item.sent(error);
   }
   events_.peerLost(to, error);
+  disconnected({to, generation, nullptr});
 }
 
 } // namespace torchwire

@@ -25,7 +25,7 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
     } else if (peer->state == State::left) {
       error = leftError(peer->record);
     } else if (peer->state == State::disconnecting) {
-      error = lostError(peer->record, Error(ErrorCode::linkBroken, "just now"));
+      error = peer->lost;
     } else if (peer->state == State::connected) {
       link = peer->link;
       countSent(*peer, frame);
@@ -195,7 +195,7 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
     peer->state = State::disconnecting;
     closing.generation = ++peer->generation;
     ++peer->traffic.linksLost;
-    error = lostError(peer->record, cause);
+    error = peer->lost = lostError(peer->record, cause);
     quiet = leaving_ && !badFrame;
   }
   if (!quiet) {
@@ -207,9 +207,13 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
   } else {
     connected.link->close();
   }
+  disconnected(closing);
+}
 
+/// All calls have failed: a new link can be made.
+void LinkManager::disconnected(const Handle& former) {
   MutexLock lock(mutex_);
-  if (Peer* peer = current(closing, State::disconnecting)) {
+  if (Peer* peer = current(former, State::disconnecting)) {
     peer->state = State::idle;
     peer->link = nullptr;
     disconnected_.notify_all();

@@ -119,15 +119,6 @@ def failure(way, *args, **kwargs):
     return caught(lambda: way(*args, **kwargs))
 
 
-def failure_of_unsent(way, *args):
-    """A call that begins just when the dial of an earlier one fails may fail with it: then "no" would say too much."""
-    for _ in range(10):
-        found = failure(way, *args)
-        if found["executed"] == "no":
-            break
-    return found
-
-
 # ---- groups ----
 
 
@@ -201,7 +192,7 @@ def test_a_call_that_never_finds_room_to_be_sent(tmp_path):
 def test_a_call_to_a_worker_that_is_gone_has_not_run(trio, way):
     trio[0].run(connect, "worker1")
     kill(trio[1], for_worker=trio[0])
-    found = trio[0].run(failure_of_unsent, way, "worker1", name)
+    found = trio[0].run(failure, way, "worker1", name)
     texts = ["cannot reach worker 'worker1' (rank 1) at"]
     if way is fetching:  # that is all libtorch says where the creation has failed before the fetch begins
         texts.append("RRef creation via rpc.remote() timed out")

@@ -146,10 +146,40 @@ TEST_CASE("a peer that cannot be reached is named when the attempts are over", "
   CHECK(first.error().executed() == Executed::no);
   CHECK(second.error().executed() == Executed::no);
   REQUIRE(world.network.deliverUntil([&] { return a.losses().size() >= 1; }));
-  CHECK(a.losses()[0].error.executed() == Executed::unknown); // of calls that are sent otherwise
+  CHECK(a.losses()[0].error.executed() == Executed::no); // nothing can be on its way
   CHECK(a.losses()[0].error.code() == ErrorCode::unreachable);
   CHECK(a.stateOf(b) == PeerState::idle);
   CHECK(world.network.dials() >= 4);
+}
+
+TEST_CASE("a send made while failed attempts are reported fails with them", "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  World world(style);
+  CallbackNote& note = world.ledger.note("the send");
+  std::function<void()> resend;
+  std::atomic<int> losses{0};
+  WorkerSettings ofA;
+  ofA.onLost = [&](const Error&) {
+    if (++losses == 1) {
+      resend();
+    }
+  };
+  MemoryWorker a(world, 0, ofA);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  resend = [&] { a.links().send(1, textFrame("too early"), CallbackLedger::expect(note)); };
+  world.network.refuseDials(b.record().address, 4);
+  a.send(b, "in vain");
+  REQUIRE(world.network.deliverUntil([&] { return note.called(); }));
+  CHECK(
+      note.error().code() ==
+      ErrorCode::unreachable); // else the end of the first would fail it on its way
+  CHECK(note.error().executed() == Executed::no);
+  REQUIRE(world.network.deliverUntil([&] { return a.stateOf(b) == PeerState::idle; }));
+  const CallbackNote& afterwards = a.send(b, "once more");
+  REQUIRE(world.network.deliverUntil([&] { return afterwards.called(); }));
+  CHECK(afterwards.succeeded());
 }
 
 TEST_CASE("a send after failed attempts starts afresh", "[link_manager]") {
