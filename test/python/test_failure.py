@@ -241,6 +241,7 @@ _rref = None
 def make_rref():
     global _rref
     _rref = rpc.remote("worker1", torch.add, (torch.ones(2), 1))
+    wait_until(_rref.confirmed_by_owner)  # else the creation may be what fails, by other words
     return _rref.to_here().tolist()
 
 

@@ -144,8 +144,8 @@ def expect_next_works(group, caller=0, callee=1):
     return outcome
 
 
-def expect_works_again(group):
-    """As expect_next_works, after a link has broken: calls fail until all have been told of the loss."""
+def expect_works_again(group, reason="lost the connection to worker 'worker1'"):
+    """As expect_next_works, after a link has broken or could not be made: calls fail until all have been told of it."""
     begin = time.monotonic()
     outcomes = []
 
@@ -156,4 +156,4 @@ def expect_works_again(group):
     wait_until(works)
     assert time.monotonic() - begin < QUICKLY
     for outcome in outcomes[:-1]:
-        assert "lost the connection to worker 'worker1'" in outcome.error
+        assert reason in outcome.error

@@ -143,7 +143,7 @@ def test_a_worker_that_refuses_all_attempts_cannot_be_reached_and_then_it_can(du
     assert outcome.error.startswith("cannot reach worker 'worker1' (rank 1) at ")
     assert "(connection refused (injected by rule 'busy' of the fault plan)): check that its" in outcome.error
     assert outcome.seconds < QUICKLY
-    expect_next_works(duo)
+    expect_works_again(duo, "cannot reach worker 'worker1'")
     expect_runs(duo[1], tag, 0)
     assert len(log_of(duo, revision)) == 1 + ATTEMPTS
 
