@@ -148,7 +148,7 @@ TEST_CASE("a peer that cannot be reached is named when the attempts are over", "
   REQUIRE(world.network.deliverUntil([&] { return a.losses().size() >= 1; }));
   CHECK(a.losses()[0].error.executed() == Executed::no); // nothing can be on its way
   CHECK(a.losses()[0].error.code() == ErrorCode::unreachable);
-  CHECK(a.stateOf(b) == PeerState::idle);
+  CHECK(world.network.deliverUntil([&] { return a.stateOf(b) == PeerState::idle; }));
   CHECK(world.network.dials() >= 4);
 }
 
@@ -192,6 +192,7 @@ TEST_CASE("a send after failed attempts starts afresh", "[link_manager]") {
   REQUIRE(world.network.deliverUntil([&] { return first.called(); }));
   CHECK(first.error().code() == ErrorCode::unreachable);
   CHECK(world.network.dials() == 4);
+  REQUIRE(world.network.deliverUntil([&] { return a.stateOf(b) == PeerState::idle; }));
   const CallbackNote& second = a.send(b, "once more");
   REQUIRE(world.network.deliverUntil([&] { return second.called(); }));
   CHECK(second.succeeded());
@@ -211,7 +212,7 @@ TEST_CASE("a peer that takes the dial but never answers is given up", "[link_man
   CHECK(note.error().code() == ErrorCode::unreachable);
   CHECK_THAT(note.error().message(), Catch::Contains("it did not answer in time"));
   CHECK(world.network.dials() == 1);
-  CHECK(a.stateOf(b) == PeerState::idle);
+  CHECK(world.network.deliverUntil([&] { return a.stateOf(b) == PeerState::idle; }));
 }
 
 TEST_CASE("the deadline of a dial that succeeded does its link no harm", "[link_manager]") {

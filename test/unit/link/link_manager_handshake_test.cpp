@@ -18,7 +18,7 @@ std::string refusalOf(World& world, MemoryWorker& a, MemoryWorker& b) {
   REQUIRE(world.network.deliverUntil([&] { return note.called(); }));
   CHECK(note.error().code() == ErrorCode::refused);
   CHECK(world.network.dials() == 1); // a refusal is final
-  CHECK(a.stateOf(b) == PeerState::idle);
+  CHECK(world.network.deliverUntil([&] { return a.stateOf(b) == PeerState::idle; }));
   CHECK(b.arrivals().empty());
   CHECK(world.network.openLinks() == 0);
   return note.error().message();
