@@ -42,6 +42,7 @@ class _SharedGroup:
         import faulty
 
         try:
+            faulty.settle(self._group)
             self._group.all(faulty.shut_down)
         finally:
             self.kill()

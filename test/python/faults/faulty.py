@@ -1,12 +1,15 @@
 """Groups on FAULTY_TORCHWIRE whose workers a test drives; see group.py. And what such workers run."""
 
 import contextlib
+import functools
+import itertools
 
 import group
 import torch
 import torch.distributed.rpc as rpc
 import torchwire.testing as faults
 from group import Group, file_in
+from processes import wait_until
 
 
 @contextlib.contextmanager
@@ -15,6 +18,7 @@ def running(size, folder, environment=None, **options):
     with Group(size, environment) as workers:
         workers.all(init, file_in(folder), world_size=size, **options)
         yield workers
+        settle(workers)
         workers.all(shut_down)
 
 
@@ -27,6 +31,22 @@ def shut_down():
     """Gracefully, and without faults."""
     faults.control.end_faults_here()
     rpc.shutdown()
+
+
+def settle(workers):
+    """Ends the faults of all, and waits until everyone can call everyone.
+
+    Whose link a fault has broken learns of it a little later than the one who broke it, and a call that it makes until
+    then fails. A graceful shutdown is made of such calls: where one fails, its caller's shutdown does and the others'
+    wait for a minute.
+    """
+    workers.all(faults.control.end_faults_here)
+    for caller, callee in itertools.permutations(workers, 2):
+        wait_until(functools.partial(_reaches, caller, callee))
+
+
+def _reaches(caller, callee):
+    return caller.run(outcomes, callee.name, 1) == [True]
 
 
 def add(to, timeout=10):
