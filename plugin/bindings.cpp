@@ -66,6 +66,9 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.secret = dict["secret"].cast<std::string>(); // of bytes, as they are
   options.keepAlive = std::chrono::milliseconds(
       static_cast<int64_t>(dict["keepalive_interval"].cast<double>() * 1000));
+  options.sessionTimeout = std::chrono::milliseconds(
+      static_cast<int64_t>(std::ceil(dict["session_timeout"].cast<double>() * 1000)));
+  options.maxUnacknowledgedBytes = dict["max_unacknowledged_bytes"].cast<size_t>();
   options.receiveCache = dict["receive_cache"].cast<size_t>();
   options.maxBytesInFlight = dict["max_bytes_in_flight"].cast<size_t>();
   options.backwardMode = dict["backward_mode"].cast<std::string>() == "fast" ? BackwardMode::fast
@@ -164,8 +167,9 @@ void bindEnd(AgentClass& agent) {
           "group).")
       .def(
           "wait_all_workers", &Agent::waitAllWorkers, py::arg("timeout") = 0, ReleaseGil(),
-          "Returns once every worker of a static group has called this; at once in a dynamic "
-          "group.")
+          "Returns once every worker of a static group has called this that is not dead, False if "
+          "one "
+          "is; at once in a dynamic group.")
       .def("shutdown", [](Agent& self) { self.shutdown(); }, ReleaseGil());
 }
 

@@ -24,8 +24,10 @@ const char* classOf(ErrorCode code) {
     case ErrorCode::workerDied:
       return "WorkerDied";
     case ErrorCode::unreachable:
+    case ErrorCode::nobodyListens:
     case ErrorCode::linkBroken:
     case ErrorCode::refused:
+    case ErrorCode::sessionUnknown:
     case ErrorCode::duplicateLink:
     case ErrorCode::peerLeft:
     case ErrorCode::badFrame:

@@ -9,6 +9,7 @@
 #include "rref/context_end.h"
 #include "rref/context_view.h"
 #include "rref/rref_report.h"
+#include "rref/unheld_forks.h"
 
 namespace py = pybind11;
 
@@ -80,6 +81,13 @@ void noteRRef(Agent& agent, const rpc::PyRRef& rref, const std::string& site) {
       c10::static_intrusive_pointer_cast<rpc::RRef>(std::move(interface)), site);
 }
 
+void notePickledRRef(Agent& agent, const py::tuple& serialized) {
+  const auto number = [&](size_t index) { return serialized[index].cast<int64_t>(); };
+  const auto worker = [&](size_t index) { return static_cast<WorkerId>(number(index)); };
+  agent.rrefs().passedForks().pickled(
+      {{worker(1), number(2)}, {worker(3), number(4)}, worker(0)}, worker(5));
+}
+
 } // namespace
 
 void bindRRefs(py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>& agent) {
@@ -94,6 +102,20 @@ void bindRRefs(py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>& agent) 
           "note_rref", &noteRRef, py::arg("rref"), py::arg("site"),
           "Takes down that the program has just made this RRef, and where (an empty text: not "
           "recorded).")
+      .def(
+          "note_pickled_rref", &notePickledRRef, py::arg("serialized"),
+          "Takes down that an RRef has just been pickled, by what PyRRef._serialize() has "
+          "returned.")
+      .def(
+          "drop_forks_of_the_dead",
+          [](Agent& self, double patience) {
+            dropForksOfTheDead(
+                self.rrefs(), std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
+          },
+          py::arg("patience"), py::call_guard<py::gil_scoped_release>(),
+          "Drops the forks that this worker has handed to workers which have died. For a time when "
+          "no "
+          "RRef is on its way.")
       .def(
           "end_deletes_of_rrefs", [](Agent&) { endDeletesOfRRefs(); },
           py::call_guard<py::gil_scoped_release>(),

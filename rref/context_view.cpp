@@ -152,6 +152,37 @@ std::vector<UserView> usersOf(rpc::RRefContext& context) {
   return views;
 }
 
+std::vector<rpc::ForkId> forksToBeConfirmedBy(rpc::RRefContext& context, int owner) {
+  std::vector<rpc::ForkId> forks;
+  const ContextLock lock(context);
+  forEachPendingUser(context, [&](const auto& fork, const auto& rref) {
+    if (rref->owner() == owner && !rref->getOwnerCreationFuture()) {
+      forks.push_back(fork);
+    }
+  });
+  return forks;
+}
+
+std::vector<rpc::ForkId> childrenOwnedBy(rpc::RRefContext& context, int owner) {
+  std::vector<rpc::ForkId> forks;
+  const ContextLock lock(context);
+  for (const auto& [fork, rref] : context.*pointerTo(RRefPendingChildren())) {
+    if (rref->owner() == owner) {
+      forks.push_back(fork);
+    }
+  }
+  return forks;
+}
+
+std::vector<rpc::ForkId> childrenOf(rpc::RRefContext& context) {
+  std::vector<rpc::ForkId> forks;
+  const ContextLock lock(context);
+  for (const auto& [fork, rref] : context.*pointerTo(RRefPendingChildren())) {
+    forks.push_back(fork);
+  }
+  return forks;
+}
+
 ContextCounts countsOf(rpc::RRefContext& context) {
   const ContextLock lock(context);
   ContextCounts counts{};

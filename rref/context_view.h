@@ -58,6 +58,15 @@ std::vector<UserView> usersOf(torch::distributed::rpc::RRefContext& context);
 /// The future of the value of an RRef that this worker owns, or will own once it has been created.
 c10::intrusive_ptr<torch::distributed::rpc::JitFuture> valueOf(
     const torch::distributed::rpc::RRefId& id);
+/// The forks that wait for their owner to know them, but for those whose creation it is: that fails with its call.
+std::vector<torch::distributed::rpc::ForkId> forksToBeConfirmedBy(
+    torch::distributed::rpc::RRefContext& context, int owner);
+/// Forks that this worker, a user itself, has handed on, and for which it keeps its own until the owner knows them.
+std::vector<torch::distributed::rpc::ForkId> childrenOwnedBy(
+    torch::distributed::rpc::RRefContext& context, int owner);
+/// All of these.
+std::vector<torch::distributed::rpc::ForkId> childrenOf(
+    torch::distributed::rpc::RRefContext& context);
 ContextCounts countsOf(torch::distributed::rpc::RRefContext& context);
 
 } // namespace torchwire

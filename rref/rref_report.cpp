@@ -129,6 +129,9 @@ std::vector<RRefStatus> rrefsOf(RRefService& service, std::chrono::milliseconds 
     }
   }
   for (const UserView& user : usersOf(context)) {
+    if (service.ledger().isDead(user.ownerId)) {
+      continue; // there is nothing of it but what the program holds
+    }
     RRefStatus status{
         false,
         toString(user.id),

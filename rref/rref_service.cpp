@@ -156,12 +156,15 @@ void RRefService::serveForks(Dispatcher& dispatcher) {
       });
   dispatcher.handle(MessageType::RREF_USER_DELETE, [self](WorkerId, RpcCommandBase& command) {
     auto& request = static_cast<rpc::RRefUserDelete&>(command);
+    self->passed_.settled(toGlobalId(request.forkId()));
     self->ledger_.remove(toGlobalId(request.rrefId()), toGlobalId(request.forkId()));
     return acknowledgement();
   });
   // The parent may drop its RRef now. libtorch ignores a child that it does not know (any more).
-  dispatcher.handle(MessageType::RREF_CHILD_ACCEPT, [](WorkerId, RpcCommandBase& command) {
-    context().delPendingChild(static_cast<rpc::RRefChildAccept&>(command).forkId());
+  dispatcher.handle(MessageType::RREF_CHILD_ACCEPT, [self](WorkerId, RpcCommandBase& command) {
+    const rpc::ForkId& fork = static_cast<rpc::RRefChildAccept&>(command).forkId();
+    self->passed_.settled(toGlobalId(fork));
+    context().delPendingChild(fork);
     return acknowledgement();
   });
 }
@@ -287,6 +290,32 @@ void RRefService::noteCreated(const c10::intrusive_ptr<rpc::RRef>& rref, const s
     }
   }
   sweepMetadata();
+}
+
+void RRefService::workerDied(WorkerId worker) {
+  const auto released = ledger_.workerDied(worker); // dropped at the end, unlocked
+  // What the owner can confirm no more, libtorch would wait for at a shutdown.
+  for (const rpc::ForkId& fork : childrenOwnedBy(context(), worker)) {
+    context().delPendingChild(fork);
+  }
+  for (const rpc::ForkId& fork : forksToBeConfirmedBy(context(), worker)) {
+    try {
+      context().delPendingUser(fork);
+    } catch (const std::exception& e) { // it has been confirmed just now
+      log(LogLevel::debug, std::string("an RRef of a dead owner: ") + e.what());
+    }
+  }
+  reclaimPassed(worker);
+}
+
+void RRefService::reclaimPassed(WorkerId dead) {
+  for (const PassedForks::Fork& passed : passed_.takeThoseOf(dead)) {
+    if (passed.owner == context().getWorkerId()) {
+      drop(passed.rref, passed.fork);
+    } else {
+      context().delPendingChild(toTorchId(passed.fork));
+    }
+  }
 }
 
 void RRefService::sweepMetadata() {

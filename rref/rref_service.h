@@ -10,6 +10,7 @@
 
 #include "backend/serve/dispatcher.h"
 #include "rref/ledger/fork_ledger.h"
+#include "rref/ledger/passed_forks.h"
 #include "rref/ledger/rref_metadata.h"
 
 namespace torchwire {
@@ -49,7 +50,28 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   /// the wait. Throws what `end` throws.
   static void failOwnCreation(JitFuture& creation, const std::function<void()>& end);
 
-  /// A worker of a dynamic group has left.
+  /// A worker has died: nobody else would delete the forks that it held, or confirm the RRefs that it owned. Frees
+  /// values, so that it may take the GIL: call it without locks, on a thread that may block.
+  void workerDied(WorkerId worker);
+
+  /// A message is about to go to a worker, perhaps with forks in it. True if the worker is dead, and reclaimPassed() is to
+  /// be called for it. On any thread, also with libtorch's locks held.
+  bool notePassed(WorkerId to, const torch::distributed::rpc::Message& message) {
+    const std::vector<char>& payload = message.payload();
+    return passed_.sent(to, {payload.data(), payload.size()}) && ledger_.isDead(to);
+  }
+  PassedForks& passedForks() {
+    return passed_;
+  }
+  /// Drops the forks that have gone to a worker which is dead. As workerDied(), which does it.
+  void reclaimPassed(WorkerId dead);
+
+  /// Takes out a fork that nobody holds. As above.
+  void drop(const GlobalId& rref, const GlobalId& fork) {
+    const auto released = ledger_.remove(rref, fork);
+  }
+
+  /// A worker of a dynamic group has left, or a new one has come in place of one that died.
   void forgetWorker(WorkerId worker) {
     ledger_.forgetWorker(worker);
   }
@@ -81,6 +103,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   const Dispatcher& dispatcher_;
   LibtorchForks forks_;
   ForkLedger ledger_;
+  PassedForks passed_;
   RRefMetadata metadata_;
 };
 

@@ -37,6 +37,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kGoodbyePatience{2000};
 // How often a wait for this worker's own calls looks whether it is still of use.
 constexpr milliseconds kWaitSlice{200};
+// A session goes on over another connection sooner than TCP finds its way again: that asks ever more rarely.
+constexpr milliseconds kLossTimeout{1800};
 // Workers of a group start minutes apart on a busy cluster, whatever their time-out for calls is.
 constexpr milliseconds kMinWaitForGroup{60000};
 
@@ -123,6 +125,8 @@ Agent::~Agent() {
 }
 
 void Agent::registerHandlers() {
+  dispatcher_.whenAnswering(
+      [this](WorkerId caller, const Message& answer) { noteForks(caller, answer); });
   dispatcher_.runFunctionsOn([this](Task&& task) { return requests_.run(std::move(task)); });
   dispatcher_.handleDirectCalls(
       [this](Message& request) { return serveDirectCall(dispatcher_, request); });
@@ -217,6 +221,7 @@ GroupKey Agent::agreeOnKey() {
   self.torchVersion = torchVersion();
   self.protocolVersion = kProtocolVersion;
   self.devices = devices_->encodedSelf();
+  self.process = ProcessIdentity::ofThisProcess();
   for (const auto& interceptor : options_.interceptors) {
     self.linkOptions |= interceptor->linkOption();
   }
@@ -241,6 +246,9 @@ TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
   options.channels = options_.channels;
   options.groupKey = key;
   options.keepAlive = options_.keepAlive;
+  if (options_.sessionTimeout.count() != 0) {
+    options.lossTimeout = kLossTimeout;
+  }
   options.loop = loop_;
   for (const auto& interceptor : options_.interceptors) {
     if (auto ofChannels = std::dynamic_pointer_cast<ChannelInterceptor>(interceptor)) {
@@ -252,6 +260,7 @@ TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
 
 void Agent::openLinks(const GroupKey& key) {
   loop_ = Loop::start("torchwire_io");
+  processes_ = std::make_unique<ProcessWatch>(loop_);
   evaluations_.driveWhenIdle(loop_, [engine = engine_] { return engine->hasPasses(); });
   buffers_ = std::make_shared<BufferPool>(options_.receiveCache, timer_);
   context_ = makeTensorPipeContext(linkSettings(key), buffers_, timer_);
@@ -260,12 +269,19 @@ void Agent::openLinks(const GroupKey& key) {
   }
   LinkManager::Events events;
   events.frame = [this](WorkerId from, ReceivedFrame frame) { onFrame(from, std::move(frame)); };
-  events.peerLost = [this](WorkerId peer, const Error& error) { onPeerLost(peer, error); };
+  events.peerLost = [this](WorkerId peer, const Error& error, const CallIds& received) {
+    onPeerLost(peer, error, received);
+  };
+  events.peerDied = [this](const WorkerRecord& peer, const std::string& reason) {
+    control_->run([this, peer, reason] { onPeerDied(peer, reason); });
+  };
   if (!isStaticGroup()) {
     events.unknownPeer = [this](const Hello& hello) { return onUnknownPeer(hello); };
   }
-  links_ =
-      std::make_shared<LinkManager>(*context_, timer_, std::move(events), LinkManager::Limits());
+  LinkManager::Limits limits;
+  limits.sessionTimeout = options_.sessionTimeout;
+  limits.sessionBytes = options_.maxUnacknowledgedBytes;
+  links_ = std::make_shared<LinkManager>(*context_, timer_, std::move(events), limits);
   startServer();
   links_->addLoopback(membership_->self(), loopback());
 }
@@ -308,6 +324,7 @@ void Agent::joinGroup(const std::string& address) {
     directory_.add(worker);
     if (worker.id != self_) {
       links_->addPeer(worker);
+      watch(worker);
     }
   }
   links_->setGroup(membership_->self(), roster.groupId);
@@ -378,17 +395,23 @@ void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
   }
 }
 
-void Agent::onPeerLost(WorkerId peer, const Error& error) {
+void Agent::onPeerLost(WorkerId peer, const Error& error, const CallIds& received) {
   if (error.code() == ErrorCode::peerLeft && !isStaticGroup()) {
     directory_.remove(peer);
     devices_->remove(peer);
     rrefs_->forgetWorker(peer);
   }
-  calls_->failPeer(peer, error);
+  const bool lives = error.code() == ErrorCode::linkBroken || error.code() == ErrorCode::badFrame;
+  calls_->failPeer(peer, error, lives ? received : CallIds());
   transfers_->peerLost(peer);
   transfers_->endLanes(peer, error.message());
   if (peer == self_) {
     return; // it lives: only a frame to itself was damaged
+  }
+  if (error.code() == ErrorCode::peerLeft) {
+    processes_->forget(peer);
+  } else {
+    askWhetherItLives(peer, error);
   }
   server_->callerLost(peer);
   control_->run([engine = engine_, peer] { engine->peerLost(peer); });
@@ -412,8 +435,46 @@ std::optional<Refusal> Agent::onUnknownPeer(const Hello& hello) {
     return Refusal{ErrorCode::refused, e.what()};
   }
   directory_.add(hello.self);
+  rrefs_->forgetWorker(hello.self.id);
   control_->run(contexts_.peerJoined(hello.self.id));
+  watch(hello.self);
   return std::nullopt;
+}
+
+// ---- deaths ------------------------------------------------------------------------------------
+
+void Agent::watch(const WorkerRecord& peer) {
+  processes_->watch(peer.id, peer.process, [this, peer] {
+    links_->markDead(
+        peer.id, peer.incarnation,
+        "its process " + std::to_string(peer.process.pid) + " has ended");
+  });
+}
+
+/// Of a peer whose process is not to be seen from here, the link tells: where its host says that nobody listens at its
+/// address, it is dead. So a link that broke is dialed anew at once.
+void Agent::askWhetherItLives(WorkerId peer, const Error& loss) {
+  if (processes_->watches(peer)) {
+    return;
+  }
+  if (loss.code() == ErrorCode::nobodyListens) {
+    for (const PeerStatus& status : links_->status()) {
+      if (status.record.id == peer) {
+        links_->markDead(peer, status.record.incarnation, "nobody listens at its address");
+      }
+    }
+  } else if (loss.code() == ErrorCode::linkBroken) {
+    timer_.after(milliseconds(0), [this, peer] { // not before this loss is over
+      links_->connect(peer, [](const Error&) {});
+    });
+  }
+}
+
+/// Runs on a thread that may block.
+void Agent::onPeerDied(const WorkerRecord& peer, const std::string& reason) {
+  log(LogLevel::warning, peer.describe() + " has died: " + reason);
+  rrefs_->workerDied(peer.id);
+  contexts_.peerLeft(peer.id)(); // nobody else would release what it has opened
 }
 
 // ---- workers ------------------------------------------------------------------------------------
@@ -441,11 +502,33 @@ rpc::DeviceMap Agent::getDeviceMap(const WorkerInfo& to) const {
 
 // ---- ending -------------------------------------------------------------------------------------
 
-void Agent::waitAllWorkers(float timeout) {
-  if (membership_ && isStaticGroup()) {
-    const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
-    membership_->sum("reach" + std::to_string(rounds_++), {0, 0}, [&] { monitor.check(); });
+bool Agent::waitAllWorkers(float timeout) {
+  if (!membership_ || !isStaticGroup()) {
+    return true;
   }
+  const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
+  const Membership::Totals met = membership_->sum(
+      "reach" + std::to_string(rounds_++), {}, [&] { monitor.check(); },
+      [&] { return deadPeers(); });
+  return met.missing.empty();
+}
+
+std::set<WorkerId> Agent::deadPeers() const {
+  std::set<WorkerId> dead;
+  for (const PeerStatus& peer : links_->status()) {
+    if (peer.state == PeerState::dead) {
+      dead.insert(peer.record.id);
+    }
+  }
+  return dead;
+}
+
+std::string Agent::describe(const std::set<WorkerId>& workers) const {
+  std::string names;
+  for (const WorkerId id : workers) {
+    names += (names.empty() ? "" : ", ") + directory_.describe(id);
+  }
+  return names;
 }
 
 void Agent::join(bool shutdown, float timeout) {
@@ -472,20 +555,25 @@ void Agent::join(bool shutdown, float timeout) {
 // Distributed Termination Detection", 1987, section 4). Nobody has to stop calling meanwhile.
 void Agent::joinStatic(milliseconds timeout, bool shutdown) {
   const ShutdownMonitor monitor(*links_, self_, timeout);
-  int64_t finishedBefore = -1;
+  std::optional<Membership::Totals> before;
   for (;;) {
     awaitOwnCalls([&] { monitor.check(); });
     const ActiveCalls::Count count = activeCalls_.count();
     const Membership::Totals totals = membership_->sum(
         "join" + std::to_string(rounds_++), {count.started, count.finished},
-        [&] { monitor.check(); });
-    if (totals.started == finishedBefore) {
+        [&] { monitor.check(); }, [&] { return deadPeers(); });
+    // Sums can be compared only if they are those of the same workers.
+    if (before && totals.started == before->finished && totals.missing == before->missing) {
       break;
     }
-    finishedBefore = totals.finished;
+    before = totals;
+  }
+  if (!before->missing.empty()) {
+    log(LogLevel::warning,
+        "the RPC group shuts down without those that have died: " + describe(before->missing));
   }
   if (shutdown) {
-    membership_->waitForOthersToFinish();
+    membership_->waitForOthersToFinish(before->missing.size());
   }
 }
 
@@ -508,6 +596,9 @@ void Agent::shutdownImpl() {
     links_->leave(kGoodbyePatience);
   }
   timer_.stop();
+  if (processes_) {
+    processes_->stop();
+  }
   if (context_) {
     context_->join(); // from here on no event comes
   }

@@ -34,6 +34,7 @@
 #include "backend/serve/dispatcher.h"
 #include "backend/serve/server.h"
 #include "backend/tensorpipe/tensorpipe_context.h"
+#include "backend/transport/process_watch.h"
 #include "backend/wire/group_key.h"
 #include "cuda/device_record.h"
 #include "cuda/group_devices.h"
@@ -54,6 +55,8 @@ struct AgentOptions {
   std::optional<std::vector<std::string>> channels;
   std::string secret; // the group's, see GroupKey; empty: the workers have none of their own
   std::chrono::milliseconds keepAlive{10000}; // 0: none
+  std::chrono::milliseconds sessionTimeout{10000}; // see LinkManager::Limits; 0: no sessions
+  size_t maxUnacknowledgedBytes = size_t{64} << 20; // to one peer
   size_t receiveCache = size_t{256} << 20; // bytes of what BufferPool keeps
   size_t maxBytesInFlight = size_t{1}
       << 30; // of requests to one peer, see SendWindow; 0: unbounded
@@ -63,8 +66,9 @@ struct AgentOptions {
   cuda::DeviceRecord devices; // the worker's name is the agent's
 };
 
-/// Runs everything of torch.distributed.rpc over links. In three files: agent.cpp starts, wires and ends it,
-/// agent_calls.cpp has the calls of this worker, agent_metrics.cpp what it tells about itself. Thread-safe.
+/// Runs everything of torch.distributed.rpc over links. In four files: agent.cpp starts, wires and ends it,
+/// agent_calls.cpp has the calls of this worker, agent_bookkeeping.cpp those that must not fail, agent_metrics.cpp what it
+/// tells about itself. Thread-safe.
 class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner {
  public:
   using Message = torch::distributed::rpc::Message;
@@ -157,10 +161,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   const std::vector<c10::Device>& getDevices() const override;
   torch::distributed::rpc::DeviceMap getDeviceMap(const WorkerInfo& to) const override;
 
-  /// A static group: returns once every worker has called this. A dynamic one: at once.
+  /// A static group: returns once every worker has called this that is not dead; false if one is. A dynamic one: at once.
   /// Throws std::runtime_error that names a worker whose process is gone, or when `timeout` seconds
   /// (0: no limit) are over.
-  void waitAllWorkers(float timeout);
+  bool waitAllWorkers(float timeout);
 
   /// A static group: returns when no call of any worker is active any more. A dynamic one: leaves it.
   void join(bool shutdown = false, float timeout = 0) override;
@@ -227,6 +231,14 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   Outcome outcomeOf(
       const WorkerInfo& to, EncodedRequest request, std::chrono::milliseconds timeout);
   bool isCounted(size_t requestBytes) const;
+  void noteForks(WorkerId to, const Message& message);
+  static bool keepsBooks(torch::distributed::rpc::MessageType type);
+  struct Bookkeeping;
+  c10::intrusive_ptr<JitFuture> sendBookkeeping(WorkerId to, c10::intrusive_ptr<Message> message);
+  void trySend(Bookkeeping request);
+  void onBookkeepingEnd(Bookkeeping request, Outcome outcome);
+  void endBookkeeping(const Bookkeeping& request, c10::intrusive_ptr<Message> answer);
+  void sendAgain(Bookkeeping request);
   AwaitingSend* takeAwaiting(torch::distributed::rpc::MessageType type);
   void sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request);
   Error transmit(WorkerId to, uint64_t callId, OutgoingFrame frame, bool counted);
@@ -289,11 +301,16 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
 
   // Events of the links.
   void onFrame(WorkerId from, ReceivedFrame frame);
-  void onPeerLost(WorkerId peer, const Error& error);
+  void onPeerLost(WorkerId peer, const Error& error, const CallIds& received);
   std::optional<Refusal> onUnknownPeer(const Hello& hello);
+  void watch(const WorkerRecord& peer);
+  void askWhetherItLives(WorkerId peer, const Error& loss);
+  void onPeerDied(const WorkerRecord& peer, const std::string& reason);
 
   // Ending.
   void awaitOwnCalls(const std::function<void()>& interrupted);
+  std::set<WorkerId> deadPeers() const;
+  std::string describe(const std::set<WorkerId>& workers) const;
   void joinStatic(std::chrono::milliseconds timeout, bool shutdown);
 
   const c10::intrusive_ptr<c10d::Store> store_;
@@ -325,6 +342,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   const std::shared_ptr<cuda::Transfers> transfers_;
   std::shared_ptr<BufferPool> buffers_; // from the start on
   std::shared_ptr<Loop> loop_; // from the start on
+  std::unique_ptr<ProcessWatch> processes_; // of peers on this host; from the start on
   std::unique_ptr<LinkContext> context_;
   std::shared_ptr<LinkManager> links_;
   std::shared_ptr<Server> server_;

@@ -156,6 +156,9 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
     const WorkerInfo& to, c10::intrusive_ptr<Message> message, const float rpcTimeoutSeconds,
     const rpc::DeviceMap& deviceMap) {
   checkCanSend(to, *message);
+  if (keepsBooks(message->type())) {
+    return sendBookkeeping(to.id_, std::move(message));
+  }
   TensorDevices targets = targetsOf(to, *message, deviceMap);
   OwnCall call;
   if (message->type() == rpc::MessageType::BACKWARD_AUTOGRAD_REQ) {
@@ -217,6 +220,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
 Agent::SentCall Agent::start(
     OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
     float rpcTimeoutSeconds) {
+  noteForks(call.to, *request);
   if (cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
     return startFromDevices(
         std::move(call), std::move(request), std::move(targets), rpcTimeoutSeconds);
@@ -363,6 +367,7 @@ void Agent::call(
 Agent::EncodedRequest Agent::encodeRequest(
     WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets,
     const std::function<void()>& expectTime) {
+  noteForks(to, *request);
   if (!cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
     OutgoingFrame frame = encodeMessage(
         FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});

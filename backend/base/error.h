@@ -13,8 +13,10 @@ enum class ErrorCode {
   cancelled, // the program has given a call up
   workerDied, // the peer's process is known to have ended
   unreachable, // the peer could not be dialed
+  nobodyListens, // neither could it, because its host says that nobody listens there
   linkBroken, // an established link failed
   refused, // the other side refused the handshake
+  sessionUnknown, // the other side knows nothing of the session that was to go on
   duplicateLink, // the other side's own dial to us takes precedence
   peerLeft, // the peer left the group in an orderly way
   shutDown, // this worker is shutting down
@@ -42,6 +44,13 @@ class Error {
   Error notSent() const {
     Error error = *this;
     error.executed_ = Executed::no;
+    return error;
+  }
+  /// The same for a call whose request has been received by a worker that lives.
+  Error onlyAnswerLost() const {
+    Error error = *this;
+    error.executed_ = Executed::yes;
+    error.message_ += "; the worker has received the call, and has run it or still will";
     return error;
   }
   /// The same for a call to the worker of this name.

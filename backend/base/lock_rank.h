@@ -31,6 +31,7 @@ namespace torchwire {
   X(responseAggregator) /* ResponseAggregator: answers that have come */                              \
   X(contextRound)      /* ContextRegistry::Round: who has been told of a release */                   \
   X(rrefMetadata)      /* RRefMetadata: ages and creation sites */                                    \
+  X(passedForks)       /* PassedForks: to whom forks have gone */                                     \
   X(introduction)      /* Agent: links that are made at the start */                                  \
   X(dialResult)        /* ShutdownMonitor::DialResult: the last dial's error */                       \
   X(workerDirectory)   /* WorkerDirectory: names and ranks */                                         \
@@ -69,6 +70,7 @@ namespace torchwire {
   X(testStream)        /* a stream of tests: posts to the loop */                                     \
   X(bufferPool)        /* BufferPool: what it keeps; sets a timer */                                  \
   X(timer)             /* Timer: tasks; starts its thread */                                          \
+  X(processWatch)      /* ProcessWatch: which processes are watched */                                \
   X(loop)              /* Loop: posted tasks */                                                       \
   X(loopStandby)       /* Loop: whether the thread that stands by looks at the clock */               \
   X(testOuter)         /* a test's: looks into others of its own */                                   \

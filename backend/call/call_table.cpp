@@ -123,7 +123,8 @@ bool CallTable::withdraw(uint64_t id) {
 }
 
 template <typename Predicate>
-void CallTable::failWhere(Predicate matches, const Error& error) {
+void CallTable::failWhere(
+    Predicate matches, const Error& error, const std::unordered_set<uint64_t>& received) {
   EndedCalls ended;
   {
     MutexLock lock(mutex_);
@@ -138,12 +139,16 @@ void CallTable::failWhere(Predicate matches, const Error& error) {
   }
   const auto unsent = noteEnds(ended);
   for (auto& [id, call] : ended) {
-    call.end(unsent.contains(id) ? error.notSent() : error);
+    call.end(
+        unsent.contains(id)         ? error.notSent()
+            : received.contains(id) ? error.onlyAnswerLost()
+                                    : error);
   }
 }
 
-void CallTable::failPeer(WorkerId to, const Error& error) {
-  failWhere([to](const Call& call) { return call.to == to; }, error);
+void CallTable::failPeer(
+    WorkerId to, const Error& error, const std::unordered_set<uint64_t>& received) {
+  failWhere([to](const Call& call) { return call.to == to; }, error, received);
 }
 
 void CallTable::failAll(const Error& error) {

@@ -83,7 +83,9 @@ class CallTable {
   /// Completes one call, all calls to one worker, or all calls with an error. The latter two say of tracked calls if their
   /// request has not been sent.
   bool fail(uint64_t id, const Error& error) EXCLUDES(mutex_);
-  void failPeer(WorkerId to, const Error& error) EXCLUDES(mutex_);
+  /// `received`: which of the calls the worker has received, and runs or will run.
+  void failPeer(WorkerId to, const Error& error, const std::unordered_set<uint64_t>& received = {})
+      EXCLUDES(mutex_);
   void failAll(const Error& error) EXCLUDES(mutex_);
 
   /// Completes one call with an error, as one that the program gives up.
@@ -123,7 +125,9 @@ class CallTable {
   std::optional<Call> take(uint64_t id, std::optional<WorkerId> from = std::nullopt)
       EXCLUDES(mutex_);
   template <typename Predicate>
-  void failWhere(Predicate matches, const Error& error) EXCLUDES(mutex_);
+  void failWhere(
+      Predicate matches, const Error& error, const std::unordered_set<uint64_t>& received = {})
+      EXCLUDES(mutex_);
   using EndedCalls = std::vector<std::pair<uint64_t, Call>>;
   std::unordered_set<uint64_t> noteEnds(const EndedCalls& calls) const;
   void addDeadline(Deadline deadline) REQUIRES(mutex_);

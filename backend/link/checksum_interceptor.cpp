@@ -30,6 +30,8 @@ const char* nameOf(FrameKind kind) {
       return "response";
     case FrameKind::goodbye:
       return "goodbye";
+    case FrameKind::acknowledge:
+      return "acknowledgement";
   }
   return "unknown";
 }
@@ -135,7 +137,7 @@ class ChecksumLink final : public Link {
   explicit ChecksumLink(std::shared_ptr<Link> inner) : inner_(std::move(inner)) {}
 
   void send(OutgoingFrame frame, Sent sent) override {
-    assert(frame.head.size() >= FrameHeader::kSize);
+    assert(frame.head.size() >= FrameHeader::kShortSize);
     if (!isHandshake(static_cast<FrameKind>(frame.head.front()))) {
       enterChecksum(frame);
     }
@@ -147,6 +149,10 @@ class ChecksumLink final : public Link {
       const Error objection = error ? error : objectionTo(frame);
       received(objection, objection ? IncomingFrame() : std::move(frame));
     });
+  }
+
+  void watchLargeFrames(std::function<void()> began) override {
+    inner_->watchLargeFrames(std::move(began));
   }
 
   void close() override {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/base/error.h"
@@ -33,8 +34,20 @@ class Link {
   /// the bytes are on their way, or why not.
   virtual void send(OutgoingFrame frame, Sent sent) = 0;
 
+  /// The same for a frame that others keep: it is not changed, and not kept longer than one that is the link's own. Links
+  /// that write into frames send a copy, as all do that do not override this.
+  virtual void sendShared(std::shared_ptr<const OutgoingFrame> frame, Sent sent) {
+    send(OutgoingFrame(*frame), std::move(sent));
+  }
+
   /// Waits for one frame. At most one receive may be pending.
   virtual void receive(Received received) = 0;
+
+  /// `began` is called each time a frame of at least kLargeFrame bytes, which may take its time, has begun to arrive: as
+  /// other callbacks, but before that frame's. At most once, before the first receive that is to tell. Links on which
+  /// frames arrive as a whole need not tell.
+  static constexpr size_t kLargeFrame = size_t{1} << 20;
+  virtual void watchLargeFrames(std::function<void()> /*began*/) {}
 
   /// Fails whatever is pending. Idempotent.
   virtual void close() = 0;

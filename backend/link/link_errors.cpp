@@ -12,6 +12,10 @@ Error leftError(const WorkerRecord& peer) {
   return Error(ErrorCode::peerLeft, peer.describe() + " has left the RPC group");
 }
 
+Error diedError(const WorkerRecord& peer, const std::string& reason) {
+  return Error(ErrorCode::workerDied, peer.describe() + " has died: " + reason);
+}
+
 Error lostError(const WorkerRecord& peer, const Error& cause) {
   const std::string what = "lost the connection to " + peer.describe() + " at " + peer.address;
   if (cause.code() == ErrorCode::badFrame || cause.code() == ErrorCode::refused) {
@@ -19,9 +23,11 @@ Error lostError(const WorkerRecord& peer, const Error& cause) {
     const std::string who = cause.code() == ErrorCode::refused ? ": it closed the link: " : ": ";
     return Error(ErrorCode::linkBroken, what + who + cause.message());
   }
+  const bool isSilent = cause.code() == ErrorCode::unreachable;
   return Error(
-      ErrorCode::linkBroken,
-      what + " (" + cause.message() + "): its process may have ended, see its log");
+      isSilent ? ErrorCode::unreachable : ErrorCode::linkBroken,
+      what + " (" + cause.message() + "): its process may have ended" +
+          (isSilent ? " or stand still" : "") + ", see its log");
 }
 
 Error sendError(const std::string& peer, const Error& cause) {
@@ -40,7 +46,7 @@ Error dialError(const WorkerRecord& peer, const Error& cause) {
         ErrorCode::refused, peer.describe() + " refused the connection: " + cause.message());
   }
   return Error(
-      ErrorCode::unreachable,
+      cause.code() == ErrorCode::nobodyListens ? cause.code() : ErrorCode::unreachable,
       "cannot reach " + peer.describe() + " at " + peer.address + " (" + cause.message() +
           "): check that its process runs and that this host can connect to that address");
 }

@@ -15,6 +15,7 @@ Error shutDownError();
 /// The peer has left in order.
 Error leftError(const WorkerRecord& peer);
 /// A link to the peer was there and broke; or, where the cause is a bad frame or a refusal, one side closed it.
+Error diedError(const WorkerRecord& peer, const std::string& reason);
 Error lostError(const WorkerRecord& peer, const Error& cause);
 /// A link failed under a frame. `peer`: as WorkerRecord::describe says it. An error that was injected says all by
 /// itself, and is returned as it is.

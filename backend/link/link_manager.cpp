@@ -62,32 +62,89 @@ void LinkManager::addPeer(const WorkerRecord& record) {
     former.link->close();
   }
   const Error error(
-      ErrorCode::linkBroken,
+      ErrorCode::workerDied,
       former.record.describe() + " was started anew: its former process is gone");
   for (const Waiting& item : former.waiting) {
     item.sent(error.notSent());
   }
-  if (former.state == State::connected) {
-    events_.peerLost(record.id, error);
+  if (former.state == State::connected || isResuming(former)) {
+    events_.peerLost(record.id, error, receivedCalls(former.session));
   }
 }
 
 void LinkManager::markLeft(WorkerId id) {
+  uint64_t incarnation = 0;
+  {
+    MutexLock lock(mutex_);
+    const Peer* peer = find(id);
+    if (peer == nullptr) {
+      return;
+    }
+    incarnation = peer->record.incarnation;
+  }
+  endPeer(id, incarnation, State::left);
+}
+
+// By the kernel's order the end of the link is there before that of the process can be known, behind what the peer has sent.
+void LinkManager::markDead(WorkerId id, uint64_t incarnation, const std::string& reason) {
+  {
+    MutexLock lock(mutex_);
+    Peer* peer = find(id);
+    if (peer == nullptr || peer->record.incarnation != incarnation || !peer->death.empty() ||
+        isGone(peer->state)) {
+      return;
+    }
+    peer->death = reason;
+    if (peer->state == State::connected || peer->state == State::disconnecting) {
+      lock.unlock();
+      timer_.after(limits_.deathGrace, [weak = weak_from_this(), id, incarnation] {
+        if (auto self = weak.lock()) {
+          self->declareDead(id, incarnation);
+        }
+      });
+      return;
+    }
+  }
+  declareDead(id, incarnation);
+}
+
+void LinkManager::declareDead(WorkerId id, uint64_t incarnation) {
+  if (!endPeer(id, incarnation, State::dead) || !events_.peerDied) {
+    return;
+  }
+  WorkerRecord record;
+  std::string reason;
+  {
+    MutexLock lock(mutex_);
+    const Peer* peer = find(id);
+    if (peer->record.incarnation != incarnation) {
+      return; // it has come back already: addPeer has told of the loss
+    }
+    record = peer->record;
+    reason = peer->death;
+  }
+  events_.peerDied(record, reason);
+}
+
+/// False if it has ended before.
+bool LinkManager::endPeer(WorkerId id, uint64_t incarnation, State state) {
   std::shared_ptr<Link> link;
   std::deque<Waiting> waiting;
+  std::unique_ptr<Session> session;
   Error error;
   {
     MutexLock lock(mutex_);
     Peer* peer = find(id);
-    if (peer == nullptr || peer->state == State::left) {
-      return;
+    if (peer == nullptr || peer->record.incarnation != incarnation || isGone(peer->state)) {
+      return false;
     }
-    error = leftError(peer->record);
-    peer->state = State::left;
+    peer->state = state;
+    error = errorOfGone(*peer);
     disconnected_.notify_all();
     ++peer->generation;
     link.swap(peer->link);
     waiting.swap(peer->waiting);
+    session.swap(peer->session);
   }
   if (link) {
     link->close();
@@ -95,7 +152,12 @@ void LinkManager::markLeft(WorkerId id) {
   for (const Waiting& item : waiting) {
     item.sent(error.notSent());
   }
-  events_.peerLost(id, error);
+  events_.peerLost(id, error, receivedCalls(session));
+  return true;
+}
+
+Error LinkManager::errorOfGone(const Peer& peer) const {
+  return peer.state == State::dead ? diedError(peer.record, peer.death) : leftError(peer.record);
 }
 
 LinkManager::Peer* LinkManager::find(WorkerId id) {
@@ -120,6 +182,9 @@ Hello LinkManager::introduction(const Peer& to) const {
   hello.toId = to.record.id;
   hello.toIncarnation = to.record.incarnation;
   hello.lastLinkId = to.lastLinkId;
+  if (to.session) {
+    hello.session = to.session->claim();
+  }
   hello.offer = context_.offer();
   return hello;
 }
@@ -181,7 +246,8 @@ std::vector<PeerStatus> LinkManager::status() const {
   std::vector<PeerStatus> all;
   MutexLock lock(mutex_);
   for (const auto& [id, peer] : peers_) {
-    all.push_back({peer.record, peer.state, peer.description, peer.traffic});
+    const State state = isResuming(peer) ? State::resuming : peer.state;
+    all.push_back({peer.record, state, peer.description, peer.traffic});
   }
   return all;
 }
@@ -196,12 +262,16 @@ const char* nameOf(PeerState state) {
       return "greeting";
     case PeerState::connected:
       return "connected";
+    case PeerState::resuming:
+      return "resuming";
     case PeerState::disconnecting:
       return "disconnecting";
     case PeerState::left:
+      return "left";
+    case PeerState::dead:
       break;
   }
-  return "left";
+  return "dead";
 }
 
 } // namespace torchwire

@@ -12,6 +12,17 @@
 //       the peer        ▲
 //                       └── also from dialing
 //   any ──goodbye──▶ left (sends fail at once)
+//   any ──its process has ended──▶ dead (the same, but it has not said goodbye)
+//
+// Where sessions are on (Limits::sessionTimeout), a connected link that breaks does not end the session between the two
+// workers (session.h): the peer is dialing again, which is shown as `resuming`. Calls do not fail, sends wait, and the next
+// link carries what the last one lost. The session ends, and its calls fail with it, when
+// - sessionTimeout is over;
+// - the peer does not know the session, is another incarnation, or refuses;
+// - nobody listens at its address any more: its process has ended;
+// - the same frame breaks the protocol twice;
+// - the peer says nothing for sessionTimeout though something is to be acknowledged: it stands still;
+// - one of the two leaves.
 //
 // The error that ends a connected link may be a frame that makes no sense: then the peer is told so, by a
 // refusal, before the link closes.
@@ -40,6 +51,7 @@
 #include "backend/base/annotations.h"
 #include "backend/base/timer.h"
 #include "backend/link/link.h"
+#include "backend/link/session.h"
 #include "backend/wire/handshake.h"
 #include "backend/wire/roster.h"
 
@@ -53,9 +65,13 @@ struct Traffic {
   uint64_t linksLost = 0;
 };
 
-enum class PeerState { idle, dialing, greeting, connected, disconnecting, left };
+enum class PeerState { idle, dialing, greeting, connected, resuming, disconnecting, left, dead };
 /// As it is called in debug information.
 const char* nameOf(PeerState state);
+/// Whether it will not come back as the same incarnation.
+inline bool isGone(PeerState state) {
+  return state == PeerState::left || state == PeerState::dead;
+}
 
 /// A peer as shown in debug information.
 struct PeerStatus {
@@ -72,8 +88,12 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   struct Events {
     /// A request or a response arrived.
     std::function<void(WorkerId from, ReceivedFrame)> frame;
-    /// The link to a peer is gone, or none could be made: calls to it will not be answered.
-    std::function<void(WorkerId, const Error&)> peerLost;
+    /// The link to a peer is gone, or none could be made: calls to it will not be answered. With a session, it has ended.
+    /// By then the `sent` of each call that was never handed to a link has been told so. `received`: the calls whose
+    /// requests the peer is known to have received, and which it has not answered.
+    std::function<void(WorkerId, const Error&, const CallIds& received)> peerLost;
+    /// A peer is dead, see markDead(). Comes after the loss, once for each incarnation.
+    std::function<void(const WorkerRecord&, const std::string& reason)> peerDied;
     /// A worker that is not among the peers says hello. Returns the record to add as a peer, or why
     /// it may not join. Unset: unknown peers are refused.
     std::function<std::optional<Refusal>(const Hello&)> unknownPeer;
@@ -90,6 +110,19 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     // TensorPipe makes connections beside the pipe, on which it must not find an end before a beginning: that
     // closes the channel for all. The peer's, for it to read why.
     std::chrono::milliseconds refusedGrace{2000};
+    // How long what a dead peer has sent before its end may take to be read.
+    std::chrono::milliseconds deathGrace{200};
+
+    // How long a session waits for its next link. 0: no sessions; the calls on a link end with it.
+    std::chrono::milliseconds sessionTimeout{0};
+    // Of what is kept for each peer until it has acknowledged it. What comes on top waits.
+    size_t sessionBytes = size_t{64} << 20;
+    // For one dial that resumes a session; doubles every few times. Short, since a packet that the network has lost is sent
+    // again only after a second and more.
+    std::chrono::milliseconds resumeDial{600};
+    std::chrono::milliseconds resumeRetryDelay{250}; // the longest pause between two of them
+    // How long what has come may go without an acknowledgement.
+    std::chrono::milliseconds acknowledgeDelay{20};
   };
 
   LinkManager(LinkContext& context, Timer& timer, Events events, Limits limits);
@@ -108,10 +141,16 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void addPeer(const WorkerRecord& record) EXCLUDES(mutex_);
   /// Forgets nothing but marks the peer as gone: sends to it fail.
   void markLeft(WorkerId id) EXCLUDES(mutex_);
+  /// An incarnation of a peer has ended, or is taken for dead by all. Its link is read to the end, for a moment at most;
+  /// then sends to it fail, and it is refused should it come back. Another incarnation of it may be added. `reason` as in
+  /// "worker 'w' (rank 1) has died: <reason>".
+  void markDead(WorkerId id, uint64_t incarnation, const std::string& reason) EXCLUDES(mutex_);
 
-  /// Sends a frame, dialing first if need be. `sent` as in Link.
+  /// Sends a frame, dialing first if need be. `sent` as in Link; with a session, success means that the frame has been
+  /// handed to a link and comes through unless the session ends, and an error that no link ever had it.
   void send(WorkerId to, OutgoingFrame frame, Link::Sent sent) EXCLUDES(mutex_);
-  /// Sends a frame on the link that is there, else drops it (a response whose caller is gone).
+  /// Sends a frame on the link that is there, or on the next one of the session, else drops it (a response whose caller is
+  /// gone).
   void sendIfConnected(WorkerId to, OutgoingFrame frame, Link::Sent sent) EXCLUDES(mutex_);
   /// Dials a peer that has no link, for its hello to make this worker known there.
   void connect(WorkerId to, Link::Sent done) EXCLUDES(mutex_);
@@ -138,9 +177,20 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     uint64_t lastLinkId = 0; // of the newest link that was established
     std::deque<Waiting> waiting;
     int attempts = 0;
+    std::string death; // why it is dead, or will be once its link is read to the end
     LinkDescription description;
     Error lost; // while disconnecting: why
     Traffic traffic;
+    // While dialing perhaps a new one. Null: sessions are off here or there, or there is none yet.
+    std::unique_ptr<Session> session;
+    uint64_t lastSession = 0; // that has ended
+    int refusedDials = 0; // one after another, because nobody listened
+  };
+  // What goes out on a link.
+  struct Outgoing {
+    Waiting item;
+    SharedFrame numbered; // in place of the item's frame, where there is a session
+    uint64_t watch = 0; // the session, of which the silence is to be watched from now on
   };
   // A link under construction or in use, as its callbacks name it.
   struct Handle {
@@ -157,6 +207,9 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   Hello introduction(const Peer& to) const REQUIRES(mutex_);
   bool noneConnected() const REQUIRES(mutex_);
   bool isOwn(WorkerId id) const EXCLUDES(mutex_);
+  Error errorOfGone(const Peer& peer) const REQUIRES(mutex_);
+  bool endPeer(WorkerId id, uint64_t incarnation, State state) EXCLUDES(mutex_);
+  void declareDead(WorkerId id, uint64_t incarnation) EXCLUDES(mutex_);
 
   // link_manager_dial.cpp: from the first attempt to the welcome, or to giving up.
   bool awaitsDialOf(const Peer& peer) const REQUIRES(mutex_);
@@ -174,24 +227,59 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void onHello(const std::shared_ptr<Link>& link, const Hello& hello) EXCLUDES(mutex_);
   bool keepsOurs(const Peer& peer, const Hello& hello) const REQUIRES(mutex_);
   void adopt(const std::shared_ptr<Link>& link, const Hello& hello) EXCLUDES(mutex_);
-  void greeted(const Handle& accepted) EXCLUDES(mutex_);
+  void greeted(const Handle& accepted, const SessionClaim& dialers) EXCLUDES(mutex_);
   std::optional<Handle> linkThatBroke(const Hello& hello) EXCLUDES(mutex_);
   void refuse(const std::shared_ptr<Link>& link, const Hello& hello, const Refusal& refusal);
 
+  // link_manager_session.cpp: what outlives a link.
+  static bool isResuming(const Peer& peer);
+  bool resumes(const Handle& broken, const Error& cause) EXCLUDES(mutex_);
+  void resumeExpired(WorkerId to, uint64_t session, uint64_t breaks) EXCLUDES(mutex_);
+  bool isFinal(Peer& peer, ErrorCode dialFailure) const REQUIRES(mutex_);
+  void endSession(WorkerId to, uint64_t session, const Error& why) EXCLUDES(mutex_);
+  void endForgottenSession(const Hello& hello) EXCLUDES(mutex_);
+  void beginSession(Peer& peer, uint64_t id) REQUIRES(mutex_);
+  static std::unique_ptr<Session> takeSession(Peer& peer);
+  bool takesHello(Peer& peer, const SessionClaim& claim) REQUIRES(mutex_);
+  bool takesWelcome(Peer& peer, const SessionClaim& claim) REQUIRES(mutex_);
+  static bool hasRoom(const Peer& peer, const OutgoingFrame& frame);
+  Outgoing goOut(Peer& peer, Waiting item) REQUIRES(mutex_);
+  static void deliverNumbered(Link& link, const Outgoing& outgoing);
+  std::vector<Outgoing> takeSendable(Peer& peer) REQUIRES(mutex_);
+  static CallIds receivedCalls(const std::unique_ptr<Session>& session);
+  enum class Fate { handOn, drop };
+  Fate arrived(const Handle& connected, const FrameHeader& header, size_t bytes) EXCLUDES(mutex_);
+  void releaseRest(const Handle& connected) EXCLUDES(mutex_);
+  void acknowledgeAfter(WorkerId from, uint64_t session);
+  void acknowledge(WorkerId from, uint64_t session) EXCLUDES(mutex_);
+  void watchAfter(WorkerId peer, uint64_t session);
+  void watchSilence(WorkerId peer, uint64_t session) EXCLUDES(mutex_);
+  void watchLargeFrames(const Handle& connected);
+  void largeFrameBegan(const Handle& connected) EXCLUDES(mutex_);
+  void arrivingAfter(const Handle& connected);
+  void stillArriving(const Handle& connected) EXCLUDES(mutex_);
+
   // link_manager_traffic.cpp: sending, and a connected link up to its loss.
-  void deliver(WorkerId to, Link& link, Waiting item);
+  void deliver(WorkerId to, Link& link, Outgoing outgoing);
   void onSent(WorkerId to, const Error& error, const Link::Sent& sent) EXCLUDES(mutex_);
-  /// Makes the link the peer's. Returns what has waited for it.
-  std::deque<Waiting> establish(Peer& peer, const Handle& handle) REQUIRES(mutex_);
-  void flush(const Handle& connected, std::deque<Waiting> waiting);
+  /// What follows once a link is the peer's.
+  struct Established {
+    std::vector<Outgoing> outgoing; // what the peer lacks, and what has waited for a link
+    std::vector<SharedFrame> released; // what it has
+  };
+  /// Makes the link the peer's. Throws FormatError, and then nothing has changed, where the peer cannot have received what
+  /// it says.
+  Established establish(Peer& peer, const Handle& handle, const SessionClaim& peers)
+      REQUIRES(mutex_);
+  void flush(const Handle& connected, std::vector<Outgoing> outgoing);
   void receiveNext(const Handle& connected);
+  bool isCurrent(const Handle& connected) EXCLUDES(mutex_);
   void onFrame(const Handle& connected, IncomingFrame frame) EXCLUDES(mutex_);
   void lost(const Handle& connected, const Error& error) EXCLUDES(mutex_);
   void disconnected(const Handle& former) EXCLUDES(mutex_);
   void ownFrameLost(WorkerId self, const Error& cause);
   void closeWithReason(const std::shared_ptr<Link>& link, const std::string& reason);
   void countSent(Peer& peer, const OutgoingFrame& frame) REQUIRES(mutex_);
-  void countReceived(WorkerId from, const IncomingFrame& frame) EXCLUDES(mutex_);
 
   LinkContext& context_;
   Timer& timer_;

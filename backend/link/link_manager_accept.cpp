@@ -64,6 +64,10 @@ void LinkManager::onHello(const std::shared_ptr<Link>& link, const Hello& hello)
     known = peer != nullptr && peer->record.incarnation == hello.self.incarnation;
     if (leaving_ && !refusal) {
       refusal = Refusal{ErrorCode::refused, self_.describe() + " is shutting down"};
+    } else if (known && !peer->death.empty() && !refusal) {
+      refusal = Refusal{
+          ErrorCode::refused,
+          "the group goes on without it: " + diedError(peer->record, peer->death).message()};
     }
   }
   if (!refusal && !known) {
@@ -94,8 +98,10 @@ bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
     case State::
         disconnecting: // not before the calls on the old link have failed; the peer will try again
     case State::left: // its goodbye was quicker than this hello
+    case State::dead: // it has been refused before, unless this is found out just now
       return true;
     case State::idle:
+    case State::resuming: // as which dialing is shown
       return false;
   }
   return false;
@@ -112,13 +118,19 @@ void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
   if (const auto broken = linkThatBroke(hello)) { // the peer saw it before we did
     lost(*broken, Error(ErrorCode::linkBroken, "it dialed anew"));
   }
+  endForgottenSession(hello);
   Hello welcome;
-  bool oursStands = false;
+  std::optional<Refusal> refusal;
   {
     MutexLock lock(mutex_);
     Peer& peer = peers_[hello.self.id];
-    oursStands = keepsOurs(peer, hello);
-    if (!oursStands) {
+    if (keepsOurs(peer, hello)) {
+      refusal = Refusal{ErrorCode::duplicateLink, "there is another link or dial"};
+    } else if (!takesHello(peer, hello.session)) {
+      refusal = hello.session.established
+          ? Refusal{ErrorCode::sessionUnknown, "the session has ended there"}
+          : Refusal{ErrorCode::duplicateLink, "another session is about to end"};
+    } else {
       // A dial of ours that gives way is not closed here: the peer will refuse it, and only then may it
       // close, see dialFailed.
       peer.link = link;
@@ -129,17 +141,17 @@ void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
       welcome.linkId = hello.linkId;
     }
   }
-  if (oursStands) {
-    refuse(link, hello, Refusal{ErrorCode::duplicateLink, "there is another link or dial"});
+  if (refusal) {
+    refuse(link, hello, *refusal);
     return;
   }
   link->send(welcome.encode(FrameKind::welcome), [](const Error&) {});
-  greeted(handle);
+  greeted(handle, hello.session);
 }
 
 // Only now may other frames go out on the link: the peer expects the welcome first.
-void LinkManager::greeted(const Handle& accepted) {
-  std::deque<Waiting> waiting;
+void LinkManager::greeted(const Handle& accepted, const SessionClaim& dialers) {
+  Established established;
   {
     MutexLock lock(mutex_);
     Peer* peer = current(accepted, State::greeting);
@@ -148,9 +160,10 @@ void LinkManager::greeted(const Handle& accepted) {
       accepted.link->close();
       return;
     }
-    waiting = establish(*peer, accepted);
+    established = establish(*peer, accepted, dialers);
   }
-  flush(accepted, std::move(waiting));
+  flush(accepted, std::move(established.outgoing));
+  watchLargeFrames(accepted);
   receiveNext(accepted);
 }
 

@@ -17,10 +17,12 @@ constexpr std::chrono::milliseconds kMaxRetryDelay{1000};
 // A duplicate dial is no failure: the peer's own is on its way. The limit only bounds the wait for a
 // peer whose dial never arrives (a firewall that lets one direction through).
 constexpr int kDuplicateAttempts = 30;
+// To resume a session: before dials take twice as long, for a network whose answers do.
+constexpr int kShortDials = 6;
 
 bool isTransient(ErrorCode code) {
-  return code == ErrorCode::unreachable || code == ErrorCode::linkBroken ||
-      code == ErrorCode::duplicateLink;
+  return code == ErrorCode::unreachable || code == ErrorCode::nobodyListens ||
+      code == ErrorCode::linkBroken || code == ErrorCode::duplicateLink;
 }
 
 } // namespace
@@ -40,11 +42,19 @@ void LinkManager::startDial(WorkerId to) {
   Handle dial{to, 0, nullptr};
   Hello hello;
   WorkerRecord record;
+  std::chrono::milliseconds patience = limits_.handshake;
   {
     MutexLock lock(mutex_);
     Peer* peer = find(to);
     if (peer == nullptr || peer->state != State::dialing || leaving_) {
       return;
+    }
+    if (limits_.sessionTimeout.count() > 0 && !peer->session) {
+      beginSession(*peer, 1);
+    }
+    if (isResuming(*peer)) {
+      patience = std::min(
+          patience, limits_.resumeDial * (1 << std::min(peer->attempts / kShortDials, 10)));
     }
     dial.generation = ++peer->generation;
     ++peer->attempts;
@@ -78,7 +88,7 @@ void LinkManager::startDial(WorkerId to) {
   dial.link->receive([self, dial](const Error& error, IncomingFrame frame) {
     self->onDialReply(dial, error, frame);
   });
-  timer_.after(limits_.handshake, [weak = weak_from_this(), dial] {
+  timer_.after(patience, [weak = weak_from_this(), dial] {
     if (auto self = weak.lock()) {
       self->dialFailed(dial, Error(ErrorCode::timeout, "it did not answer in time"));
     }
@@ -106,7 +116,7 @@ void LinkManager::onDialReply(const Handle& dial, const Error& error, const Inco
 }
 
 void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
-  std::deque<Waiting> waiting;
+  Established established;
   LinkDescription description =
       context_.describe(welcome.offer); // may throw: before anything changes
   if (const auto objection = objectionTo(description)) {
@@ -124,10 +134,14 @@ void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
     if (welcome.self.incarnation != peer->record.incarnation || welcome.linkId != dial.linkId) {
       throw FormatError("the welcome of another worker");
     }
+    if (!takesWelcome(*peer, welcome.session)) {
+      throw FormatError("the welcome to another session");
+    }
+    established = establish(*peer, dial, welcome.session);
     peer->description = std::move(description);
-    waiting = establish(*peer, dial);
   }
-  flush(dial, std::move(waiting));
+  flush(dial, std::move(established.outgoing));
+  watchLargeFrames(dial);
   receiveNext(dial);
 }
 
@@ -136,6 +150,7 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
   std::chrono::milliseconds delay{0};
   bool retry = false;
   uint64_t generation = 0;
+  uint64_t resumed = 0; // the session
   {
     MutexLock lock(mutex_);
     Peer* peer = current(dial, State::dialing);
@@ -153,19 +168,27 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
     }
     link.swap(peer->link);
     generation = ++peer->generation; // whatever else this dial reports is stale
-    const int attempts =
-        error.code() == ErrorCode::duplicateLink ? kDuplicateAttempts : limits_.attempts;
-    retry = isTransient(error.code()) && peer->attempts < attempts && !leaving_;
     delay = std::min(limits_.retryDelay * (1 << std::min(peer->attempts - 1, 10)), kMaxRetryDelay);
+    if (isResuming(*peer)) { // until the session's time is over
+      resumed = peer->session->id();
+      retry = !isFinal(*peer, error.code());
+      delay = std::min(delay, limits_.resumeRetryDelay);
+    } else {
+      const int attempts =
+          error.code() == ErrorCode::duplicateLink ? kDuplicateAttempts : limits_.attempts;
+      retry = isTransient(error.code()) && peer->attempts < attempts && !leaving_;
+    }
   }
   if (link) {
     closeRefused(link, error);
   }
-  if (!retry) {
+  if (retry) {
+    redialAfter(delay, dial.peer, generation);
+  } else if (resumed != 0) {
+    endSession(dial.peer, resumed, error);
+  } else {
     failWaiting(dial.peer, generation, error);
-    return;
   }
-  redialAfter(delay, dial.peer, generation);
 }
 
 void LinkManager::redialAfter(std::chrono::milliseconds delay, WorkerId to, uint64_t generation) {
@@ -187,8 +210,8 @@ void LinkManager::redial(WorkerId to, uint64_t generation) {
 }
 
 void LinkManager::closeRefused(const std::shared_ptr<Link>& link, const Error& error) {
-  const bool answered =
-      error.code() == ErrorCode::refused || error.code() == ErrorCode::duplicateLink;
+  const bool answered = error.code() == ErrorCode::refused ||
+      error.code() == ErrorCode::duplicateLink || error.code() == ErrorCode::sessionUnknown;
   if (answered && limits_.refusedGrace.count() > 0) {
     timer_.after(limits_.refusedGrace, [link] { link->close(); });
   } else {
@@ -207,6 +230,7 @@ void LinkManager::failWaiting(WorkerId to, uint64_t generation, const Error& cau
     if (peer == nullptr) {
       return;
     }
+    peer->session.reset(); // it has had no link
     waiting.swap(peer->waiting);
     error = dialError(peer->record, cause).notSent();
     peer->state = State::disconnecting;
@@ -218,7 +242,7 @@ void LinkManager::failWaiting(WorkerId to, uint64_t generation, const Error& cau
   for (const Waiting& item : waiting) {
     item.sent(error);
   }
-  events_.peerLost(to, error);
+  events_.peerLost(to, error, {});
   disconnected({to, generation, nullptr});
 }
 

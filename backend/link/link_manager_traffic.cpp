@@ -11,6 +11,7 @@ namespace torchwire {
 
 void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
   std::shared_ptr<Link> link;
+  Outgoing outgoing;
   Error error;
   bool dial = false;
   std::optional<uint64_t> postponed; // the generation of the dial
@@ -22,13 +23,13 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
     } else if (peer == nullptr) {
       error = Error(
           ErrorCode::unreachable, "no worker of rank " + std::to_string(to) + " is in the group");
-    } else if (peer->state == State::left) {
-      error = leftError(peer->record);
+    } else if (isGone(peer->state)) {
+      error = errorOfGone(*peer);
     } else if (peer->state == State::disconnecting) {
       error = peer->lost;
-    } else if (peer->state == State::connected) {
+    } else if (peer->state == State::connected && hasRoom(*peer, frame)) {
       link = peer->link;
-      countSent(*peer, frame);
+      outgoing = goOut(*peer, {std::move(frame), std::move(sent)});
     } else {
       const bool onlyLink =
           frame.head.empty(); // connect(): perhaps of a worker that the peer does not know
@@ -46,7 +47,7 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
   if (error) {
     sent(error.notSent());
   } else if (link) {
-    deliver(to, *link, {std::move(frame), std::move(sent)});
+    deliver(to, *link, std::move(outgoing));
   } else if (postponed) {
     redialAfter(limits_.precedence, to, *postponed);
   } else if (dial) {
@@ -56,18 +57,25 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
 
 void LinkManager::sendIfConnected(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
   std::shared_ptr<Link> link;
+  Outgoing outgoing;
+  bool waits = false;
   {
     MutexLock lock(mutex_);
     Peer* peer = find(to);
-    if (peer != nullptr && peer->state == State::connected &&
-        !leaving_) { // the goodbye is the last frame
+    const bool mayGo = peer != nullptr && !leaving_; // the goodbye is the last frame
+    if (mayGo && peer->state == State::connected && hasRoom(*peer, frame)) {
       link = peer->link;
-      countSent(*peer, frame);
+      outgoing = goOut(*peer, {std::move(frame), std::move(sent)});
+    } else if (mayGo && (peer->state == State::connected || isResuming(*peer))) {
+      peer->waiting.push_back({std::move(frame), std::move(sent)});
+      waits = true;
     }
   }
-  if (link) {
-    link->send(std::move(frame), std::move(sent));
-  } else {
+  if (link && outgoing.numbered) {
+    deliver(to, *link, std::move(outgoing));
+  } else if (link) {
+    link->send(std::move(outgoing.item.frame), std::move(outgoing.item.sent));
+  } else if (!waits) {
     sent(Error(ErrorCode::linkBroken, "the link on which the request came is gone"));
   }
 }
@@ -76,16 +84,22 @@ void LinkManager::connect(WorkerId to, Link::Sent done) {
   send(to, OutgoingFrame(), std::move(done));
 }
 
-void LinkManager::deliver(WorkerId to, Link& link, Waiting item) {
-  if (item.frame.head.empty()) {
-    item.sent(Error()); // connect(): the link was all that was asked for
-    return;
+void LinkManager::deliver(WorkerId to, Link& link, Outgoing outgoing) {
+  Waiting& item = outgoing.item;
+  if (outgoing.watch != 0) {
+    watchAfter(to, outgoing.watch);
   }
-  link.send(
-      std::move(item.frame),
-      [self = shared_from_this(), to, sent = std::move(item.sent)](const Error& error) {
-        self->onSent(to, error, sent);
-      });
+  if (outgoing.numbered) {
+    deliverNumbered(link, outgoing);
+  } else if (item.frame.head.empty()) {
+    item.sent(Error()); // connect(): the link was all that was asked for
+  } else {
+    link.send(
+        std::move(item.frame),
+        [self = shared_from_this(), to, sent = std::move(item.sent)](const Error& error) {
+          self->onSent(to, error, sent);
+        });
+  }
 }
 
 // A link that breaks under a frame does not know whose it is.
@@ -102,21 +116,30 @@ void LinkManager::onSent(WorkerId to, const Error& error, const Link::Sent& sent
   sent(sendError(peer, error));
 }
 
-std::deque<LinkManager::Waiting> LinkManager::establish(Peer& peer, const Handle& handle) {
+LinkManager::Established LinkManager::establish(
+    Peer& peer, const Handle& handle, const SessionClaim& peers) {
+  Established established;
+  if (peer.session) {
+    peer.session->check(peers.received);
+    SentFrames::Rest rest = peer.session->linked(peers.received);
+    for (SharedFrame& frame : rest.lacking) {
+      established.outgoing.push_back({{}, std::move(frame)});
+    }
+    established.released = std::move(rest.released);
+  }
   peer.state = State::connected;
   peer.link = handle.link;
   peer.lastLinkId = handle.linkId;
-  std::deque<Waiting> waiting;
-  waiting.swap(peer.waiting);
-  for (const Waiting& item : waiting) {
-    countSent(peer, item.frame);
+  peer.refusedDials = 0;
+  for (Outgoing& outgoing : takeSendable(peer)) {
+    established.outgoing.push_back(std::move(outgoing));
   }
-  return waiting;
+  return established;
 }
 
-void LinkManager::flush(const Handle& connected, std::deque<Waiting> waiting) {
-  for (Waiting& item : waiting) {
-    deliver(connected.peer, *connected.link, std::move(item));
+void LinkManager::flush(const Handle& connected, std::vector<Outgoing> outgoing) {
+  for (Outgoing& next : outgoing) {
+    deliver(connected.peer, *connected.link, std::move(next));
   }
 }
 
@@ -135,30 +158,27 @@ void LinkManager::receiveNext(const Handle& connected) {
   });
 }
 
-void LinkManager::countReceived(WorkerId from, const IncomingFrame& frame) {
+bool LinkManager::isCurrent(const Handle& connected) {
   MutexLock lock(mutex_);
-  Traffic& traffic = find(from)->traffic;
-  ++traffic.framesReceived;
-  traffic.bytesReceived += frame.bytes();
+  return current(connected, State::connected) != nullptr;
 }
 
 void LinkManager::onFrame(const Handle& connected, IncomingFrame frame) {
-  {
-    MutexLock lock(mutex_);
-    if (current(connected, State::connected) == nullptr) {
-      return;
-    }
-  }
+  const size_t bytes = frame.bytes();
   try {
     ReceivedFrame received = readHeader(std::move(frame));
     switch (received.header.kind) {
       case FrameKind::request:
       case FrameKind::response:
-        countReceived(connected.peer, received.frame);
-        events_.frame(connected.peer, std::move(received));
+      case FrameKind::acknowledge:
+        if (arrived(connected, received.header, bytes) == Fate::handOn) {
+          events_.frame(connected.peer, std::move(received));
+        }
         return;
       case FrameKind::goodbye:
-        markLeft(connected.peer);
+        if (isCurrent(connected)) {
+          markLeft(connected.peer);
+        }
         return;
       case FrameKind::refuse:
         lost(connected, Error(ErrorCode::refused, Refusal::decode(received.frame).reason));
@@ -182,8 +202,13 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
     ownFrameLost(connected.peer, cause);
     return;
   }
+  if (resumes(connected, cause)) {
+    return;
+  }
   Handle closing = connected;
   Error error;
+  std::deque<Waiting> waiting;
+  std::unique_ptr<Session> session;
   const bool badFrame = cause.code() == ErrorCode::badFrame;
   bool quiet = false;
   {
@@ -195,13 +220,18 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
     peer->state = State::disconnecting;
     closing.generation = ++peer->generation;
     ++peer->traffic.linksLost;
+    waiting.swap(peer->waiting);
+    session = takeSession(*peer);
     error = peer->lost = lostError(peer->record, cause);
     quiet = leaving_ && !badFrame;
   }
   if (!quiet) {
     log(LogLevel::warning, error.message());
   }
-  events_.peerLost(connected.peer, error);
+  for (const Waiting& item : waiting) { // for room in the session
+    item.sent(error.notSent());
+  }
+  events_.peerLost(connected.peer, error, receivedCalls(session));
   if (badFrame) {
     closeWithReason(connected.link, cause.message());
   } else {
@@ -210,13 +240,22 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
   disconnected(closing);
 }
 
-/// All calls have failed: a new link can be made.
+/// All calls have failed: a new link can be made, unless the peer has died meanwhile.
 void LinkManager::disconnected(const Handle& former) {
-  MutexLock lock(mutex_);
-  if (Peer* peer = current(former, State::disconnecting)) {
-    peer->state = State::idle;
-    peer->link = nullptr;
-    disconnected_.notify_all();
+  std::optional<uint64_t> died; // the incarnation
+  {
+    MutexLock lock(mutex_);
+    if (Peer* peer = current(former, State::disconnecting)) {
+      peer->state = State::idle;
+      peer->link = nullptr;
+      disconnected_.notify_all();
+      if (!peer->death.empty()) {
+        died = peer->record.incarnation;
+      }
+    }
+  }
+  if (died) {
+    declareDead(former.peer, *died);
   }
 }
 
@@ -225,7 +264,7 @@ void LinkManager::disconnected(const Handle& former) {
 void LinkManager::ownFrameLost(WorkerId self, const Error& cause) {
   if (cause.code() == ErrorCode::badFrame) {
     events_.peerLost(
-        self, Error(cause.code(), "this worker lost its calls to itself: " + cause.message()));
+        self, Error(cause.code(), "this worker lost its calls to itself: " + cause.message()), {});
   }
 }
 
@@ -241,8 +280,7 @@ void LinkManager::countSent(Peer& peer, const OutgoingFrame& frame) {
   if (frame.head.empty()) {
     return; // only a link was asked for
   }
-  const bool isCall = frame.head.front() == static_cast<char>(FrameKind::request);
-  peer.traffic.calls += isCall ? 1 : 0;
+  peer.traffic.calls += isRequest(frame) ? 1 : 0;
   ++peer.traffic.framesSent;
   peer.traffic.bytesSent += frame.bytes();
 }

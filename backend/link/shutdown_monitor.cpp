@@ -45,7 +45,8 @@ void ShutdownMonitor::check() const {
     return;
   }
   nextLook_ = now + kLookInterval;
-  const std::vector<PeerStatus> peers = links_.status(); // in the order of ranks
+  std::vector<PeerStatus> peers = links_.status(); // in the order of ranks
+  std::erase_if(peers, [](const PeerStatus& p) { return p.state == PeerState::dead; });
   if (peers.empty()) {
     return;
   }
@@ -61,7 +62,9 @@ void ShutdownMonitor::check() const {
     if (isSuspect(peer, next)) {
       links_.connect(peer.record.id, [dialResult = dialResult_](const Error& error) {
         MutexLock lock(dialResult->mutex);
-        if (error && error.code() != ErrorCode::peerLeft) {
+        const bool isGone = error.code() == ErrorCode::peerLeft ||
+            error.code() == ErrorCode::workerDied || error.code() == ErrorCode::nobodyListens;
+        if (error && !isGone) {
           dialResult->error = error;
         }
       });

@@ -40,6 +40,35 @@ std::vector<char> fromStore(const std::vector<uint8_t>& bytes) {
   return std::vector<char>(bytes.begin(), bytes.end());
 }
 
+std::vector<uint8_t> encode(const Membership::Totals& totals) {
+  std::vector<char> bytes;
+  ByteWriter out(bytes);
+  out.number(totals.started);
+  out.number(totals.finished);
+  out.number(static_cast<uint32_t>(totals.missing.size()));
+  for (const WorkerId id : totals.missing) {
+    out.number(id);
+  }
+  return toStore(bytes);
+}
+
+Membership::Totals decodeTotals(const std::vector<uint8_t>& value) {
+  const std::vector<char> bytes = fromStore(value);
+  ByteReader in(bytes);
+  Membership::Totals totals;
+  totals.started = in.number<int64_t>();
+  totals.finished = in.number<int64_t>();
+  const uint32_t count = in.count(sizeof(WorkerId));
+  for (uint32_t i = 0; i < count; ++i) {
+    totals.missing.insert(in.number<WorkerId>());
+  }
+  return totals;
+}
+
+std::string numbersKey(const std::string& round, WorkerId id) {
+  return round + "of/" + std::to_string(id);
+}
+
 /// Runs a store operation; a failure says what could not be done.
 template <typename Operation>
 auto asking(const WorkerRecord& self, const std::string& what, Operation operation) {
@@ -239,27 +268,59 @@ void Membership::leave() {
   });
 }
 
+// The last to arrive writes down the sums. Where one is missing there is no last, and who knows of its death adds up what
+// the others have written each for itself; the first sums that are written stand.
 Membership::Totals Membership::sum(
-    const std::string& round, Totals mine, const std::function<void()>& interrupted) {
+    const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
+    const Dead& dead) {
   const std::string key = kShutdownKey + round + "/";
   asking(self_, kShuttingDown, [&] {
     store_->add(key + "started", mine.started);
     store_->add(key + "finished", mine.finished);
+    store_->set(numbersKey(key, self_.id), encode(mine));
     if (store_->add(key + "arrived", 1) == static_cast<int64_t>(worldSize_)) {
-      store_->set(key + "all", std::vector<uint8_t>{1});
+      const Totals totals{store_->add(key + "started", 0), store_->add(key + "finished", 0)};
+      store_->compareSet(key + "all", {}, encode(totals));
     }
   });
-  awaitRound(key + "all", interrupted);
-  return asking(self_, kShuttingDown, [&] {
-    return Totals{store_->add(key + "started", 0), store_->add(key + "finished", 0)};
+  awaitRound(key, interrupted, dead);
+  Totals totals =
+      asking(self_, kShuttingDown, [&] { return decodeTotals(store_->get(key + "all")); });
+  if (totals.missing.contains(self_.id)) {
+    throw std::runtime_error(
+        "the RPC group has shut down without " + self_.describe() + ", which it took for dead");
+  }
+  return totals;
+}
+
+void Membership::completeWithout(const std::set<WorkerId>& dead, const std::string& key) {
+  if (dead.empty()) {
+    return;
+  }
+  asking(self_, kShuttingDown, [&] {
+    Totals totals;
+    totals.missing = dead;
+    for (WorkerId id = 0; id < static_cast<WorkerId>(worldSize_); ++id) {
+      if (dead.contains(id)) {
+        continue;
+      }
+      if (!store_->check(numbersKey(key, id))) {
+        return;
+      }
+      const Totals one = decodeTotals(store_->get(numbersKey(key, id)));
+      totals.started += one.started;
+      totals.finished += one.finished;
+    }
+    store_->compareSet(key + "all", {}, encode(totals));
   });
 }
 
 // Looks up now and then: a worker that is gone will never come, and who finds that out tells the others,
 // which may have no link to it. (TCPStore can wait on its own, but logs every wait that times out.)
-void Membership::awaitRound(const std::string& key, const std::function<void()>& interrupted) {
+void Membership::awaitRound(
+    const std::string& key, const std::function<void()>& interrupted, const Dead& dead) {
   const auto ready = [&] {
-    return asking(self_, kShuttingDown, [&] { return store_->check(key); });
+    return asking(self_, kShuttingDown, [&] { return store_->check(key + "all"); });
   };
   try {
     poll(*clock_, kForEver, [&] {
@@ -275,6 +336,7 @@ void Membership::awaitRound(const std::string& key, const std::function<void()>&
           throw;
         }
       }
+      completeWithout(dead(), key);
       return false;
     });
   } catch (const std::exception& e) {
@@ -286,7 +348,7 @@ void Membership::awaitRound(const std::string& key, const std::function<void()>&
 void Membership::tellOthers(const std::string& failure) {
   try {
     store_->compareSet(kFailedKey, {}, toStore(failure));
-    waitForOthersToFinish(worldSize_ - 1, kFailureFarewell); // one of them is gone
+    awaitFinished(worldSize_ - 1, kFailureFarewell); // one of them is gone
   } catch (const std::exception&) {
     // The store is gone too; the others find that out by themselves.
   }
@@ -301,11 +363,11 @@ void Membership::throwIfFailed() {
   }
 }
 
-void Membership::waitForOthersToFinish() {
-  waitForOthersToFinish(worldSize_, kFarewell);
+void Membership::waitForOthersToFinish(size_t dead) {
+  awaitFinished(worldSize_ - static_cast<uint32_t>(dead), kFarewell);
 }
 
-void Membership::waitForOthersToFinish(uint32_t count, std::chrono::milliseconds patience) {
+void Membership::awaitFinished(uint32_t count, std::chrono::milliseconds patience) {
   const std::string key = kShutdownKey + "finished";
   asking(self_, kShuttingDown, [&] {
     store_->add(key, 1);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,18 +41,25 @@ class Membership {
   /// Takes this worker off a dynamic group's list.
   void leave();
 
-  /// Adds up the numbers that all workers of a static group pass; returns once all have.
+  /// Adds up the numbers that all workers of a static group pass; returns once all have that are not dead. All get the
+  /// same, also of who is missing. Throws where this worker itself has been left out.
   /// `interrupted` is asked now and then while waiting and ends the wait by throwing; its sentence
-  /// is then thrown on the other workers too.
+  /// is then thrown on the other workers too. `dead` is asked as often.
   struct Totals {
-    int64_t started;
-    int64_t finished;
+    int64_t started = 0;
+    int64_t finished = 0;
+    std::set<WorkerId> missing = {}; // their numbers are not in it
+
+    bool operator==(const Totals&) const = default;
   };
-  Totals sum(const std::string& round, Totals mine, const std::function<void()>& interrupted);
+  using Dead = std::function<std::set<WorkerId>()>;
+  Totals sum(
+      const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
+      const Dead& dead = [] { return std::set<WorkerId>(); });
 
   /// Returns once all workers have got their last answer from the store, or after a while: for the
-  /// worker whose process may host the store.
-  void waitForOthersToFinish();
+  /// worker whose process may host the store. `dead` of them are not waited for.
+  void waitForOthersToFinish(size_t dead = 0);
 
   /// What this worker tells the group of itself.
   const WorkerRecord& self() const {
@@ -68,10 +76,12 @@ class Membership {
   [[noreturn]] void endStartup(const std::string& objection);
   std::string decide(const std::string& decision);
   std::string missingRanks();
-  void awaitRound(const std::string& key, const std::function<void()>& interrupted);
+  void awaitRound(
+      const std::string& key, const std::function<void()>& interrupted, const Dead& dead);
+  void completeWithout(const std::set<WorkerId>& dead, const std::string& key);
   void throwIfFailed();
   void tellOthers(const std::string& failure);
-  void waitForOthersToFinish(uint32_t count, std::chrono::milliseconds patience);
+  void awaitFinished(uint32_t count, std::chrono::milliseconds patience);
 
   const std::unique_ptr<KeyValueStore> store_;
   const std::unique_ptr<Clock> clock_;

@@ -166,6 +166,7 @@ void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {
 }
 
 void Server::answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response) {
+  dispatcher_.answering(caller, *response);
   const auto& tensors = std::as_const(*response).tensors();
   TensorDevices targets = devices_->targets(caller, cuda::Direction::response, tensors);
   if (!cuda::HostCopies::areNeeded(tensors)) {

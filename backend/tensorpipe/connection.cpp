@@ -10,12 +10,16 @@ namespace tp = tensorpipe;
 
 class TransportError final : public tp::BaseError {
  public:
-  explicit TransportError(std::string sentence) : sentence_(std::move(sentence)) {}
+  explicit TransportError(const Error& error) : code_(error.code()), sentence_(error.message()) {}
   std::string what() const override {
     return sentence_;
   }
+  ErrorCode code() const {
+    return code_;
+  }
 
  private:
+  const ErrorCode code_;
   const std::string sentence_;
 };
 
@@ -45,8 +49,13 @@ MessageStream::Read forRead(tp::transport::Connection::read_callback_fn fn) {
 } // namespace
 
 tp::Error toTensorPipe(const Error& error) {
-  return error ? tp::Error(std::make_shared<TransportError>(error.message()), __FILE__, __LINE__)
+  return error ? tp::Error(std::make_shared<TransportError>(error), __FILE__, __LINE__)
                : tp::Error::kSuccess;
+}
+
+ErrorCode codeIn(const tp::Error& error) {
+  const auto ours = error.castToType<TransportError>();
+  return ours ? ours->code() : ErrorCode::none;
 }
 
 Connection::Connection(std::shared_ptr<MessageStream> stream) : stream_(std::move(stream)) {}

@@ -9,8 +9,9 @@
 
 namespace torchwire {
 
-/// TensorPipe's form of an error.
+/// TensorPipe's form of an error, and back; none of what is not torchwire's.
 tensorpipe::Error toTensorPipe(const Error& error);
+ErrorCode codeIn(const tensorpipe::Error& error);
 
 /// Closes its message stream when it goes. Thread-safe.
 class Connection final : public tensorpipe::transport::Connection {

@@ -52,7 +52,7 @@ void keepAlive(int socket, milliseconds interval) {
 
 class TcpTraits final : public EndpointTraits {
  public:
-  explicit TcpTraits(milliseconds keepAliveInterval) : keepAlive_(keepAliveInterval) {}
+  explicit TcpTraits(AckWatch::Patience patience) : patience_(patience) {}
 
   Medium medium() const override {
     return Medium::tcp;
@@ -69,14 +69,14 @@ class TcpTraits final : public EndpointTraits {
   std::unique_ptr<Stream> makeStream(
       Loop& loop, int socket, std::optional<MemoryFile>, bool) const override {
     setOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-    if (keepAlive_.count() != 0) {
-      keepAlive(socket, keepAlive_);
+    if (patience_.interval.count() != 0) {
+      keepAlive(socket, patience_.interval);
     }
-    return std::make_unique<TcpStream>(loop, socket, keepAlive_);
+    return std::make_unique<TcpStream>(loop, socket, patience_);
   }
 
  private:
-  const milliseconds keepAlive_;
+  const AckWatch::Patience patience_;
 };
 
 Descriptor listenOn(const std::string& where) {
@@ -106,8 +106,9 @@ std::shared_ptr<Endpoint> openTcpEndpoint(
       ? bound.describe()
       : withPort(options.advertiseAddress, bound.port());
   return Endpoint::open(
-      std::move(loop), key, std::make_unique<TcpTraits>(options.keepAlive), listening.take(),
-      address);
+      std::move(loop), key,
+      std::make_unique<TcpTraits>(AckWatch::Patience{options.keepAlive, options.lossTimeout}),
+      listening.take(), address);
 }
 
 std::shared_ptr<tensorpipe::transport::Context> makeTcpTransport(

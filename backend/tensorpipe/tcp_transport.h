@@ -19,6 +19,8 @@ struct TcpOptions {
   std::string advertiseAddress; // what others dial in its stead; empty: the bound address
   // A peer that does not answer for twice as long is taken for gone. 0: never; else at least 2 s.
   std::chrono::milliseconds keepAlive{10000};
+  // While what is sent to it gets lost it is taken for gone after so long. 0: as above.
+  std::chrono::milliseconds lossTimeout{0};
 };
 
 /// Where a process listens for all its lanes: one TCP port.

@@ -40,6 +40,7 @@ TransportEnvironment environmentFor(const TensorPipeOptions& options) {
   environment.advertiseAddress = options.advertiseAddress;
   environment.groupKey = options.groupKey;
   environment.keepAlive = options.keepAlive;
+  environment.lossTimeout = options.lossTimeout;
   environment.loop = options.loop;
   return environment;
 }

@@ -28,6 +28,7 @@ struct TensorPipeOptions {
   std::optional<GroupKey> groupKey; // what peers have to prove, where the transport can ask them
   // A peer that does not answer for twice as long is taken for gone. 0: never.
   std::chrono::milliseconds keepAlive{10000};
+  std::chrono::milliseconds lossTimeout{0}; // see TcpOptions
   std::vector<std::shared_ptr<ChannelInterceptor>> interceptors; // the innermost first
   std::shared_ptr<Loop> loop; // of torchwire's own transports, and for callbacks
 };

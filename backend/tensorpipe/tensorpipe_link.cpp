@@ -8,6 +8,7 @@
 #include "backend/base/bytes.h"
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
+#include "backend/tensorpipe/connection.h"
 
 namespace torchwire {
 namespace {
@@ -20,7 +21,9 @@ Error fromTensorPipe(const tp::Error& error) {
   }
   // The sentence itself, without the place in the source that Error::what() adds.
   const auto inner = error.castToType<tp::BaseError>();
-  return Error(ErrorCode::linkBroken, inner ? inner->what() : error.what());
+  const ErrorCode code =
+      codeIn(error) == ErrorCode::nobodyListens ? ErrorCode::nobodyListens : ErrorCode::linkBroken;
+  return Error(code, inner ? inner->what() : error.what());
 }
 
 /// Runs `body`, turning what it throws into an error: an exception in a TensorPipe callback would end
@@ -92,9 +95,15 @@ class TensorPipeLink final : public Link {
     end_->close();
   }
 
-  void send(OutgoingFrame frame, Sent sent) override;
+  void send(OutgoingFrame frame, Sent sent) override {
+    sendShared(std::make_shared<const OutgoingFrame>(std::move(frame)), std::move(sent));
+  }
+  void sendShared(std::shared_ptr<const OutgoingFrame> frame, Sent sent) override;
   void receive(Received received) override {
     end_->receive(std::make_shared<Received>(std::move(received)));
+  }
+  void watchLargeFrames(std::function<void()> began) override {
+    end_->largeFrameBegan = std::move(began);
   }
   void close() override {
     end_->close();
@@ -128,24 +137,22 @@ class TensorPipeLink final : public Link {
     std::shared_ptr<tp::Pipe> pipe;
     const std::shared_ptr<CallbackRelay> relay;
     const std::shared_ptr<BufferPool> buffers;
+    std::function<void()> largeFrameBegan; // or none
   };
 
   const std::shared_ptr<End> end_;
 };
 
-void TensorPipeLink::send(OutgoingFrame frame, Sent sent) {
-  struct Sending {
-    OutgoingFrame frame;
-    Sent sent;
-  };
-  auto sending = std::make_shared<Sending>(Sending{std::move(frame), std::move(sent)});
-  tp::Message message = toMessage(sending->frame);
+void TensorPipeLink::sendShared(std::shared_ptr<const OutgoingFrame> frame, Sent sent) {
+  tp::Message message = toMessage(*frame);
   const SendScope scope;
   end_->pipe->write(
       std::move(message),
-      [sending = std::move(sending), relay = end_->relay](const tp::Error& error) {
-        relay->run(
-            [over = std::move(*sending), error = fromTensorPipe(error)] { over.sent(error); });
+      [frame = std::move(frame), sent = std::move(sent),
+       relay = end_->relay](const tp::Error& error) mutable {
+        CallbackRelay& callbacks = *relay;
+        callbacks.run([frame = std::move(frame), sent = std::move(sent),
+                       error = fromTensorPipe(error)] { sent(error); });
       });
 }
 
@@ -173,6 +180,9 @@ void TensorPipeLink::End::onDescriptor(
     close();
     handOn(*received, failed, {});
     return;
+  }
+  if (largeFrameBegan && frame->bytes() >= kLargeFrame) {
+    largeFrameBegan();
   }
   read(std::move(received), std::move(frame), std::move(allocation));
 }

@@ -54,6 +54,7 @@ std::shared_ptr<tp::transport::Context> createWireTcp(
   options.bindAddress = where;
   options.advertiseAddress = environment.advertiseAddress;
   options.keepAlive = environment.keepAlive;
+  options.lossTimeout = environment.lossTimeout;
   environment.tcpEndpoint = openTcpEndpoint(environment.loop, environment.key(), options);
   return makeTcpTransport(environment.tcpEndpoint, 0);
 }

@@ -33,6 +33,7 @@ class TransportEnvironment {
   std::string advertiseAddress;
   std::optional<GroupKey> groupKey;
   std::chrono::milliseconds keepAlive{0};
+  std::chrono::milliseconds lossTimeout{0};
   std::shared_ptr<Loop> loop;
 
   /// Throws std::runtime_error without one.

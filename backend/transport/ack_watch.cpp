@@ -6,19 +6,21 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace torchwire {
 
 using std::chrono::milliseconds;
 
-AckWatch::AckWatch(Loop& loop, int socket, milliseconds interval, std::function<void()> silent)
-    : socket_(socket), interval_(interval), silent_(std::move(silent)), timer_(loop) {}
+AckWatch::AckWatch(Loop& loop, int socket, Patience patience, std::function<void()> silent)
+    : socket_(socket), patience_(patience), silent_(std::move(silent)), timer_(loop) {}
 
 void AckWatch::expect() {
   if (!expecting_) {
     expecting_ = true;
-    timer_.start(interval_ / 4, [this] { look(); });
+    since_ = Clock::now();
+    timer_.start(untilNextLook(), [this] { look(); });
   }
 }
 
@@ -27,19 +29,29 @@ void AckWatch::look() {
   ioctl(socket_, SIOCOUTQ, &underWay);
   if (underWay == 0) {
     expecting_ = false;
-  } else if (silence() >= interval_ * 3 / 2) {
+  } else if (isSilent()) {
     const auto silent = silent_;
     silent();
   } else {
-    timer_.start(interval_ / 4, [this] { look(); });
+    timer_.start(untilNextLook(), [this] { look(); });
   }
 }
 
-milliseconds AckWatch::silence() const {
+// A peer without room acknowledges each question whether it has any, and those become rare: so only lost packets are
+// reason for less patience.
+bool AckWatch::isSilent() const {
   tcp_info info{};
   socklen_t size = sizeof info;
   getsockopt(socket_, IPPROTO_TCP, TCP_INFO, &info, &size);
-  return milliseconds(info.tcpi_last_ack_recv);
+  const auto expecting = std::chrono::duration_cast<milliseconds>(Clock::now() - since_);
+  // What was heard last may be long ago where there was nothing to hear.
+  const milliseconds silence = std::min(milliseconds(info.tcpi_last_ack_recv), expecting);
+  const bool lost = patience_.whileLost.count() != 0 && info.tcpi_retransmits > 0;
+  return silence >= (lost ? patience_.whileLost : patience_.interval * 3 / 2);
+}
+
+milliseconds AckWatch::untilNextLook() const {
+  return patience_.whileLost.count() != 0 ? patience_.whileLost / 4 : patience_.interval / 4;
 }
 
 } // namespace torchwire

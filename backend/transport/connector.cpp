@@ -65,7 +65,7 @@ void Connector::attempt() {
       memory_.emplace(MemoryFile::create(target_.memorySize));
     }
   } catch (const std::exception& e) { // no files left, most likely
-    tryAgain(e.what(), false);
+    tryAgain(e.what());
     return;
   }
   socket_ =
@@ -77,7 +77,7 @@ void Connector::attempt() {
   }
   if (error != 0 && error != EINPROGRESS) {
     if (isTransient(error) || meansNobodyThere(error)) {
-      tryAgain(std::strerror(error), meansNobodyThere(error));
+      tryAgain(std::strerror(error), error);
     } else {
       giveUp(ErrorCode::unreachable, std::strerror(error));
     }
@@ -86,7 +86,7 @@ void Connector::attempt() {
   try {
     watch_ = std::make_unique<FdWatch>(loop_, socket_.get(), [this] { onReady(); });
   } catch (const std::exception& e) {
-    tryAgain(e.what(), false);
+    tryAgain(e.what());
     return;
   }
   watch_->want(FdWatch::writable);
@@ -101,7 +101,7 @@ void Connector::onReady() {
   }
   const Progress progress = incoming_.receive(socket_.get());
   if (!progress.error.empty()) { // rejected in favor of others, most likely
-    tryAgain(progress.error, false);
+    tryAgain(progress.error);
   } else if (incoming_.isComplete()) {
     stage_ == Stage::awaitingChallenge ? onChallenge() : onAuthResult();
   }
@@ -118,7 +118,7 @@ void Connector::onConnected() {
     initiator_.emplace(key_, target_.medium, target_.lane);
     send(initiator_->greet(), kChallengeSize, Stage::awaitingChallenge);
   } else if (isTransient(error) || meansNobodyThere(error)) {
-    tryAgain(std::strerror(error), meansNobodyThere(error));
+    tryAgain(std::strerror(error), error);
   } else {
     giveUp(ErrorCode::unreachable, std::strerror(error));
   }
@@ -160,7 +160,7 @@ void Connector::onAuthResult() {
 
 void Connector::send(const HandshakeBytes& message, size_t expected, Stage next, int descriptor) {
   if (!sendAll(socket_.get(), message, descriptor)) {
-    tryAgain("it closed the connection during the handshake", false);
+    tryAgain("it closed the connection during the handshake");
     return;
   }
   stage_ = next;
@@ -168,12 +168,14 @@ void Connector::send(const HandshakeBytes& message, size_t expected, Stage next,
   watch_->want(FdWatch::readable);
 }
 
-void Connector::tryAgain(const std::string& reason, bool nobodyListens) {
+void Connector::tryAgain(const std::string& reason, int error) {
   watch_.reset();
   socket_ = Descriptor();
   lastReason_ = reason;
-  if (nobodyListens && Clock::now() - begin_ >= limits_.refusedPatience) {
-    giveUp(ErrorCode::unreachable, reason);
+  if (meansNobodyThere(error) && Clock::now() - begin_ >= limits_.refusedPatience) {
+    // A Unix socket's name may belong to another namespace of the same host.
+    const bool refused = error == ECONNREFUSED && target_.medium == Medium::tcp;
+    giveUp(refused ? ErrorCode::nobodyListens : ErrorCode::unreachable, reason);
     return;
   }
   retry_.start(pause_, [this] { attempt(); });

@@ -59,7 +59,7 @@ class Connector {
   void onAuthResult();
   void send(const HandshakeBytes& message, size_t expected, Stage next, int descriptor = -1);
   const char* objectionToPeer() const;
-  void tryAgain(const std::string& reason, bool nobodyListens);
+  void tryAgain(const std::string& reason, int error = 0);
   void giveUp(ErrorCode code, const std::string& reason);
   void finish(const Error& error, Reached reached);
 

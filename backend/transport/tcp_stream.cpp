@@ -33,10 +33,10 @@ std::string sentenceFor(int error) {
 
 } // namespace
 
-TcpStream::TcpStream(Loop& loop, int socket, std::chrono::milliseconds keepAlive)
+TcpStream::TcpStream(Loop& loop, int socket, AckWatch::Patience patience)
     : loop_(loop), socket_(socket) {
-  if (keepAlive.count() != 0) {
-    acks_.emplace(loop, socket, keepAlive, [this] { onSilence(); });
+  if (patience.interval.count() != 0) {
+    acks_.emplace(loop, socket, patience, [this] { onSilence(); });
   }
 }
 

@@ -16,8 +16,8 @@ namespace torchwire {
 /// Takes a connected, non-blocking socket. See Stream for what may be called where.
 class TcpStream final : public Stream {
  public:
-  /// `keepAlive`: a peer that does not answer for one and a half times as long ends the stream; 0: never.
-  TcpStream(Loop& loop, int socket, std::chrono::milliseconds keepAlive);
+  /// A peer that does not answer for so long ends the stream. No interval: never.
+  TcpStream(Loop& loop, int socket, AckWatch::Patience patience);
   ~TcpStream() override;
 
   void start(std::function<void()> ready) override;

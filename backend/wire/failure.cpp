@@ -21,8 +21,10 @@ uint8_t kindOf(ErrorCode code) {
     case ErrorCode::workerDied:
       return 4;
     case ErrorCode::unreachable:
+    case ErrorCode::nobodyListens:
     case ErrorCode::linkBroken:
     case ErrorCode::refused:
+    case ErrorCode::sessionUnknown:
     case ErrorCode::duplicateLink:
     case ErrorCode::peerLeft:
     case ErrorCode::badFrame:

@@ -7,6 +7,16 @@
 namespace torchwire {
 namespace {
 
+// See FrameHeader::write.
+constexpr size_t kCallIdOffset = 8;
+constexpr size_t kSequenceOffset = FrameHeader::kShortSize;
+constexpr size_t kAcknowledgedOffset = kSequenceOffset + sizeof(uint64_t);
+
+bool isNumbered(FrameKind kind) {
+  return kind == FrameKind::request || kind == FrameKind::response ||
+      kind == FrameKind::acknowledge;
+}
+
 template <typename Pieces>
 size_t totalLength(const Pieces& pieces) {
   size_t total = 0;
@@ -57,8 +67,29 @@ ReceivedFrame readHeader(IncomingFrame frame) {
 }
 
 void setCallId(OutgoingFrame& frame, uint64_t id) {
-  constexpr size_t kOffset = 8; // see FrameHeader::write
-  std::memcpy(frame.head.data() + kOffset, &id, sizeof(id));
+  std::memcpy(frame.head.data() + kCallIdOffset, &id, sizeof(id));
+}
+
+uint64_t callIdOf(const OutgoingFrame& frame) {
+  uint64_t id = 0;
+  std::memcpy(&id, frame.head.data() + kCallIdOffset, sizeof(id));
+  return id;
+}
+
+bool isRequest(const OutgoingFrame& frame) {
+  return frame.head.front() == static_cast<char>(FrameKind::request);
+}
+
+void setSequence(OutgoingFrame& frame, uint64_t sequence, uint64_t acknowledged) {
+  std::memcpy(frame.head.data() + kSequenceOffset, &sequence, sizeof(sequence));
+  std::memcpy(frame.head.data() + kAcknowledgedOffset, &acknowledged, sizeof(acknowledged));
+}
+
+OutgoingFrame acknowledgeFrame(uint64_t acknowledged) {
+  OutgoingFrame frame;
+  ByteWriter out(frame.head);
+  FrameHeader{.kind = FrameKind::acknowledge, .acknowledged = acknowledged}.write(out);
+  return frame;
 }
 
 void FrameHeader::write(ByteWriter& out) const {
@@ -69,13 +100,17 @@ void FrameHeader::write(ByteWriter& out) const {
   out.number(callId);
   out.number(bodyLength);
   out.number(uint64_t{0}); // a checksum, entered once the frame is whole
+  if (isNumbered(kind)) {
+    out.number(sequence);
+    out.number(acknowledged);
+  }
 }
 
 FrameHeader FrameHeader::read(ByteReader& in) {
   FrameHeader header;
   const auto kind = in.number<uint8_t>();
   if (kind < static_cast<uint8_t>(FrameKind::hello) ||
-      kind > static_cast<uint8_t>(FrameKind::goodbye)) {
+      kind > static_cast<uint8_t>(FrameKind::acknowledge)) {
     throw FormatError("a frame of unknown kind " + std::to_string(kind));
   }
   header.kind = static_cast<FrameKind>(kind);
@@ -85,6 +120,10 @@ FrameHeader FrameHeader::read(ByteReader& in) {
   header.callId = in.number<uint64_t>();
   header.bodyLength = in.number<uint64_t>();
   in.number<uint64_t>(); // the checksum: not of a header alone
+  if (isNumbered(header.kind)) {
+    header.sequence = in.number<uint64_t>();
+    header.acknowledged = in.number<uint64_t>();
+  }
   return header;
 }
 

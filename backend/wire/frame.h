@@ -1,6 +1,7 @@
 // The unit that links carry, and its fixed header.
 //
-// Every frame starts with the 32-byte header below. What follows depends on the kind:
+// Every frame starts with the header below: 48 bytes, of which frames of the handshake and goodbyes have only the first
+// 32. What follows depends on the kind:
 //
 // | kind     | sender -> receiver     | after the header              | order and loss                          |
 // | -------- | ---------------------- | ----------------------------- | --------------------------------------- |
@@ -10,11 +11,14 @@
 // |          | or, later, either way  | Refusal: why its sender will  | last on a link, not answered; lost: the |
 // |          |                        | read no further frame         | link has broken, but nobody says why    |
 // | request  | either way             | message (codec.h)             | any order; lost: the link has broken,   |
-// |          |                        |                               | the caller's call fails with it         |
+// |          |                        |                               | it comes again on the session's next    |
+// |          |                        |                               | one; without a session its call fails   |
 // | response | callee -> caller       | message, or an error sentence | any order, once per request; a late one |
 // |          |                        |                               | (its call has ended) is dropped         |
 // | goodbye  | whoever leaves         | nothing                       | last on a link; lost: the loss of the   |
 // |          |                        |                               | link reads as a crash, not as a leave   |
+// | acknow-  | either way             | nothing                       | any order; lost: the next one, or any   |
+// | ledge    |                        |                               | other numbered frame, says the same     |
 //
 // docs/protocol.md has the bytes. Numbers are little-endian.
 #pragma once
@@ -29,7 +33,7 @@ namespace torchwire {
 
 /// Raised by one whenever a frame's or a handshake's bytes change; workers with different versions
 /// refuse each other.
-constexpr uint32_t kProtocolVersion = 9;
+constexpr uint32_t kProtocolVersion = 10;
 
 enum class FrameKind : uint8_t {
   hello = 1,
@@ -38,6 +42,7 @@ enum class FrameKind : uint8_t {
   request = 4,
   response = 5,
   goodbye = 6,
+  acknowledge = 7,
 };
 
 /// Memory that someone else owns, to be sent.
@@ -85,8 +90,15 @@ struct FrameHeader {
   uint32_t messageType = 0; // PyTorch's MessageType, for request and response
   uint64_t callId = 0; // unique among the calls of one incarnation of the caller
   uint64_t bodyLength = 0; // bytes of the message's payload
+  // Of requests, responses and acknowledges (session.h). 0: it belongs to no session.
+  uint64_t sequence = 0; // counts the numbered frames of one session and direction, from 1
+  uint64_t acknowledged = 0; // the sender has received all up to this one
 
-  static constexpr size_t kSize = 32;
+  /// Of requests, responses and acknowledges.
+  static constexpr size_t kSize = 48;
+  /// Of the other kinds, without the last two fields. This size never changes, so that workers of different versions
+  /// can refuse each other.
+  static constexpr size_t kShortSize = 32;
   // Where the frame's checksum stands (u64), if the workers use any: see checksum_interceptor.h.
   static constexpr size_t kChecksumOffset = 24;
 
@@ -106,5 +118,13 @@ ReceivedFrame readHeader(IncomingFrame frame);
 
 /// Enters the id in the header of an encoded frame: a call gets its id only once its frame is made.
 void setCallId(OutgoingFrame& frame, uint64_t id);
+/// The call that the frame is of, and the kind that it has: of an encoded frame.
+uint64_t callIdOf(const OutgoingFrame& frame);
+bool isRequest(const OutgoingFrame& frame);
+
+/// Enters where the frame stands in its session, which it learns when it goes out.
+void setSequence(OutgoingFrame& frame, uint64_t sequence, uint64_t acknowledged);
+/// Says only that all up to this one has been received.
+OutgoingFrame acknowledgeFrame(uint64_t acknowledged);
 
 } // namespace torchwire

@@ -8,6 +8,29 @@ constexpr uint32_t kHelloMagic = 0x45525754; // "TWRE"
 // Why a link is refused, as on the wire.
 constexpr uint32_t kRefused = 1;
 constexpr uint32_t kDuplicate = 2;
+constexpr uint32_t kSessionUnknown = 3;
+
+uint32_t numberOf(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::duplicateLink:
+      return kDuplicate;
+    case ErrorCode::sessionUnknown:
+      return kSessionUnknown;
+    default:
+      return kRefused;
+  }
+}
+
+ErrorCode codeOf(uint32_t number) {
+  switch (number) {
+    case kDuplicate:
+      return ErrorCode::duplicateLink;
+    case kSessionUnknown:
+      return ErrorCode::sessionUnknown;
+    default:
+      return ErrorCode::refused;
+  }
+}
 
 ByteReader afterHeader(const IncomingFrame& frame) {
   ByteReader in(frame.head);
@@ -29,6 +52,36 @@ OutgoingFrame bareFrame(FrameKind kind) {
   return frame;
 }
 
+void SessionClaim::write(ByteWriter& out) const {
+  out.number(id);
+  out.number(static_cast<uint8_t>(established ? 1 : 0));
+  out.number(received.through);
+  out.number(static_cast<uint32_t>(received.beyond.size()));
+  for (const Receipts::Range& range : received.beyond) {
+    out.number(range.first);
+    out.number(range.last);
+  }
+}
+
+SessionClaim SessionClaim::read(ByteReader& in) {
+  SessionClaim claim;
+  claim.id = in.number<uint64_t>();
+  claim.established = in.number<uint8_t>() != 0;
+  claim.received.through = in.number<uint64_t>();
+  uint64_t known = claim.received.through;
+  for (uint32_t left = in.count(2 * sizeof(uint64_t)); left > 0; --left) {
+    const auto first = in.number<uint64_t>();
+    const auto last = in.number<uint64_t>();
+    // The frame after `known` is missing, or the range would not begin anew. (Subtracted, so as not to overflow.)
+    if (first < known || first - known < 2 || last < first) {
+      throw FormatError("ranges of received frames that are out of order");
+    }
+    claim.received.beyond.push_back({first, last});
+    known = last;
+  }
+  return claim;
+}
+
 OutgoingFrame Hello::encode(FrameKind kind) const {
   OutgoingFrame frame = bareFrame(kind);
   ByteWriter out(frame.head);
@@ -40,6 +93,7 @@ OutgoingFrame Hello::encode(FrameKind kind) const {
   out.number(toIncarnation);
   out.number(linkId);
   out.number(lastLinkId);
+  session.write(out);
   out.number(static_cast<uint32_t>(offer.size()));
   out.raw(offer.data(), offer.size());
   return frame;
@@ -61,6 +115,7 @@ Hello Hello::decode(const IncomingFrame& frame) {
   hello.toIncarnation = in.number<uint64_t>();
   hello.linkId = in.number<uint64_t>();
   hello.lastLinkId = in.number<uint64_t>();
+  hello.session = SessionClaim::read(in);
   const uint32_t length = in.count(1);
   const char* offer = in.raw(length);
   hello.offer.assign(offer, offer + length);
@@ -70,7 +125,7 @@ Hello Hello::decode(const IncomingFrame& frame) {
 OutgoingFrame Refusal::encode() const {
   OutgoingFrame frame = bareFrame(FrameKind::refuse);
   ByteWriter out(frame.head);
-  out.number(code == ErrorCode::duplicateLink ? kDuplicate : kRefused);
+  out.number(numberOf(code));
   out.string(reason);
   return frame;
 }
@@ -78,8 +133,7 @@ OutgoingFrame Refusal::encode() const {
 Refusal Refusal::decode(const IncomingFrame& frame) {
   ByteReader in = afterHeader(frame);
   Refusal refusal;
-  refusal.code =
-      in.number<uint32_t>() == kDuplicate ? ErrorCode::duplicateLink : ErrorCode::refused;
+  refusal.code = codeOf(in.number<uint32_t>());
   refusal.reason = in.string();
   return refusal;
 }

@@ -11,6 +11,31 @@
 
 namespace torchwire {
 
+/// What one side of a session has received of the other's numbered frames. A value.
+struct Receipts {
+  /// Frames `first` to `last`.
+  struct Range {
+    uint64_t first = 0;
+    uint64_t last = 0;
+    bool operator==(const Range&) const = default;
+  };
+
+  uint64_t through = 0; // all up to this one
+  std::vector<Range> beyond; // and these, in order, with gaps between them
+};
+
+/// Which session a link is to go on with (backend/link/session.h). A value.
+struct SessionClaim {
+  uint64_t id =
+      0; // counts the sessions of the two incarnations, from 1; 0: none, frames on the link are not numbered
+  bool established = false; // the sender has had a link with it; else it may be new
+  Receipts received; // by the sender
+
+  void write(ByteWriter& out) const;
+  /// Throws FormatError for what no session can have received.
+  static SessionClaim read(ByteReader& in);
+};
+
 /// Introduces a worker: sent by the dialer as `hello`, by the accepter as `welcome`. A value.
 struct Hello {
   WorkerRecord self;
@@ -20,6 +45,7 @@ struct Hello {
   uint64_t toIncarnation = 0;
   uint64_t linkId = 0; // random: names the link that this hello asks for, or that a welcome grants
   uint64_t lastLinkId = 0; // the newest link that the sender has had with the receiver, 0: none
+  SessionClaim session;
   std::vector<char> offer; // the sender's transports and channels, for its link context to read
 
   OutgoingFrame encode(FrameKind kind) const;

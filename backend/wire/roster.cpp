@@ -67,6 +67,10 @@ void WorkerRecord::write(ByteWriter& out) const {
   out.number(protocolVersion);
   out.number(linkOptions);
   out.string(devices);
+  out.string(process.boot);
+  out.number(process.pidNamespace);
+  out.number(process.pid);
+  out.number(process.startTime);
 }
 
 WorkerRecord WorkerRecord::read(ByteReader& in) {
@@ -81,6 +85,10 @@ WorkerRecord WorkerRecord::read(ByteReader& in) {
   record.protocolVersion = in.number<uint32_t>();
   record.linkOptions = in.number<uint32_t>();
   record.devices = in.string();
+  record.process.boot = in.string();
+  record.process.pidNamespace = in.number<uint64_t>();
+  record.process.pid = in.number<int32_t>();
+  record.process.startTime = in.number<uint64_t>();
   return record;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/base/bytes.h"
+#include "backend/base/process_identity.h"
 
 namespace torchwire {
 
@@ -43,6 +44,8 @@ struct WorkerRecord {
   uint32_t linkOptions = 0;
   std::string
       devices; // which it has and how its options map them, as cuda/device_record.h writes it; empty: none
+
+  ProcessIdentity process; // for those of its host to notice its end
 
   void write(ByteWriter& out) const;
   static WorkerRecord read(ByteReader& in);

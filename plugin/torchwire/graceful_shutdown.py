@@ -5,8 +5,8 @@ wrong with it. In a dynamic group, which workers join and leave while it runs, w
 that joined later are not asked, and those that mean to stay should not have to come; PyTorch knows that, but only of
 its own agent. So there the all-gather is left out; leaving is what the agent's join() does. And in a static group,
 where all must come, it waits for ever for a worker whose process has died. So there the agent first waits for all
-workers, and names one that is gone; the all-gather, which then finds all of them, still runs, because programs may
-build on its parts.
+workers that live. If none is dead the all-gather, which then finds all of them, still runs, because programs may build
+on its parts.
 
 Two functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
 `_wait_all_workers` for the above, and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put
@@ -26,10 +26,12 @@ import torch.distributed.rpc as rpc
 from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
-from torchwire import concurrent_shutdown, creation_sites
+from torchwire import concurrent_shutdown, creation_sites, passed_rrefs
 from torchwire.current_agent import current_agent
 from torchwire.leak_report import LeakReport
 from torchwire.patches import Patches
+
+_PATIENCE = 2.0  # seconds
 
 _patches = Patches()
 
@@ -57,10 +59,10 @@ def _replace_wait_all_workers(patches: Patches, leaks: LeakReport, before_leavin
         agent = current_agent()
         if agent is not None:
             leaks.settle()
-            agent.wait_all_workers(timeout)
-        if agent is None or agent.is_static_group:
+        if agent is None or (agent.wait_all_workers(timeout) and agent.is_static_group):
             original(timeout)
         if agent is not None:
+            agent.drop_forks_of_the_dead(_PATIENCE)  # libtorch would wait for them
             leaks.prepare()  # the last moment at which all peers answer for certain
         before_leaving()
 
@@ -74,6 +76,7 @@ def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leavi
 
     def finalize() -> None:
         creation_sites.uninstall()
+        passed_rrefs.uninstall()
         before_leaving()
         if current_agent() is not None:
             leaks.prepare()  # of use only after a shutdown that was not graceful

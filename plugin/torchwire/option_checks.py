@@ -19,6 +19,8 @@ HOW_TO_MAKE_A_SECRET = 'python -c "import secrets; print(secrets.token_hex(32))"
 
 _HIGHEST_PORT = 65535
 _MIN_KEEPALIVE = 2.0
+_MIN_SESSION = 1.0
+_MAX_SESSION = 24 * 3600.0
 _MAX_KEEPALIVE = 32767.0  # the most that Linux takes
 _ADDRESS = re.compile(r"(?P<host>\[[^\[\]\s]+\]|[^:\[\]\s/]+)(?::(?P<port>[0-9]{1,5}))?")
 
@@ -60,6 +62,17 @@ def keepalive(argument: str, value: Any) -> float:
         raise ValueError(
             f"{argument} must be between {_MIN_KEEPALIVE:.0f} and {_MAX_KEEPALIVE:.0f} seconds, since the "
             f"kernel's TCP keep-alive counts in whole ones, or 0 to switch it off; got {value} seconds"
+        )
+    return seconds
+
+
+def session_timeout(argument: str, value: Any) -> float:
+    """Seconds that a broken connection has to come back; 0 stands for none."""
+    seconds = _seconds(argument, value, zero="means that calls fail with their connection")
+    if seconds != 0 and not _MIN_SESSION <= seconds <= _MAX_SESSION:
+        raise ValueError(
+            f"{argument} must be between {_MIN_SESSION:.0f} and {_MAX_SESSION:.0f} seconds, since to connect "
+            f"again takes time, or 0 to let calls fail with their connection; got {value} seconds"
         )
     return seconds
 

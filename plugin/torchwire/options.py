@@ -100,6 +100,13 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         one and the others find it in the store. docs/security.md says what each protects from.
     keepalive_interval: seconds after which a silent TCP connection is probed; a peer that does not answer for twice
         as long is taken for gone. Default 10, at least 2; 0 means never.
+    session_timeout: seconds that two workers whose connection has broken have to connect again. Within them nothing is
+        lost: calls take longer, what had not arrived is sent once more, and no call runs twice. After them the calls
+        under way between the two fail. Default 10, at least 1; 0 means that calls fail with their connection. Where the
+        two differ, each keeps to its own; where one says 0, both do.
+    max_unacknowledged_bytes: bytes of messages to one worker that are kept, for that, until it has said that they have
+        arrived, which takes some 20 ms at most. What comes on top waits. A single larger message goes alone.
+        Default 64 MiB.
     backward_mode: what a distributed backward pass that begins here does when its roots do not use the results of all
         calls in the context. "smart", the default, finds out which they use once the pass comes to a stop, and goes on
         without the others; "fast" fails at the time-out.
@@ -141,6 +148,8 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     secret = _CheckedAlternative(option_checks.secret, other="secret_file")
     secret_file = _CheckedAlternative(option_checks.path, other="secret")
     keepalive_interval = _Checked(option_checks.keepalive)
+    session_timeout = _Checked(option_checks.session_timeout)
+    max_unacknowledged_bytes = _Checked(option_checks.byte_count)
     backward_mode = _Checked(option_checks.backward_mode)
     record_creation_site = _Checked(option_checks.switch)
     receive_cache = _Checked(option_checks.byte_count)
@@ -164,6 +173,8 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         secret: str | bytes | None = None,
         secret_file: str | os.PathLike[str] | None = None,
         keepalive_interval: float = 10.0,
+        session_timeout: float = 10.0,
+        max_unacknowledged_bytes: int = 64 << 20,
         backward_mode: str = "smart",
         record_creation_site: bool = False,
         receive_cache: int = 256 << 20,
@@ -187,6 +198,8 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self.secret = secret
         self.secret_file = secret_file
         self.keepalive_interval = keepalive_interval
+        self.session_timeout = session_timeout
+        self.max_unacknowledged_bytes = max_unacknowledged_bytes
         self.backward_mode = backward_mode
         self.record_creation_site = record_creation_site
         self.receive_cache = receive_cache
@@ -294,6 +307,8 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "advertise_address": options.advertise_address or "",
         "secret": group_secret.of(options.secret, options.secret_file) or b"",
         "keepalive_interval": options.keepalive_interval,
+        "session_timeout": options.session_timeout,
+        "max_unacknowledged_bytes": options.max_unacknowledged_bytes,
         "receive_cache": options.receive_cache,
         "max_bytes_in_flight": options.max_bytes_in_flight,
         "backward_mode": options.backward_mode,

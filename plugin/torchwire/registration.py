@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
-from torchwire import backend_type, creation_sites, exit_hook, graceful_shutdown, worker_checks
+from torchwire import backend_type, creation_sites, exit_hook, graceful_shutdown, passed_rrefs, worker_checks
 from torchwire._C import LinkInterceptor, TorchwireAgent
 from torchwire.options import TorchwireRpcBackendOptions, as_agent_options, from_any
 
@@ -83,6 +83,7 @@ def start_agent(
     _start(agent)
     graceful_shutdown.install(before_leaving)
     creation_sites.install(record=checked.record_creation_site)
+    passed_rrefs.install()
     exit_hook.install()
     return agent
 

@@ -20,7 +20,8 @@ bool ForkLedger::begin(const GlobalId& rref, const GlobalId& fork, WorkerId hold
       return false;
     }
     if (known == creations_.end() && !goneAfterwards) {
-      Creation creation{rref, holder, false, gone != deleted_.end(), {}};
+      const bool deleted = gone != deleted_.end() || dead_.contains(holder);
+      Creation creation{rref, holder, false, deleted, {}};
       creation.waiting.push_back(std::move(answer));
       creations_.emplace(fork, std::move(creation));
       return true;
@@ -75,7 +76,7 @@ void ForkLedger::finished(const GlobalId& fork) {
 
 void ForkLedger::add(const GlobalId& rref, const GlobalId& fork, WorkerId holder) {
   MutexLock lock(mutex_);
-  if (!deleted_.contains(fork)) {
+  if (!deleted_.contains(fork) && !dead_.contains(holder)) {
     table_.add(rref, fork);
     holders_.emplace(fork, Entry{rref, holder});
   }
@@ -83,6 +84,10 @@ void ForkLedger::add(const GlobalId& rref, const GlobalId& fork, WorkerId holder
 
 ForkLedger::Released ForkLedger::remove(const GlobalId& rref, const GlobalId& fork) {
   MutexLock lock(mutex_);
+  return removeFork(rref, fork);
+}
+
+ForkLedger::Released ForkLedger::removeFork(const GlobalId& rref, const GlobalId& fork) {
   bool created = false;
   const auto found = creations_.find(fork);
   if (found != creations_.end()) {
@@ -97,6 +102,37 @@ ForkLedger::Released ForkLedger::remove(const GlobalId& rref, const GlobalId& fo
   holders_.erase(fork);
   keep(rref); // this may come between libtorch's entry of an early RRef and keepUntilEntered()
   return table_.remove(rref, fork);
+}
+
+std::vector<ForkLedger::Released> ForkLedger::workerDied(WorkerId worker) {
+  std::vector<Released> released;
+  MutexLock lock(mutex_);
+  dead_.insert(worker);
+  std::vector<std::pair<GlobalId, GlobalId>> forks; // and their RRefs
+  for (const auto& [fork, entry] : holders_) {
+    if (entry.holder == worker) {
+      forks.emplace_back(entry.rref, fork);
+    }
+  }
+  for (auto& [fork, creation] : creations_) {
+    if (creation.holder == worker && !creation.finished && !holders_.contains(fork)) {
+      creation.deleted = true; // it has yet to be entered
+    }
+  }
+  for (const auto& [rref, fork] : forks) {
+    released.push_back(removeFork(rref, fork));
+  }
+  return released;
+}
+
+bool ForkLedger::isDead(WorkerId worker) const {
+  MutexLock lock(mutex_);
+  return dead_.contains(worker);
+}
+
+bool ForkLedger::hasDead() const {
+  MutexLock lock(mutex_);
+  return !dead_.empty();
 }
 
 void ForkLedger::keepUntilEntered(const GlobalId& rref) {
@@ -142,6 +178,7 @@ void ForkLedger::forgetOld() {
 
 void ForkLedger::forgetWorker(WorkerId worker) {
   MutexLock lock(mutex_);
+  dead_.erase(worker);
   std::erase_if(deleted_, [&](const auto& entry) { return entry.first.createdOn == worker; });
   std::erase_if(oldestDeleted_, [&](const GlobalId& fork) { return fork.createdOn == worker; });
   std::erase_if(creations_, [&](const auto& entry) {

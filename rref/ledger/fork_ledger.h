@@ -42,8 +42,8 @@ class ForkLedger {
   /// Answers a creation. Called exactly once, perhaps before the call that took it returns.
   using Answer = std::function<void()>;
 
-  // A message is repeated by RpcAgent::sendWithRetries: up to 5 more times after pauses of 1 to 5 s, each try
-  // with a time-out of its own, which is 60 s unless set. Six tries and their pauses take at most 374 s.
+  // Its sender repeats a message until it is answered, and deletes a fork only then: so what comes after the delete is an
+  // earlier try, which has waited here in a queue.
   static constexpr std::chrono::seconds kMemory{600};
   // Beyond that, however fast forks come and go: at some 100 bytes each this is 3 MB.
   static constexpr size_t kMaxRemembered = 32768;
@@ -72,6 +72,12 @@ class ForkLedger {
   /// A user has gone.
   Released remove(const GlobalId& rref, const GlobalId& fork) EXCLUDES(mutex_);
 
+  /// A worker has died. Its forks go, and so do those of creations of its that still run, once these have entered their
+  /// RRefs; what comes of it later brings none back, until forgetWorker(). Gives back what is to be dropped.
+  std::vector<Released> workerDied(WorkerId worker) EXCLUDES(mutex_);
+  bool isDead(WorkerId worker) const EXCLUDES(mutex_);
+  bool hasDead() const EXCLUDES(mutex_);
+
   /// A worker has left. Another may come under its number, and will draw the same ids again.
   void forgetWorker(WorkerId worker) EXCLUDES(mutex_);
 
@@ -99,6 +105,7 @@ class ForkLedger {
     Clock::time_point when;
   };
 
+  Released removeFork(const GlobalId& rref, const GlobalId& fork) REQUIRES(mutex_);
   void remember(const GlobalId& fork, bool created) REQUIRES(mutex_);
   void forgetOld() REQUIRES(mutex_);
   void keep(const GlobalId& rref) REQUIRES(mutex_);
@@ -111,6 +118,7 @@ class ForkLedger {
   std::unordered_map<GlobalId, Entry, GlobalIdHash> holders_ GUARDED_BY(mutex_); // by fork
   std::unordered_map<GlobalId, Deleted, GlobalIdHash> deleted_ GUARDED_BY(mutex_); // by fork
   std::deque<GlobalId> oldestDeleted_ GUARDED_BY(mutex_);
+  std::unordered_set<WorkerId> dead_ GUARDED_BY(mutex_);
   // RRefs, while their function runs or has yet to come:
   std::unordered_set<GlobalId, GlobalIdHash> entered_ GUARDED_BY(mutex_);
   std::unordered_set<GlobalId, GlobalIdHash> kept_ GUARDED_BY(mutex_);

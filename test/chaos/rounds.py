@@ -121,7 +121,7 @@ class Round:
             self._all(member.end_faults)
         self._check_connections()
         self._all(member.let_go)
-        if not self._dead and not self._settings.plan:
+        if not self._settings.plan:
             self._check_nothing_is_left()
 
     def _shut_down(self):
@@ -130,8 +130,8 @@ class Round:
         errors = self._all(member.leave, graceful, limit=self._settings.shutdown_limit)
         for worker, error in errors.items():
             self._outcome.shutdowns["raised" if error else "ok"] += 1
-            # The dead do not take part in a graceful one.
-            if error and not (self._dead and graceful):
+            # Who asked the dead what they hold has no answer under a plan, which may lose it.
+            if error and not (self._dead and graceful and self._settings.plan):
                 self._outcome.violate(kinds.SHUTDOWN, worker.name, error)
 
     # ---- faults ----
@@ -143,7 +143,7 @@ class Round:
         self._outcome.faults[fault.kind] += 1
         if fault.kind == "kill":
             victim.kill()
-            self._bury(victim)
+            self._declareDead(victim)
         else:
             victim.signal(signal.SIGSTOP)
             self._wait_out(fault.seconds)
@@ -171,9 +171,9 @@ class Round:
         for worker in list(self._survivors):
             if self._settings.plan and worker.process.exitcode == -signal.SIGKILL:
                 self._outcome.faults["kill"] += 1
-                self._bury(worker)
+                self._declareDead(worker)
 
-    def _bury(self, worker):
+    def _declareDead(self, worker):
         self._survivors.remove(worker)
         self._dead.append(worker)
 

@@ -70,6 +70,10 @@ class Hosts:
         """Pulls a cable ("down") or puts it back ("up")."""
         _ip("-n", self._names[1], "link", "set", f"net{cable}", state)
 
+    def ip(self, side, *arguments):
+        """What the command ip does in a namespace."""
+        _ip("-n", self._names[side], *arguments)
+
     def entrances(self):
         """For each namespace, a function that moves the calling process into it, before it has started threads."""
         return [functools.partial(_enter, name) for name in self._names]

@@ -1,6 +1,7 @@
 """Frames with checksums: calls work as without, and a frame that arrives damaged ends its link with a reason."""
 
 import contextlib
+import math
 import threading
 
 import pytest
@@ -78,8 +79,16 @@ def error_of_held_call():
     return _text_of_error(_pending.pop().wait)
 
 
+def result_of_held_call():
+    return _pending.pop().wait()
+
+
 def echo_of_mark(to):
     return rpc.rpc_sync(to, echo, (marked(),)).numpy().tobytes()
+
+
+def mark_of(to):
+    return rpc.rpc_sync(to, marked).numpy().tobytes()
 
 
 def error_of_marked_call(to):
@@ -145,10 +154,11 @@ def test_the_options_of_tensorpipe_mean_no_checksums():
 
 
 class DamagingProxy(Proxy):
-    """Damages the mark in what both ends say while it is armed."""
+    """Damages the mark in what both ends say while it is armed, at most so often."""
 
     def __init__(self, to):
         self.armed = False
+        self.at_most = math.inf
         self.damaged = 0
         super().__init__(to)
 
@@ -156,7 +166,7 @@ class DamagingProxy(Proxy):
         return self._damage, self._damage
 
     def _damage(self, data):
-        if not self.armed or MARK not in data:  # a small frame comes in one piece
+        if not self.armed or self.damaged >= self.at_most or MARK not in data:  # a small frame comes in one piece
             return data
         self.damaged += 1
         return data.replace(MARK, DAMAGED_MARK)
@@ -197,7 +207,7 @@ def test_damage_goes_unseen_without_checksums():
 
 @pytest.mark.parametrize("what, where", [("request", 0), ("response", 1)])
 def test_a_damaged_frame_fails_the_calls_on_its_link_with_the_reason_on_both_sides(what, where):
-    with running_behind_proxy(checksums=True) as (group, proxy):
+    with running_behind_proxy(checksums=True, session_timeout=0) as (group, proxy):
         finder, told = group[where], group[1 - where]
         finder.run(begin_held_call, told.name)
         proxy.armed = True
@@ -218,3 +228,19 @@ def test_a_damaged_frame_fails_the_calls_on_its_link_with_the_reason_on_both_sid
             wait_until(lambda worker=worker, line=line: line in worker.output())
             assert DAMAGED in worker.output()
         assert "it closed the link" in told.output() and "it closed the link" not in finder.output()
+
+
+def lost_links(peer):
+    return next(one["links_lost"] for one in torchwire.peers() if one["name"] == peer)
+
+
+@pytest.mark.parametrize("call", [echo_of_mark, mark_of])
+def test_a_damaged_frame_is_sent_once_more(call):
+    with running_behind_proxy(checksums=True) as (group, proxy):
+        group[1].run(begin_held_call, "worker0")
+        proxy.at_most, proxy.armed = 1, True
+        assert group[1].run(call, "worker0") == MARK
+        assert proxy.damaged == 1
+        assert group[1].run(lost_links, "worker0") == 1
+        group.all(release)
+        assert group[1].run(result_of_held_call) is None

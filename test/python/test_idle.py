@@ -15,7 +15,7 @@ SECONDS = 5.0
 MAX_CPU = 0.001  # of one core, per process
 MAX_THREADS = 20
 MAX_FILES = 60
-MAX_FILES_PER_PEER = 4
+MAX_FILES_PER_PEER = 5  # of which one watches its process
 
 
 def warm_up(others):

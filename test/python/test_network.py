@@ -283,10 +283,10 @@ def cable(hosts):
 
 @pytest.fixture
 def linked(across):
-    """A group whose calls take that cable, with short beats. It is not shut down."""
+    """A group without sessions whose calls take that cable, with short beats. It is not shut down."""
     with across(TP_SOCKET_IFNAME="net1") as group:
         # Namespaces of one machine could exchange large tensors past the cable.
-        group.init(V4_STORE, keepalive_interval=INTERVAL, _channels=["mpt_wire_tcp"])
+        group.init(V4_STORE, keepalive_interval=INTERVAL, session_timeout=0, _channels=["mpt_wire_tcp"])
         check_calls(group)
         yield group
 

@@ -44,6 +44,15 @@ def _count(argument: str, value: Any) -> int:
     return value
 
 
+def _no_sessions(argument: str, value: Any) -> float:
+    if option_checks.session_timeout(argument, value) != 0:
+        raise ValueError(
+            f"{argument} must be 0 where faults are injected, got {value}: a plan's faults are those of single "
+            "connections, which a session would make good again; leave the option out"
+        )
+    return 0.0
+
+
 def _plan_or_path(argument: str, value: Any) -> Plan | str | None:
     return value if isinstance(value, Plan) else option_checks.path(argument, value)
 
@@ -61,6 +70,7 @@ class FaultyTorchwireRpcBackendOptions(TorchwireRpcBackendOptions):
         happens. Default: the folder named by the environment variable TORCHWIRE_FAULT_LOG. With none,
         the log is kept in memory only, see fault_log().
     checksums: as for TORCHWIRE, but by default True: what a fault damages is to be found.
+    session_timeout: always 0, so that a call whose connection a fault breaks, or whose message it drops, fails.
 
     Checks and errors are those of TorchwireRpcBackendOptions. Not thread-safe. The agent reads the options once, in
     init_rpc.
@@ -71,6 +81,7 @@ class FaultyTorchwireRpcBackendOptions(TorchwireRpcBackendOptions):
     num_fail_sends = _Checked(_count)
     fault_plan = _Checked(_plan_or_path)
     fault_log = _Checked(option_checks.path)
+    session_timeout = _Checked(_no_sessions)
 
     def __init__(
         self,
@@ -81,9 +92,10 @@ class FaultyTorchwireRpcBackendOptions(TorchwireRpcBackendOptions):
         fault_plan: Plan | str | os.PathLike[str] | None = None,
         fault_log: str | os.PathLike[str] | None = None,
         checksums: bool = True,
+        session_timeout: float = 0.0,
         **others: Any,
     ) -> None:
-        super().__init__(checksums=checksums, **others)
+        super().__init__(checksums=checksums, session_timeout=session_timeout, **others)
         self.messages_to_fail = messages_to_fail
         self.messages_to_delay = {} if messages_to_delay is None else messages_to_delay
         self.num_fail_sends = num_fail_sends
@@ -99,7 +111,8 @@ def from_any(options: rpc.RpcBackendOptions) -> FaultyTorchwireRpcBackendOptions
     if isinstance(options, FaultyTorchwireRpcBackendOptions):
         return options
     if isinstance(options, TorchwireRpcBackendOptions):
-        given = {name: getattr(options, name) for name in options._keywords() if name != "checksums"}
+        others = ("checksums", "session_timeout")  # whose defaults differ
+        given = {name: getattr(options, name) for name in options._keywords() if name not in others}
         return FaultyTorchwireRpcBackendOptions(**given)
     # Not rpc.TensorPipeRpcBackendOptions, of which PyTorch's faulty options are none.
     if isinstance(options, rpc._TensorPipeRpcBackendOptionsBase):

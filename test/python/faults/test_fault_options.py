@@ -73,6 +73,14 @@ def test_frames_have_checksums_unless_told_otherwise():
     assert from_any(rpc.TensorPipeRpcBackendOptions()).checksums
 
 
+def test_there_are_no_sessions():
+    assert as_agent_options(FaultyTorchwireRpcBackendOptions())["session_timeout"] == 0
+    assert from_any(torchwire.TorchwireRpcBackendOptions(session_timeout=7)).session_timeout == 0
+    assert from_any(rpc.TensorPipeRpcBackendOptions()).session_timeout == 0
+    with pytest.raises(ValueError, match="session_timeout must be 0 where faults are injected, got 7"):
+        FaultyTorchwireRpcBackendOptions(session_timeout=7)
+
+
 def test_repr_shows_the_options_of_both_classes():
     shown = repr(FaultyTorchwireRpcBackendOptions(num_worker_threads=3, num_fail_sends=2, fault_plan=PLAN))
     assert shown.startswith("FaultyTorchwireRpcBackendOptions(num_worker_threads=3, ")

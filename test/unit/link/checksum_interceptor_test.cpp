@@ -217,7 +217,7 @@ struct Workers {
 };
 
 const std::string kWhatArrived =
-    "a frame arrived damaged: its checksum differs (request, call 0, 39 bytes)";
+    "a frame arrived damaged: its checksum differs (request, call 0, 55 bytes)";
 
 } // namespace
 
@@ -346,7 +346,7 @@ TEST_CASE("damage that leaves no header is named", "[checksum_interceptor]") {
     pair.damage = [](OutgoingFrame& frame) { frame.head[0] = 99; };
     CHECK(
         pair.pass(call(17)).error.message() ==
-        "a frame arrived damaged: its header cannot be read, a frame of unknown kind 99 (36 "
+        "a frame arrived damaged: its header cannot be read, a frame of unknown kind 99 (52 "
         "bytes)");
   }
 }
@@ -391,7 +391,7 @@ TEST_CASE("errors and the end of a link pass through the interceptor", "[checksu
   CHECK(pair.contextOfA->offer() == pair.world.network.context(kA).offer());
   CHECK(pair.contextOfA->describe(pair.contextOfB->offer()).transport == "memory");
   const auto nobody = pair.contextOfA->dial({.address = "memory://nobody"});
-  CHECK(pair.receive(*nobody).error.code() == ErrorCode::unreachable);
+  CHECK(pair.receive(*nobody).error.code() == ErrorCode::nobodyListens);
 }
 
 TEST_CASE("both sides of a link learn that a frame was damaged", "[checksum_interceptor]") {

@@ -137,17 +137,17 @@ TEST_CASE("a peer that cannot be reached is named when the attempts are over", "
   const CallbackNote& first = a.send(b, "1");
   const CallbackNote& second = a.send(b, "2");
   REQUIRE(world.network.deliverUntil([&] { return world.ledger.allCalled(); }));
-  CHECK(first.error().code() == ErrorCode::unreachable);
+  CHECK(first.error().code() == ErrorCode::nobodyListens);
   CHECK(
       first.error().message() ==
       "cannot reach worker 'w1' (rank 1) at memory://w1 (nobody listens at memory://w1): check "
       "that its process runs and that this host can connect to that address");
-  CHECK(second.error().code() == ErrorCode::unreachable);
+  CHECK(second.error().code() == ErrorCode::nobodyListens);
   CHECK(first.error().executed() == Executed::no);
   CHECK(second.error().executed() == Executed::no);
   REQUIRE(world.network.deliverUntil([&] { return a.losses().size() >= 1; }));
   CHECK(a.losses()[0].error.executed() == Executed::no); // nothing can be on its way
-  CHECK(a.losses()[0].error.code() == ErrorCode::unreachable);
+  CHECK(a.losses()[0].error.code() == ErrorCode::nobodyListens);
   CHECK(world.network.deliverUntil([&] { return a.stateOf(b) == PeerState::idle; }));
   CHECK(world.network.dials() >= 4);
 }
@@ -396,7 +396,7 @@ TEST_CASE(
   SECTION("while it is dialed") {
     const CallbackNote& note = a.send(b, "for the former one");
     a.links().addPeer(restarted);
-    CHECK(note.error().code() == ErrorCode::linkBroken);
+    CHECK(note.error().code() == ErrorCode::workerDied);
     CHECK_THAT(note.error().message(), Catch::Contains("worker 'w1' (rank 1) was started anew"));
   }
   SECTION("when it is connected") {

@@ -98,7 +98,8 @@ TEST_CASE("a hello of another protocol is refused in words that both can read", 
   Hello hello = helloOf(recordOf(0), b);
   hello.self.protocolVersion = kProtocolVersion + 1;
   OutgoingFrame frame = hello.encode(FrameKind::hello);
-  frame.head.resize(FrameHeader::kSize + 2 * sizeof(uint32_t)); // the rest is another version's
+  frame.head.resize(
+      FrameHeader::kShortSize + 2 * sizeof(uint32_t)); // the rest is another version's
   RawPeer peer = RawPeer::dial(world, b);
   peer.say(std::move(frame));
   world.network.deliverAll();

@@ -123,7 +123,7 @@ TEST_CASE("a shutdown monitor names the peer that is gone", "[shutdown_monitor]"
   introduce(a, b);
   connect(world, a, b);
   loseLinks(world, a, 1);
-  b.context().join();
+  world.network.refuseDials(b.record().address, 4);
   const ShutdownMonitor monitor(a.links(), 0, kNone);
   monitor.check();
   REQUIRE(world.network.deliverUntil([&] { return a.losses().size() == 2; }));
@@ -132,6 +132,23 @@ TEST_CASE("a shutdown monitor names the peer that is gone", "[shutdown_monitor]"
       Catch::StartsWith(
           "the RPC group cannot shut down gracefully: cannot reach worker 'w1' "
           "(rank 1) at memory://w1"));
+}
+
+TEST_CASE(
+    "a shutdown monitor leaves a peer where nobody listens to who takes it for dead",
+    "[shutdown_monitor]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  connect(world, a, b);
+  loseLinks(world, a, 1);
+  b.context().join();
+  const ShutdownMonitor monitor(a.links(), 0, kNone);
+  monitor.check();
+  REQUIRE(world.network.deliverUntil([&] { return a.losses().size() == 2; }));
+  CHECK(a.losses()[1].error.code() == ErrorCode::nobodyListens);
+  CHECK_NOTHROW(monitor.check());
 }
 
 TEST_CASE(
@@ -167,7 +184,7 @@ TEST_CASE("a peer that answers does not hide one that is gone", "[shutdown_monit
   connect(world, a, gone);
   connect(world, a, there);
   loseLinks(world, a, 2);
-  gone.context().join();
+  world.network.refuseDials(gone.record().address, 1);
   const ShutdownMonitor monitor(a.links(), 0, kNone);
   monitor.check();
   // The dial of the one has failed before that of the other comes through.

@@ -147,3 +147,53 @@ TEST_CASE("rank 0 does not wait for ever", "[membership_shutdown]") {
   CHECK(group.workers[0]->end - Clock::TimePoint() >= seconds(5));
   CHECK(group.workers[0]->end - Clock::TimePoint() < milliseconds(5300));
 }
+
+namespace {
+
+const auto kLastDied = [] { return std::set<WorkerId>{4}; };
+const auto kNoneDied = [] { return std::set<WorkerId>(); };
+
+} // namespace
+
+// Some know of the death, others do not, and the dead one may have reported before: still all get the same sums.
+TEST_CASE("a round is completed without the dead, alike on all", "[membership_shutdown]") {
+  for (const unsigned seed : seeds(100)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    const bool reports = seed % 2 == 0;
+    group.addStatic(5, [&](SimulatedWorker& self) {
+      self.start();
+      const WorkerId id = self.settings.id;
+      group.scheduler.sleepFor(milliseconds(group.scheduler.draw(5)));
+      if (id == 4 && !reports) {
+        return;
+      }
+      const bool knows = id == 1 || (id < 4 && group.scheduler.draw(2) == 0);
+      self.totals.push_back(self.membership->sum(
+          "join0", {1 << id, 1}, kNotInterrupted,
+          knows ? Membership::Dead(kLastDied) : Membership::Dead(kNoneDied)));
+    });
+    REQUIRE(group.run() == kNobody);
+    const Membership::Totals& first = group.workers[0]->totals.at(0);
+    const Membership::Totals without{15, 4, {4}};
+    const Membership::Totals with{31, 5, {}};
+    CHECK((first == without || (reports && first == with)));
+    for (WorkerId id = 1; id < 4; ++id) {
+      CHECK(group.workers[id]->totals.at(0) == first);
+    }
+  }
+}
+
+TEST_CASE("a worker that was taken for dead is told when it shuts down", "[membership_shutdown]") {
+  SimulatedGroup group(1);
+  group.addStatic(5, [&](SimulatedWorker& self) {
+    self.start();
+    if (self.settings.id == 4) {
+      group.scheduler.sleepFor(seconds(30));
+    }
+    self.membership->sum("join0", {}, kNotInterrupted, kLastDied);
+  });
+  REQUIRE(group.run() == kNobody);
+  CHECK(group.errors()[0].empty());
+  CHECK(group.errors()[4].find("has shut down without worker 'w4'") != std::string::npos);
+}

@@ -2,8 +2,10 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <map>
 #include <set>
+#include <vector>
 
 namespace torchwire {
 namespace {
@@ -254,6 +256,98 @@ TEST_CASE(
   owner.ledger.forgetWorker(0);
   owner.create();
   CHECK(owner.table.has(kCreators));
+}
+
+// ---- deaths ---------------------------------------------------------------------------------------
+
+TEST_CASE("the forks of a worker that dies go, and with the last one the RRef", "[fork_ledger]") {
+  Owner owner;
+  owner.create(); // by worker 1
+  owner.ledger.add(kRRef, kChilds, 2);
+  CHECK(owner.ledger.workerDied(1).at(0) == nullptr);
+  CHECK_FALSE(owner.table.has(kCreators));
+  CHECK(owner.table.has(kChilds));
+  CHECK(owner.ledger.workerDied(2).at(0) != nullptr);
+  CHECK(owner.table.forks.empty());
+  CHECK(owner.ledger.holders().empty());
+}
+
+// What can happen to a creator's fork and to that of its child, in any order, with the deaths of both anywhere between:
+// in the end nothing may be left.
+TEST_CASE("no order of messages and deaths leaves a fork of the dead behind", "[fork_ledger]") {
+  enum Step {
+    begin,
+    entered,
+    finished,
+    childAdds,
+    childDeletes,
+    creatorDeletes,
+    creatorDies,
+    childDies
+  };
+  std::vector<Step> steps{begin,        entered,        finished,    childAdds,
+                          childDeletes, creatorDeletes, creatorDies, childDies};
+  size_t orders = 0;
+  do {
+    const auto at = [&](Step step) { return std::find(steps.begin(), steps.end(), step); };
+    if (at(begin) > at(entered) || at(entered) > at(finished)) {
+      continue;
+    }
+    for (const unsigned lost : {0U, 1U, 2U, 3U}) { // deletes that do not arrive
+      Owner owner;
+      bool runs = false;
+      for (const Step step : steps) {
+        switch (step) {
+          case begin:
+            runs = owner.begin();
+            break;
+          case entered:
+            if (runs) {
+              owner.ledger.entered(kCreators);
+            }
+            break;
+          case finished:
+            if (runs) {
+              owner.ledger.finished(kCreators);
+            }
+            break;
+          case childAdds:
+            owner.ledger.add(kRRef, kChilds, 2);
+            break;
+          case childDeletes:
+            if ((lost & 1U) == 0) {
+              owner.ledger.remove(kRRef, kChilds);
+            }
+            break;
+          case creatorDeletes:
+            if ((lost & 2U) == 0) {
+              owner.ledger.remove(kRRef, kCreators);
+            }
+            break;
+          case creatorDies:
+            owner.ledger.workerDied(1);
+            break;
+          case childDies:
+            owner.ledger.workerDied(2);
+            break;
+        }
+      }
+      ++orders;
+      REQUIRE(owner.table.forks.empty());
+      REQUIRE(owner.ledger.holders().empty());
+      REQUIRE(owner.ledger.running().empty());
+    }
+  } while (std::next_permutation(steps.begin(), steps.end()));
+  CHECK(orders == 4 * 40320 / 6);
+}
+
+TEST_CASE("a worker that comes in place of a dead one may hold forks", "[fork_ledger]") {
+  Owner owner;
+  owner.ledger.workerDied(2);
+  CHECK(owner.ledger.isDead(2));
+  owner.ledger.forgetWorker(2);
+  owner.ledger.add(kRRef, kChilds, 2);
+  CHECK(owner.table.has(kChilds));
 }
 
 } // namespace torchwire

@@ -196,9 +196,11 @@ MemoryNetwork::Core::EndPtr MemoryNetwork::Core::dial(
     meanwhile = std::exchange(duringDial_, Task());
     dialer = makeEnd(from);
     int& refusals = refusals_[to];
-    if (refusals > 0 || !listeners_.contains(to)) {
-      refusals = std::max(refusals - 1, 0);
+    if (refusals > 0) {
+      --refusals;
       shut(*dialer, Error(ErrorCode::unreachable, "nobody listens at " + to), false);
+    } else if (!listeners_.contains(to)) {
+      shut(*dialer, Error(ErrorCode::nobodyListens, "nobody listens at " + to), false);
     } else {
       const EndPtr accepter = makeEnd(to);
       dialer->other = accepter;

@@ -64,7 +64,7 @@ class MemoryNetwork {
   void schedule(Task action);
   /// Runs the action within the next dial, before that returns.
   void duringNextDial(Task action);
-  /// The next `count` dials of the address fail as if nobody listened.
+  /// The next `count` dials of the address fail as if it could not be reached.
   void refuseDials(const std::string& address, int count);
   /// Ends all links on both sides; frames under way are lost.
   void cut();

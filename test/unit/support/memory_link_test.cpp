@@ -120,7 +120,7 @@ TEST_CASE("a dial of an address without a listener fails at its first operation"
   link->receive([&](const Error& error, IncomingFrame) { received.add(error); });
   CHECK(world.network.deliverUntil([&] { return world.ledger.allCalled(); }));
   CHECK(sent.error().message() == "nobody listens at memory://nobody");
-  CHECK(received.error().code() == ErrorCode::unreachable);
+  CHECK(received.error().code() == ErrorCode::nobodyListens);
 }
 
 TEST_CASE("a context that has ended calls nobody any more", "[memory_link]") {

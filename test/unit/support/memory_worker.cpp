@@ -27,6 +27,15 @@ LinkManager::Limits quickLimits() {
   return limits;
 }
 
+LinkManager::Limits sessionLimits(std::chrono::milliseconds sessionTimeout) {
+  LinkManager::Limits limits = quickLimits();
+  limits.sessionTimeout = sessionTimeout;
+  limits.precedence = std::chrono::milliseconds(3);
+  limits.resumeRetryDelay = std::chrono::milliseconds(4);
+  limits.acknowledgeDelay = std::chrono::milliseconds(1);
+  return limits;
+}
+
 WorkerRecord recordOf(WorkerId id) {
   WorkerRecord record;
   record.name = "w" + std::to_string(id);
@@ -57,6 +66,7 @@ struct MemoryWorker::Report {
   mutable Mutex mutex{LockRank::test};
   std::vector<Arrival> arrivals GUARDED_BY(mutex);
   std::vector<Loss> losses GUARDED_BY(mutex);
+  std::vector<std::string> deaths GUARDED_BY(mutex);
 
   void addArrival(WorkerId from, const std::string& text) EXCLUDES(mutex) {
     {
@@ -65,10 +75,17 @@ struct MemoryWorker::Report {
     }
     notifier.notify();
   }
-  void addLoss(WorkerId peer, const Error& error) EXCLUDES(mutex) {
+  void addDeath(const std::string& death) EXCLUDES(mutex) {
     {
       MutexLock lock(mutex);
-      losses.push_back({peer, error});
+      deaths.push_back(death);
+    }
+    notifier.notify();
+  }
+  void addLoss(WorkerId peer, const Error& error, const CallIds& received) EXCLUDES(mutex) {
+    {
+      MutexLock lock(mutex);
+      losses.push_back({peer, error, received});
     }
     notifier.notify();
   }
@@ -102,11 +119,15 @@ LinkManager::Events MemoryWorker::events(WorkerSettings& settings) const {
       then(text);
     }
   };
-  events.peerLost = [report = report_, then = settings.onLost](WorkerId peer, const Error& error) {
-    report->addLoss(peer, error);
+  events.peerLost = [report = report_, then = settings.onLost](
+                        WorkerId peer, const Error& error, const CallIds& received) {
+    report->addLoss(peer, error, received);
     if (then) {
       then(error);
     }
+  };
+  events.peerDied = [report = report_](const WorkerRecord& peer, const std::string& reason) {
+    report->addDeath(peer.describe() + " has died: " + reason);
   };
   events.unknownPeer = settings.unknownPeer;
   return events;
@@ -150,6 +171,11 @@ std::vector<std::string> MemoryWorker::texts() const {
     texts.push_back(arrival.text);
   }
   return texts;
+}
+
+std::vector<std::string> MemoryWorker::deaths() const {
+  MutexLock lock(report_->mutex);
+  return report_->deaths;
 }
 
 std::vector<MemoryWorker::Loss> MemoryWorker::losses() const {

@@ -31,6 +31,8 @@ struct World {
 
 /// Limits of which only the retry delay is ever waited for.
 LinkManager::Limits quickLimits();
+/// The same with sessions that last for so long.
+LinkManager::Limits sessionLimits(std::chrono::milliseconds sessionTimeout);
 
 struct WorkerSettings {
   LinkManager::Limits limits = quickLimits();
@@ -56,6 +58,7 @@ class MemoryWorker {
   struct Loss {
     WorkerId peer;
     Error error;
+    CallIds received;
   };
 
   /// Listens; start() enters the group.
@@ -73,6 +76,8 @@ class MemoryWorker {
   std::vector<Arrival> arrivals() const;
   std::vector<std::string> texts() const;
   std::vector<Loss> losses() const;
+  /// The sentences of the deaths that were reported.
+  std::vector<std::string> deaths() const;
   PeerStatus statusOf(const MemoryWorker& peer) const;
   PeerState stateOf(const MemoryWorker& peer) const {
     return statusOf(peer).state;

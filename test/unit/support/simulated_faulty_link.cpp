@@ -30,6 +30,11 @@ SimulatedFaults::Fate SimulatedFaults::ofSend(int n) {
   return loses ? Fate::lose : delays ? Fate::delay : Fate::pass;
 }
 
+bool SimulatedFaults::damages() {
+  MutexLock lock(mutex_);
+  return happens(plan_.damageSend);
+}
+
 std::chrono::microseconds SimulatedFaults::delay() {
   MutexLock lock(mutex_);
   return std::chrono::microseconds(
@@ -79,6 +84,10 @@ class SimulatedFaultyLink final : public Link,
 };
 
 void SimulatedFaultyLink::send(OutgoingFrame frame, Sent sent) {
+  if (frame.head.size() >= FrameHeader::kSize &&
+      frame.head[0] >= static_cast<char>(FrameKind::request) && faults_->damages()) {
+    frame.head[0] = 99;
+  }
   SimulatedFaults::Fate fate;
   bool startTimer = false;
   {

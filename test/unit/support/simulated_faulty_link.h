@@ -19,6 +19,8 @@ struct SimulatedFaultPlan {
   double refuseDial = 0; // probabilities
   double breakAtSend = 0; // the link breaks and the send fails
   double loseAtSend = 0; // the send succeeds, but the link breaks and the frame never arrives
+  double damageSend =
+      0; // a request, a response or an acknowledgement arrives as a frame of no kind
   double delaySend = 0;
   std::chrono::microseconds maxDelay{2000};
   int breakAfter = 0; // sends on one side of a link before it breaks; 0: any number
@@ -34,6 +36,7 @@ class SimulatedFaults {
   bool refusesDial() EXCLUDES(mutex_);
   /// Of the n-th send (from 1) on one side of a link.
   Fate ofSend(int n) EXCLUDES(mutex_);
+  bool damages() EXCLUDES(mutex_);
   std::chrono::microseconds delay() EXCLUDES(mutex_);
   /// From now on nothing goes wrong.
   void heal() EXCLUDES(mutex_);

@@ -20,7 +20,7 @@ using namespace torchwire;
 
 namespace {
 
-constexpr std::chrono::milliseconds kNoKeepAlive{0};
+constexpr AckWatch::Patience kNoKeepAlive{};
 
 const std::string kEnded = "the peer closed the connection (its process may have ended)";
 

@@ -143,7 +143,7 @@ TEST_CASE("the version of a hello is readable whatever follows it", "[handshake]
   Hello future = helloTo(record(1));
   future.self.protocolVersion = kProtocolVersion + 1;
   OutgoingFrame frame = future.encode(FrameKind::hello);
-  frame.head.resize(FrameHeader::kSize + 2 * sizeof(uint32_t)); // magic and version
+  frame.head.resize(FrameHeader::kShortSize + 2 * sizeof(uint32_t)); // magic and version
   SECTION("nothing follows") {}
   SECTION("something of another form follows") {
     frame.head.insert(frame.head.end(), 50, '\xff');

@@ -1,0 +1,115 @@
+// Agent: requests by which libtorch keeps the books of RRefs with others.
+//
+// libtorch repeats them itself (RpcAgent::sendWithRetries), six times in all. What it does after the last failure it does
+// on a thread of its own, where it throws (RRefContext::handleException), and the process ends. So none of them fails
+// here: it is sent again for as long as its callee is in the group; and of a callee that is dead or has left no books are
+// kept any more, so that it counts as answered.
+#include <ATen/ThreadLocalState.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/agent/agent.h"
+#include "backend/agent/call_end.h"
+#include "backend/base/guarded.h"
+#include "backend/base/log.h"
+#include "backend/codec/codec.h"
+#include "backend/serve/response.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstPause{100};
+constexpr milliseconds kLongestPause{5000};
+// Of a callee that answers with an error: it will not do so for ever for another reason than that it cannot.
+constexpr int kRefusals = 5;
+
+bool isGone(ErrorCode code) {
+  return code == ErrorCode::workerDied || code == ErrorCode::peerLeft;
+}
+
+} // namespace
+
+bool Agent::keepsBooks(rpc::MessageType type) {
+  return type == rpc::MessageType::RREF_USER_DELETE ||
+      type == rpc::MessageType::RREF_FORK_REQUEST || type == rpc::MessageType::RREF_CHILD_ACCEPT;
+}
+
+struct Agent::Bookkeeping {
+  WorkerId to;
+  c10::intrusive_ptr<Message> message;
+  c10::intrusive_ptr<JitFuture> future;
+  milliseconds pause = kFirstPause; // before it is sent again
+  int refusals = 0;
+};
+
+c10::intrusive_ptr<rpc::JitFuture> Agent::sendBookkeeping(
+    WorkerId to, c10::intrusive_ptr<Message> message) {
+  auto future = futureOf(at::AnyClassType::get());
+  activeCalls_.start();
+  trySend({to, std::move(message), future});
+  return future;
+}
+
+void Agent::trySend(Bookkeeping request) {
+  OutgoingFrame frame = encodeMessage(FrameKind::request, request.message, disposer_);
+  const WorkerId to = request.to;
+  const uint64_t callId = calls_->open(
+      to, getRpcTimeout(), [this, request = std::move(request)](Outcome outcome) mutable {
+        endOn(
+            completions_,
+            [this, request = std::move(request), outcome = std::move(outcome)]() mutable {
+              guarded("an RRef's bookkeeping", [&] {
+                onBookkeepingEnd(std::move(request), std::move(outcome));
+              });
+            });
+      });
+  setCallId(frame, callId);
+  if (const Error failed = transmit(to, callId, std::move(frame), /* counted */ false)) {
+    calls_->fail(callId, failed);
+  }
+}
+
+void Agent::onBookkeepingEnd(Bookkeeping request, Outcome outcome) {
+  const ErrorCode code = outcome.error.code();
+  const bool answered = !outcome.error;
+  if (answered && !hasFailed(outcome)) {
+    endBookkeeping(request, responseIn(std::move(outcome), false, false).message);
+  } else if (isGone(code) || (answered && ++request.refusals > kRefusals)) {
+    endBookkeeping(request, rpc::RRefAck().toMessage());
+  } else if (code == ErrorCode::shutDown || closed_) {
+    activeCalls_.finish(); // and the future stays as it is: nothing waits for it any more
+  } else {
+    sendAgain(std::move(request));
+  }
+}
+
+void Agent::endBookkeeping(const Bookkeeping& request, c10::intrusive_ptr<Message> answer) {
+  // libtorch's callbacks may begin calls, and run functions that have waited for this.
+  const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
+  guarded(
+      "an RRef's bookkeeping", [&] { torchwire::complete(*request.future, std::move(answer)); });
+  activeCalls_.finish();
+}
+
+void Agent::sendAgain(Bookkeeping request) {
+  const milliseconds pause = request.pause;
+  request.pause = std::min(2 * pause, kLongestPause);
+  timer_.after(pause, [this, request = std::move(request)]() mutable {
+    control_->run([this, request = std::move(request)]() mutable {
+      guarded("an RRef's bookkeeping", [&] { trySend(std::move(request)); });
+    });
+  });
+}
+
+/// Of each message that may carry RRefs, before it is sent.
+void Agent::noteForks(WorkerId to, const Message& message) {
+  if (rrefs_->notePassed(to, message)) {
+    control_->run([this, to] { rrefs_->reclaimPassed(to); });
+  }
+}
+
+} // namespace torchwire

@@ -1,0 +1,133 @@
+// What lasts between two workers while links come and go.
+//
+//   A: request 7 ═══ link 1 ══▶ B            B has 1 to 7
+//   A: request 8 ═══ link 1 ══ breaks        A keeps 8, and 7, which B has not acknowledged
+//   A: hello, "I have all up to 5" ═══ link 2 ══▶ B
+//   A ◀══ link 2 ═══ welcome, "I have all up to 7"
+//   A: request 8 ═══ link 2 ══▶ B            and B sends 6 again, if it has sent one
+//
+// Requests and responses are numbered, each direction from 1, when they are handed to a link for the first time. So a frame
+// is received at most once, whatever links it took; and as long as the session lasts, at least once.
+//
+// Each numbered frame also acknowledges: it says up to which number its sender had received everything when it was numbered. Where
+// no frame goes back, an `acknowledge` frame does: when the oldest frame that is not acknowledged has waited for a while,
+// or when much has come.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "backend/base/error.h"
+#include "backend/link/received_frames.h"
+#include "backend/link/sent_frames.h"
+
+namespace torchwire {
+
+/// One side of a session. It is new until it has had its first link. Not thread-safe: the LinkManager's lock guards it,
+/// and see SentFrames.
+class Session {
+ public:
+  /// `limit`: of what is kept, in bytes.
+  Session(uint64_t id, size_t limit) : id_(id), limit_(limit), sent_(limit) {}
+
+  uint64_t id() const {
+    return id_;
+  }
+  /// Whether it has had a link; from then on each side may have received something.
+  bool established() const {
+    return established_;
+  }
+  /// As this worker's hello or welcome says it. What came on a link does not count any more once that is asked for: the
+  /// link is another by then.
+  SessionClaim claim() const {
+    return {id_, established_, received_.receipts()};
+  }
+
+  // ---- links
+
+  /// Throws FormatError where the other side cannot have received that.
+  void check(const Receipts& peers) const {
+    sent_.check(peers);
+  }
+  /// After check(): there is a link. Returns what is to be sent on it before all else.
+  SentFrames::Rest linked(const Receipts& peers);
+  /// The link has broken. `badFrame`: through a frame that made no sense.
+  void broke(Error why, bool badFrame);
+  /// Whether the frame that broke the link before last has done so again: nothing has come in order in between.
+  bool failsRepeatedly() const {
+    return badFrames_ > 1;
+  }
+  /// How often it has lost a link, and why it did so last.
+  uint64_t breaks() const {
+    return breaks_;
+  }
+  const Error& brokenBy() const {
+    return brokenBy_;
+  }
+
+  // ---- frames
+
+  bool hasRoom(size_t bytes) const {
+    return sent_.hasRoom(bytes);
+  }
+  /// Numbers a frame that goes out now.
+  SharedFrame number(OutgoingFrame frame);
+  /// What is to be done about a frame that has come.
+  struct Arrival {
+    bool isNew = true; // else it has come before, and is to be dropped
+    bool startTimer = false; // it is to call onTimer() once, after a while
+    std::optional<uint64_t> acknowledge; // is to be sent
+  };
+  /// Throws FormatError where the frame cannot be of this session.
+  Arrival receive(const FrameHeader& header, size_t bytes);
+  size_t release(SentFrames::Released& released) {
+    return sent_.release(released);
+  }
+
+  /// `isNew` does not matter.
+  Arrival onTimer();
+
+  // ---- silence
+  //
+  // Something that is not acknowledged for long, while nothing else comes, means that the peer stands still. A frame that
+  // takes long to arrive is no such thing: its receiver acknowledges again and again.
+
+  /// Whether onWatch() is to be called once, after a quarter of the time that silence may last.
+  bool startsWatch();
+  enum class Watch { end, again, silent };
+  Watch onWatch();
+  /// A large frame begins to arrive. Whether onArriving() is to be called once, after a while.
+  bool startsArriving();
+  /// What to acknowledge, because it still arrives; then it is to be called again.
+  std::optional<uint64_t> onArriving();
+
+  /// See SentFrames.
+  const CallIds& receivedCalls() const {
+    return sent_.receivedCalls();
+  }
+
+ private:
+  uint64_t acknowledgeNow();
+
+  const uint64_t id_;
+  const size_t limit_;
+  bool established_ = false;
+  uint64_t breaks_ = 0;
+  Error brokenBy_;
+  int badFrames_ = 0; // that broke a link while `badAfter_` was the last frame in order
+  uint64_t badAfter_ = 0;
+  SentFrames sent_;
+  ReceivedFrames received_;
+  uint64_t acknowledged_ = 0; // what the peer has been told last
+  size_t bytes_ = 0; // that came since then
+  bool timerRuns_ = false;
+  uint64_t timerFor_ = 0; // what had come in order when it started
+  bool watching_ = false;
+  uint64_t heard_ = 0; // frames
+  uint64_t heardBefore_ = 0, oldestBefore_ = 0; // at the last onWatch()
+  int silentFor_ = 0; // calls of it
+  bool arriving_ = false, arrivingTimerRuns_ = false;
+};
+
+} // namespace torchwire

@@ -1,0 +1,170 @@
+"""Cables that are cut, and bad ones, under load: what sessions make good, and what is known where they cannot."""
+
+import collections
+import functools
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed.rpc as rpc
+import torchwire
+from bad_cable import BadCable
+from group import Group
+from network import Hosts, why_impossible
+from processes import wait_until
+from repetition import Repetition, begin, count, stop
+from test_sessions import Calls, runs
+
+STORE = f"tcp://{Hosts.ADDRESSES[0][0]}:29500"
+BACK = 1.0  # seconds after which calls go on as before
+SIZES = (1, 1000, 100_000)
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
+# ---- what the workers run ----
+
+_begun = collections.Counter()
+
+
+def note(number, tensor):
+    _begun[number] += 1
+    return tensor + 1
+
+
+def begun():
+    return dict(_begun)
+
+
+class CallsThatMayFail(Repetition):
+    """Notes of each call whether it was answered, or else what its error says."""
+
+    def __init__(self, to):
+        super().__init__()
+        self._to = to
+        self._outcomes = []
+
+    def step(self):
+        first = len(self._outcomes)
+        futures = [
+            rpc.rpc_async(self._to, note, (first + i, torch.ones(size)), timeout=60) for i, size in enumerate(SIZES)
+        ]
+        for future in futures:
+            try:
+                future.wait()
+                self._outcomes.append(("answered", ""))
+            except torchwire.RpcError as error:
+                self._outcomes.append((error.executed, str(error)))
+                time.sleep(0.01)
+
+    def outcome(self):
+        return self._outcomes
+
+
+# ---- the networks ----
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    reason = why_impossible()
+    if reason:
+        pytest.skip(reason)
+    with Hosts() as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def cable(hosts):
+    """The cable that is not the store's: cable("down") and cable("up")."""
+    yield functools.partial(hosts.plug, 1)
+    hosts.plug(1, "up")
+
+
+def running_across(hosts, interface):
+    return Group(2, {"TP_SOCKET_IFNAME": interface}, hosts.entrances())
+
+
+def init(group, **options):
+    # Namespaces of one machine could exchange large tensors past the cable.
+    group.init(STORE, _channels=["mpt_wire_tcp"], **options)
+
+
+def rate(group, seconds=1.0):
+    before = group.all(count)
+    time.sleep(seconds)
+    return [(now - then) / seconds for now, then in zip(group.all(count), before, strict=True)]
+
+
+# ---- cuts ----
+
+
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(1, marks=pytest.mark.long), 3, pytest.param(8, marks=pytest.mark.long)]
+)
+def test_a_cut_within_a_session_costs_time_only(hosts, cable, seconds):
+    with running_across(hosts, "net1") as group:
+        init(group)
+        group[0].run(begin, Calls, "worker1")
+        group[1].run(begin, Calls, "worker0")
+        wait_until(lambda: min(group.all(count)) >= 3)
+        usual = rate(group)
+        cable("down")
+        time.sleep(seconds)
+        cable("up")
+        healed = time.monotonic()
+        done = group.all(count)
+        wait_until(lambda: all(now > then for now, then in zip(group.all(count), done, strict=True)))
+        back = time.monotonic() - healed
+        time.sleep(max(0.0, healed + BACK - time.monotonic()))
+        after = rate(group)
+        print(f"cut for {seconds} s: back after {back:.2f} s, steps/s before {usual}, after {after}")
+        assert back < BACK
+        assert sum(after) > sum(usual) / 2
+        made = group.all(stop)
+        for callee, number in zip(group, reversed(made), strict=True):
+            assert callee.run(runs) == dict.fromkeys(range(number), 1)
+        group.shut_down()
+
+
+@pytest.mark.parametrize("session, seconds", [(3, 6), pytest.param(10, 15, marks=pytest.mark.long)])
+def test_after_a_longer_cut_each_error_says_what_is_known(hosts, cable, session, seconds):
+    with running_across(hosts, "net1") as group:
+        init(group, session_timeout=session)
+        group[0].run(begin, CallsThatMayFail, "worker1")
+        group[1].run(begin, CallsThatMayFail, "worker0")
+        wait_until(lambda: min(group.all(count)) >= 3)
+        cable("down")
+        time.sleep(seconds)
+        cable("up")
+        done = group.all(count)
+        wait_until(lambda: all(now > then + 5 for now, then in zip(group.all(count), done, strict=True)))
+        outcomes = group.all(stop)
+        for callee, of_caller in zip(group, reversed(outcomes), strict=True):
+            check(of_caller, callee.run(begun))
+        group.shut_down()
+
+
+def check(outcomes, ran):
+    print(collections.Counter(kind for kind, _ in outcomes))
+    assert len(outcomes) > collections.Counter(kind for kind, _ in outcomes)["answered"]
+    for number, (kind, text) in enumerate(outcomes):
+        expected = {"answered": (1,), "yes": (1,), "no": (0,), "unknown": (0, 1)}[kind]
+        assert ran.get(number, 0) in expected, (number, kind, text)
+
+
+# ---- a bad cable ----
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/net/tun"), reason="needs /dev/net/tun")
+def test_nothing_fails_over_a_cable_that_loses_delays_and_reorders(hosts):
+    with BadCable(hosts, loss=0.05, delay=0.05, reorder=0.1) as cable, running_across(hosts, "net2") as group:
+        init(group)
+        group[0].run(begin, Calls, "worker1")
+        group[1].run(begin, Calls, "worker0")
+        wait_until(lambda: min(group.all(count)) >= 3)
+        made = group.all(stop)
+        for callee, number in zip(group, reversed(made), strict=True):
+            assert callee.run(runs) == dict.fromkeys(range(number), 1)
+        print(f"{made} calls; packets: {cable.passed} passed, {cable.lost} lost, {cable.reordered} reordered")
+        assert cable.lost and cable.reordered
+        group.shut_down()

@@ -1,0 +1,140 @@
+// What becomes of a peer that is dead.
+#include <catch2/catch.hpp>
+
+#include "backend/link/link_manager.h"
+#include "test/unit/support/memory_worker.h"
+
+using namespace torchwire;
+using std::chrono::milliseconds;
+using Style = MemoryNetwork::Style;
+using Texts = std::vector<std::string>;
+
+namespace {
+
+const std::string kReason = "its process 7 has ended";
+const std::string kDied = "worker 'w1' (rank 1) has died: its process 7 has ended";
+
+void connect(World& world, MemoryWorker& from, MemoryWorker& to) {
+  const CallbackNote& note = from.connect(to);
+  REQUIRE(world.network.deliverUntil(
+      [&] { return note.called() && to.stateOf(from) == PeerState::connected; }));
+}
+
+void declareDead(const MemoryWorker& by, const MemoryWorker& peer) {
+  by.links().markDead(peer.record().id, peer.record().incarnation, kReason);
+}
+
+WorkerSettings patientWithTheDead() {
+  WorkerSettings settings;
+  settings.limits.deathGrace = std::chrono::hours(1);
+  return settings;
+}
+
+} // namespace
+
+TEST_CASE("sends to a dead peer fail at once and say why", "[link_manager_death]") {
+  World world(Style::synchronous);
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  declareDead(a, b);
+  CHECK(a.stateOf(b) == PeerState::dead);
+  const size_t dials = world.network.dials();
+  CHECK(a.send(b, "alive?").error().code() == ErrorCode::workerDied);
+  CHECK(a.send(b, "alive?").error().message() == kDied);
+  CHECK(world.network.dials() == dials);
+}
+
+TEST_CASE("what waits for the dial of a peer that dies fails", "[link_manager_death]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  const CallbackNote& note = a.send(b, "waits");
+  declareDead(a, b);
+  CHECK(note.error().message() == kDied);
+  world.network.deliverAll();
+  CHECK(a.stateOf(b) == PeerState::dead);
+}
+
+TEST_CASE("what a peer has sent before it died arrives", "[link_manager_death]") {
+  World world;
+  MemoryWorker a(world, 0, patientWithTheDead());
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  connect(world, a, b);
+  b.send(a, "last words");
+  declareDead(a, b);
+  CHECK(a.losses().empty());
+  b.context().join(); // its links end, as those of a process
+  REQUIRE(world.network.deliverUntil([&] { return a.stateOf(b) == PeerState::dead; }));
+  CHECK(a.texts() == Texts{"last words"});
+  CHECK(a.deaths() == Texts{kDied});
+}
+
+TEST_CASE("a link that does not end is closed a moment after the death", "[link_manager_death]") {
+  WorkerSettings settings;
+  settings.limits.deathGrace = milliseconds(1);
+  World world;
+  MemoryWorker a(world, 0, settings);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  connect(world, a, b);
+  declareDead(a, b);
+  REQUIRE(world.network.deliverUntil([&] { return a.deaths() == Texts{kDied}; }));
+  CHECK(a.losses().back().error.message() == kDied);
+}
+
+TEST_CASE("a peer dies once, and not after it has left", "[link_manager_death]") {
+  World world(Style::synchronous);
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  SECTION("twice") {
+    declareDead(a, b);
+    declareDead(a, b);
+    CHECK(a.deaths() == Texts{kDied});
+    CHECK(a.losses().size() == 1);
+  }
+  SECTION("after its goodbye") {
+    a.links().markLeft(b.record().id);
+    declareDead(a, b);
+    CHECK(a.deaths().empty());
+    CHECK(a.stateOf(b) == PeerState::left);
+  }
+  SECTION("as an earlier incarnation") {
+    a.links().markDead(b.record().id, b.record().incarnation + 1, kReason);
+    CHECK(a.stateOf(b) == PeerState::idle);
+  }
+}
+
+TEST_CASE("a worker that was taken for dead is refused and told why", "[link_manager_death]") {
+  World world(Style::synchronous);
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  declareDead(a, b);
+  const CallbackNote& note = b.connect(a);
+  REQUIRE(world.network.deliverUntil([&] { return note.called(); }));
+  CHECK(note.error().code() == ErrorCode::refused);
+  CHECK(note.error().message().find("the group goes on without it: " + kDied) != std::string::npos);
+  CHECK(a.stateOf(b) == PeerState::dead);
+}
+
+TEST_CASE("another incarnation takes the place of a dead peer", "[link_manager_death]") {
+  World world(Style::synchronous);
+  WorkerSettings newcomer;
+  newcomer.incarnation = 5000;
+  newcomer.address = "memory://again";
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  declareDead(a, b);
+  MemoryWorker again(world, 1, newcomer);
+  a.links().addPeer(again.record());
+  again.links().addPeer(a.record());
+  again.start();
+  const CallbackNote& note = a.send(again, "welcome back");
+  CHECK(note.succeeded());
+  CHECK(again.texts() == Texts{"welcome back"});
+}

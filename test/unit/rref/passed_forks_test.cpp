@@ -1,0 +1,71 @@
+#include "rref/ledger/passed_forks.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+using namespace torchwire;
+using Fork = PassedForks::Fork;
+
+namespace {
+
+constexpr WorkerId kSelf = 3;
+
+const Fork kOwn{{3, 300}, {3, 70000}, kSelf};
+const Fork kOthers{{5, 7}, {3, int64_t{1} << 40}, 5};
+
+// What pickle.dumps((owner, rref, rref, fork, fork, parent)) has made of them.
+const std::string kOwnPickled("K\x03K\x03M,\x01K\x03Jp\x11\x01\x00K\x03", 16);
+const std::string kOthersPickled("K\x05K\x05K\x07K\x03\x8a\x06\x00\x00\x00\x00\x00\x01K\x03", 18);
+
+std::vector<GlobalId> forksOf(const std::vector<Fork>& forks) {
+  std::vector<GlobalId> ids;
+  for (const Fork& one : forks) {
+    ids.push_back(one.fork);
+  }
+  return ids;
+}
+
+} // namespace
+
+TEST_CASE("forks are found in the message that carries them", "[passed_forks]") {
+  PassedForks forks;
+  CHECK_FALSE(forks.sent(1, kOwnPickled)); // nothing has been pickled
+  forks.pickled(kOwn, kSelf);
+  forks.pickled(kOthers, kSelf);
+  CHECK_FALSE(forks.sent(1, "another message"));
+  CHECK(forks.sent(2, "(" + kOthersPickled + "..."));
+  CHECK(forks.sent(1, "..." + kOwnPickled + "..."));
+  CHECK_FALSE(forks.sent(4, kOwnPickled)); // each goes once
+  CHECK(forksOf(forks.takeThoseOf(1)) == std::vector{kOwn.fork});
+  CHECK(forks.takeThoseOf(1).empty());
+  CHECK(forksOf(forks.takeThoseOf(2)) == std::vector{kOthers.fork});
+}
+
+TEST_CASE("a message may carry several forks", "[passed_forks]") {
+  PassedForks forks;
+  forks.pickled(kOwn, kSelf);
+  forks.pickled(kOthers, kSelf);
+  CHECK(forks.sent(1, kOthersPickled + kOwnPickled));
+  CHECK(forks.takeThoseOf(1).size() == 2);
+}
+
+TEST_CASE("a fork is forgotten when its holder has told of it, or has none", "[passed_forks]") {
+  PassedForks forks;
+  forks.pickled(kOwn, kSelf);
+  forks.pickled(kOthers, kSelf);
+  REQUIRE(forks.sent(1, kOwnPickled));
+  forks.settled(kOwn.fork);
+  CHECK(forks.takeThoseOf(1).empty());
+  CHECK(forks.sent(kSelf, kOthersPickled)); // to itself
+  CHECK(forks.size() == 0);
+}
+
+TEST_CASE("of forks that are never sent only the newest are kept", "[passed_forks]") {
+  PassedForks forks;
+  forks.pickled(kOwn, kSelf);
+  for (int64_t number = 0; number < 256; ++number) {
+    forks.pickled({{3, 1}, {3, 1000000 + number}, kSelf}, kSelf);
+  }
+  CHECK_FALSE(forks.sent(1, kOwnPickled));
+}

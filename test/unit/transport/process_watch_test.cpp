@@ -1,0 +1,140 @@
+#include "backend/transport/process_watch.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <memory>
+
+#include "test/unit/support/notifier.h"
+#include "test/unit/support/open_files.h"
+
+using namespace torchwire;
+
+namespace {
+
+// A child that does nothing until it is killed.
+class Child {
+ public:
+  Child() : pid_(fork()) {
+    if (pid_ == 0) {
+      for (;;) {
+        pause();
+      }
+    }
+  }
+  ~Child() {
+    kill();
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  ProcessIdentity identity() const {
+    ProcessIdentity identity = ProcessIdentity::ofThisProcess();
+    identity.pid = pid_;
+    identity.startTime = startTimeOf(pid_).value();
+    return identity;
+  }
+  // It stays a zombie.
+  void end() const {
+    ::kill(pid_, SIGKILL);
+  }
+  void kill() {
+    if (pid_ != 0) {
+      end();
+      ::waitpid(std::exchange(pid_, 0), nullptr, 0);
+    }
+  }
+
+ private:
+  pid_t pid_;
+};
+
+struct Watcher {
+  std::shared_ptr<Loop> loop = Loop::start("test_loop");
+  ProcessWatch processes{loop};
+  Notifier notifier;
+  std::atomic<int> ends{0};
+
+  bool watch(const ProcessIdentity& process) {
+    return processes.watch(1, process, [this] {
+      ++ends;
+      notifier.notify();
+    });
+  }
+  bool sawAnEnd() {
+    return notifier.waitUntil([this] { return ends == 1; });
+  }
+};
+
+} // namespace
+
+TEST_CASE("a process tells who it is", "[process_watch]") {
+  const ProcessIdentity self = ProcessIdentity::ofThisProcess();
+  CHECK(self.isKnown());
+  CHECK(self.pid == getpid());
+  CHECK(self == ProcessIdentity::ofThisProcess());
+  CHECK(self.sharesNumbersWith(self));
+  CHECK_FALSE(self.sharesNumbersWith({}));
+}
+
+TEST_CASE("the end of a process is noticed, once, before anybody waits for it", "[process_watch]") {
+  Watcher watcher;
+  const Child child;
+  REQUIRE(watcher.watch(child.identity()));
+  CHECK(watcher.processes.watches(1));
+  CHECK(watcher.ends == 0);
+  child.end();
+  CHECK(watcher.sawAnEnd());
+  CHECK_FALSE(watcher.processes.watches(1));
+}
+
+TEST_CASE("a process that is gone already has ended", "[process_watch]") {
+  Watcher watcher;
+  Child child;
+  ProcessIdentity identity = child.identity();
+  SECTION("and nobody has its number") {
+    child.kill();
+  }
+  SECTION("and another one has its number") {
+    --identity.startTime;
+  }
+  REQUIRE(watcher.watch(identity));
+  CHECK(watcher.sawAnEnd());
+}
+
+TEST_CASE("a process of another host or namespace is not watched", "[process_watch]") {
+  Watcher watcher;
+  const Child child;
+  ProcessIdentity identity = child.identity();
+  SECTION("of another boot") {
+    identity.boot = "another";
+  }
+  SECTION("of another namespace") {
+    ++identity.pidNamespace;
+  }
+  SECTION("of which nothing is known") {
+    identity = {};
+  }
+  CHECK_FALSE(watcher.watch(identity));
+  CHECK_FALSE(watcher.processes.watches(1));
+}
+
+TEST_CASE("what is forgotten is not told of, and leaves no file open", "[process_watch]") {
+  Watcher watcher;
+  const auto before = openFiles();
+  const Child child;
+  REQUIRE(watcher.watch(child.identity()));
+  SECTION("one") {
+    watcher.processes.forget(1);
+  }
+  SECTION("all") {
+    watcher.processes.stop();
+  }
+  watcher.processes.stop(); // what was posted has run
+  child.end();
+  CHECK(openFiles() == before);
+  CHECK(watcher.ends == 0);
+}
