@@ -101,6 +101,21 @@ void Container::forgetEarlierGroup() {
   }
 }
 
+void Container::beginIdsAt(uint64_t random) {
+  constexpr int kCounterBits = 48; // above them is the worker's number
+  constexpr int64_t kDrawn = int64_t{1} << 32; // more than a process gives before it joins a group
+  const auto skipped = kDrawn + static_cast<int64_t>(random >> (64 - kCounterBits + 1));
+  try {
+    auto& container = DistAutogradContainer::getInstance();
+    auto& context = container.*pointerTo(NextContextId());
+    if (context % (int64_t{1} << kCounterBits) < kDrawn) {
+      context += skipped;
+      container.*pointerTo(NextAutogradMessageId()) += skipped;
+    }
+  } catch (const c10::Error&) { // as in forgetEarlierGroup()
+  }
+}
+
 // ---- calls --------------------------------------------------------------------------------------
 
 void Container::serve(Dispatcher& dispatcher, MapBack mapBack) {

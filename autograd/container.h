@@ -45,6 +45,10 @@ class Container {
   /// Drops the contexts that workers of an earlier group have left behind: this group's have the same numbers.
   void forgetEarlierGroup();
 
+  /// The ids that this process gives to contexts and to the calls in them go on from a number drawn from `random`, the
+  /// first time that this is called.
+  static void beginIdsAt(uint64_t random);
+
   /// A caller's device for each of this worker's.
   using MapBack = std::function<torch::distributed::rpc::DeviceMap(WorkerId caller)>;
 

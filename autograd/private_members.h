@@ -81,6 +81,19 @@ struct ContainerShards {
 template struct PrivateMember<
     ContainerShards, &torch::distributed::autograd::DistAutogradContainer::autograd_contexts_>;
 
+// A process that comes in place of one that has died must not give ids that are in use. libtorch counts from 0.
+struct NextContextId {
+  friend auto pointerTo(NextContextId);
+};
+template struct PrivateMember<
+    NextContextId, &torch::distributed::autograd::DistAutogradContainer::next_context_id_>;
+struct NextAutogradMessageId {
+  friend auto pointerTo(NextAutogradMessageId);
+};
+template struct PrivateMember<
+    NextAutogradMessageId,
+    &torch::distributed::autograd::DistAutogradContainer::next_autograd_message_id_>;
+
 // What guards a context's fields, and its gradients: the public getGradients() hands them out to be read without it.
 struct ContextLock {
   friend auto pointerTo(ContextLock);

@@ -21,6 +21,7 @@
 #include "plugin/fault_bindings.h"
 #include "plugin/rref_bindings.h"
 #include "plugin/thread_check_bindings.h"
+#include "plugin/worker_event_bindings.h"
 
 namespace py = pybind11;
 
@@ -76,6 +77,7 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.interceptors = dict["interceptors"].cast<std::vector<std::shared_ptr<LinkInterceptor>>>();
   options.devicePathsLeftOut = devicePathsWithout(dict["device_paths"].cast<Names>());
   options.devices = devicesFrom(dict["devices"]);
+  options.workerEvents = pythonsWorkerEvents();
   options.devices.nccl = dict["nccl"].cast<bool>();
   return options;
 }

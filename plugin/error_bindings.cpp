@@ -47,9 +47,7 @@ py::object textOf(const std::string& text) { // as pybind11 has it, but for text
 }
 
 py::object made(const Error& error) {
-  const py::object worker = error.worker().empty() ? py::none() : textOf(error.worker());
-  return py::module_::import("torchwire.errors")
-      .attr(classOf(error.code()))(textOf(error.message()), worker, wordFor(error.executed()));
+  return toPython(error);
 }
 
 py::object made(const RemoteError& error) {
@@ -102,6 +100,12 @@ void translate(std::exception_ptr exception) {
 }
 
 } // namespace
+
+py::object toPython(const Error& error) {
+  const py::object worker = error.worker().empty() ? py::none() : textOf(error.worker());
+  return py::module_::import("torchwire.errors")
+      .attr(classOf(error.code()))(textOf(error.message()), worker, wordFor(error.executed()));
+}
 
 void translateErrors() {
   py::register_exception_translator(&translate);

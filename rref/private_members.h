@@ -72,6 +72,12 @@ struct RRefTimedOut {
   friend auto pointerTo(RRefTimedOut);
 };
 
+// A process that comes in place of one that has died must not give ids that are in use. libtorch counts from 0.
+struct NextRRefId {
+  using Member = std::atomic<torch::distributed::rpc::local_id_t>*;
+  friend auto pointerTo(NextRRefId);
+};
+
 // torchwire.rrefs() lists the users that their owner has not confirmed, too. Their states are of a private
 // class, whose name not even a tag may say; so here the whole function is a friend.
 using OnUser =
@@ -100,6 +106,7 @@ template struct PrivateMember<RRefPendingChildren, &libtorch::RRefContext::pendi
 template struct PrivateMember<RRefsDestroyed, &libtorch::RRefContext::destroyed_>;
 template struct PrivateMember<RRefsDestroyedLock, &libtorch::RRefContext::destroyedMutex_>;
 template struct PrivateMember<RRefTimedOut, &libtorch::RRef::timedOut_>;
+template struct PrivateMember<NextRRefId, &libtorch::RRefContext::nextLocalId_>;
 template struct PendingRRefUsers<&libtorch::RRefContext::pendingUsers_>;
 
 template <typename Tag>
@@ -107,6 +114,6 @@ constexpr bool kAsStated = std::is_same_v<decltype(pointerTo(Tag())), typename T
 static_assert(
     kAsStated<RRefLock> && kAsStated<RRefOwners> && kAsStated<RRefForks> &&
     kAsStated<RRefConfirmedUsers> && kAsStated<RRefPendingChildren> && kAsStated<RRefTimedOut> &&
-    kAsStated<RRefsDestroyed> && kAsStated<RRefsDestroyedLock>);
+    kAsStated<RRefsDestroyed> && kAsStated<RRefsDestroyedLock> && kAsStated<NextRRefId>);
 
 } // namespace torchwire

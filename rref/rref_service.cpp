@@ -17,6 +17,7 @@
 #include "rref/creation_request.h"
 #include "rref/failed_creation.h"
 #include "rref/own_requests.h"
+#include "rref/private_members.h"
 
 namespace torchwire {
 namespace {
@@ -292,7 +293,21 @@ void RRefService::noteCreated(const c10::intrusive_ptr<rpc::RRef>& rref, const s
   sweepMetadata();
 }
 
+void RRefService::beginIdsAt(uint64_t random) {
+  constexpr rpc::local_id_t kDrawn = rpc::local_id_t{1}
+      << 32; // more than a process makes before it joins a group
+  auto& next = *pointerTo(NextRRefId());
+  if (next < kDrawn) {
+    next = kDrawn + static_cast<rpc::local_id_t>(random >> 2);
+  }
+}
+
 void RRefService::workerDied(WorkerId worker) {
+  for (const UserView& user : usersOf(context())) {
+    if (user.ownerId == worker) {
+      orphans_.add(user.id, user.fork);
+    }
+  }
   const auto released = ledger_.workerDied(worker); // dropped at the end, unlocked
   // What the owner can confirm no more, libtorch would wait for at a shutdown.
   for (const rpc::ForkId& fork : childrenOwnedBy(context(), worker)) {
@@ -306,6 +321,27 @@ void RRefService::workerDied(WorkerId worker) {
     }
   }
   reclaimPassed(worker);
+}
+
+bool RRefService::asksForOrphan(const rpc::Message& request) const {
+  if (!orphans_.any()) {
+    return false;
+  }
+  switch (request.type()) {
+    case MessageType::PYTHON_RREF_FETCH_CALL:
+      return orphans_.contains(
+          toGlobalId(rpc::PythonRRefFetchCall::fromMessage(request)->rrefId()));
+    case MessageType::SCRIPT_RREF_FETCH_CALL:
+      return orphans_.contains(
+          toGlobalId(rpc::ScriptRRefFetchCall::fromMessage(request)->rrefId()));
+    default:
+      return false;
+  }
+}
+
+bool RRefService::deletesOrphan(const rpc::Message& request) {
+  return orphans_.any() && request.type() == MessageType::RREF_USER_DELETE &&
+      orphans_.remove(toGlobalId(rpc::RRefUserDelete::fromMessage(request)->forkId()));
 }
 
 void RRefService::reclaimPassed(WorkerId dead) {

@@ -10,6 +10,7 @@
 
 #include "backend/serve/dispatcher.h"
 #include "rref/ledger/fork_ledger.h"
+#include "rref/ledger/orphaned_rrefs.h"
 #include "rref/ledger/passed_forks.h"
 #include "rref/ledger/rref_metadata.h"
 
@@ -50,6 +51,10 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   /// the wait. Throws what `end` throws.
   static void failOwnCreation(JitFuture& creation, const std::function<void()>& end);
 
+  /// The ids of RRefs that this process makes go on from a number drawn from `random`, the first time that this is
+  /// called.
+  static void beginIdsAt(uint64_t random);
+
   /// A worker has died: nobody else would delete the forks that it held, or confirm the RRefs that it owned. Frees
   /// values, so that it may take the GIL: call it without locks, on a thread that may block.
   void workerDied(WorkerId worker);
@@ -63,6 +68,12 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   PassedForks& passedForks() {
     return passed_;
   }
+  /// Of a request to a worker that fetches the value of an RRef: whether that RRef was another process's, which had the
+  /// worker's name and has died.
+  bool asksForOrphan(const torch::distributed::rpc::Message& request) const;
+  /// Of a request that deletes this worker's fork of such an RRef: true if it need not be sent.
+  bool deletesOrphan(const torch::distributed::rpc::Message& request);
+
   /// Drops the forks that have gone to a worker which is dead. As workerDied(), which does it.
   void reclaimPassed(WorkerId dead);
 
@@ -104,6 +115,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   LibtorchForks forks_;
   ForkLedger ledger_;
   PassedForks passed_;
+  OrphanedRRefs orphans_;
   RRefMetadata metadata_;
 };
 

@@ -23,6 +23,7 @@
 #include "backend/serve/profiled_call.h"
 #include "backend/serve/python_thread.h"
 #include "backend/serve/response.h"
+#include "backend/transport/listener_probe.h"
 #include "backend/transport/loop.h"
 #include "rref/backward.h"
 #include "rref/failed_creation.h"
@@ -204,6 +205,9 @@ void Agent::serveTrials(
 
 void Agent::startImpl() {
   contexts_.forgetEarlierGroup();
+  if (!isStaticGroup()) {
+    beginIdsElsewhere();
+  }
   timer_.after(
       milliseconds(0), [] {}); // starts its thread: if that fails, then here and not in a callback
   openLinks(agreeOnKey());
@@ -211,6 +215,13 @@ void Agent::startImpl() {
   if (!isStaticGroup()) {
     introduceToPeers();
   }
+}
+
+// libtorch counts them from 0 in each process. One that comes in place of another would give the ids again that are still
+// in use elsewhere.
+void Agent::beginIdsElsewhere() {
+  rrefs_->beginIdsAt(randomNumber());
+  contexts_.beginIdsAt(randomNumber());
 }
 
 GroupKey Agent::agreeOnKey() {
@@ -227,7 +238,8 @@ GroupKey Agent::agreeOnKey() {
   }
   membership_ = std::make_unique<Membership>(
       std::make_unique<TorchStore>(store_), std::move(self), worldSize_,
-      std::max(getRpcTimeout(), kMinWaitForGroup));
+      std::max(getRpcTimeout(), kMinWaitForGroup), std::make_unique<SystemClock>(),
+      [this](const WorkerRecord& worker, bool isRival) { return hasEnded(worker, isRival); });
   return membership_->agree(options_.secret);
 }
 
@@ -272,11 +284,14 @@ void Agent::openLinks(const GroupKey& key) {
   events.peerLost = [this](WorkerId peer, const Error& error, const CallIds& received) {
     onPeerLost(peer, error, received);
   };
-  events.peerDied = [this](const WorkerRecord& peer, const std::string& reason) {
-    control_->run([this, peer, reason] { onPeerDied(peer, reason); });
+  events.peerGone = [this](const WorkerRecord& peer, const Error& error) {
+    control_->run([this, peer, error] { onPeerGone(peer, error); });
   };
   if (!isStaticGroup()) {
     events.unknownPeer = [this](const Hello& hello) { return onUnknownPeer(hello); };
+    events.peerJoined = [this](const WorkerRecord& peer) {
+      control_->run([this, peer] { options_.workerEvents.joined(peer); });
+    };
   }
   LinkManager::Limits limits;
   limits.sessionTimeout = options_.sessionTimeout;
@@ -415,11 +430,6 @@ void Agent::onPeerLost(WorkerId peer, const Error& error, const CallIds& receive
   }
   server_->callerLost(peer);
   control_->run([engine = engine_, peer] { engine->peerLost(peer); });
-  if (error.code() == ErrorCode::peerLeft) {
-    // Not on a broken link, and not when a dial fails either: from here a network that is cut looks like a process that
-    // has died, and a worker that comes back goes on with its contexts. Elsewhere than here, since graphs are freed.
-    control_->run(contexts_.peerLeft(peer));
-  }
 }
 
 std::optional<Refusal> Agent::onUnknownPeer(const Hello& hello) {
@@ -470,11 +480,49 @@ void Agent::askWhetherItLives(WorkerId peer, const Error& loss) {
   }
 }
 
-/// Runs on a thread that may block.
-void Agent::onPeerDied(const WorkerRecord& peer, const std::string& reason) {
-  log(LogLevel::warning, peer.describe() + " has died: " + reason);
-  rrefs_->workerDied(peer.id);
+/// Runs on a thread that may block. A peer whose link has merely broken, or that cannot be dialed, is not gone: from here a
+/// network that is cut looks like a process that has died, and a worker that comes back goes on with its contexts.
+void Agent::onPeerGone(const WorkerRecord& peer, const Error& error) {
+  const bool died = error.code() == ErrorCode::workerDied;
+  if (died) {
+    log(LogLevel::warning, error.message());
+    rrefs_->workerDied(peer.id);
+  }
   contexts_.peerLeft(peer.id)(); // nobody else would release what it has opened
+  if (died && !isStaticGroup()) {
+    devices_->remove(peer.id);
+  }
+  if (died || !isStaticGroup()) {
+    options_.workerEvents.lost(peer, error);
+  }
+  links_->reclaimed(peer.id, peer.incarnation);
+  if (died && !isStaticGroup()) {
+    takeOffRoster(peer);
+  }
+}
+
+void Agent::takeOffRoster(const WorkerRecord& dead) {
+  try {
+    membership_->remove(dead);
+  } catch (const std::exception&
+               e) { // another survivor may do it, or the worker that comes in its place
+    log(LogLevel::info, e.what());
+  }
+}
+
+bool Agent::hasEnded(const WorkerRecord& worker, bool isRival) const {
+  const Presence presence = presenceOf(worker.process);
+  if (presence != Presence::unknown || !isRival) {
+    return presence == Presence::ended;
+  }
+  if (worker.address == address_) {
+    return true; // this worker listens there now
+  }
+  try {
+    return nobodyListensAt(worker.address.substr(worker.address.find("://") + 3));
+  } catch (const std::exception&) { // it has no TCP address: nothing can be said
+    return false;
+  }
 }
 
 // ---- workers ------------------------------------------------------------------------------------

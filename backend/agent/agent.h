@@ -19,6 +19,7 @@
 #include "autograd/pass/backward_mode.h"
 #include "autograd/torch_engine.h"
 #include "backend/agent/worker_directory.h"
+#include "backend/agent/worker_events.h"
 #include "backend/base/address.h"
 #include "backend/base/buffer_pool.h"
 #include "backend/base/disposer.h"
@@ -63,6 +64,7 @@ struct AgentOptions {
   BackwardMode backwardMode = BackwardMode::smart;
   std::vector<std::shared_ptr<LinkInterceptor>> interceptors; // the innermost first
   std::set<cuda::DevicePath> devicePathsLeftOut;
+  WorkerEvents workerEvents;
   cuda::DeviceRecord devices; // the worker's name is the agent's
 };
 
@@ -209,6 +211,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   bool runRequest(uint32_t messageType, Task&& task);
 
   // Starting.
+  void beginIdsElsewhere();
   GroupKey agreeOnKey();
   void openLinks(const GroupKey& key);
   TensorPipeOptions linkSettings(const GroupKey& key);
@@ -305,7 +308,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   std::optional<Refusal> onUnknownPeer(const Hello& hello);
   void watch(const WorkerRecord& peer);
   void askWhetherItLives(WorkerId peer, const Error& loss);
-  void onPeerDied(const WorkerRecord& peer, const std::string& reason);
+  void onPeerGone(const WorkerRecord& peer, const Error& error);
+  void takeOffRoster(const WorkerRecord& dead);
+  bool hasEnded(const WorkerRecord& worker, bool isRival) const;
 
   // Ending.
   void awaitOwnCalls(const std::function<void()>& interrupted);

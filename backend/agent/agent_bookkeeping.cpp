@@ -49,6 +49,10 @@ struct Agent::Bookkeeping {
 c10::intrusive_ptr<rpc::JitFuture> Agent::sendBookkeeping(
     WorkerId to, c10::intrusive_ptr<Message> message) {
   auto future = futureOf(at::AnyClassType::get());
+  if (rrefs_->deletesOrphan(*message)) {
+    future->markCompleted(at::IValue(rpc::RRefAck().toMessage()));
+    return future;
+  }
   activeCalls_.start();
   trySend({to, std::move(message), future});
   return future;

@@ -91,6 +91,13 @@ bool isAwaitable(rpc::MessageType type) {
       type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
 }
 
+Error ownerDied(const std::string& worker) {
+  return Error(
+      ErrorCode::workerDied,
+      worker + " is another process than the RRef's owner, which has died: create the RRef anew",
+      Executed::no);
+}
+
 size_t bytesOf(const rpc::Message& request) {
   size_t bytes = request.payload().size();
   for (const at::Tensor& tensor : request.tensors()) {
@@ -220,6 +227,10 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
 Agent::SentCall Agent::start(
     OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
     float rpcTimeoutSeconds) {
+  if (rrefs_->asksForOrphan(*request)) {
+    const Error error = ownerDied(directory_.describe(call.to));
+    return {open(std::move(call), rpcTimeoutSeconds, /* counted */ false), error};
+  }
   noteForks(call.to, *request);
   if (cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
     return startFromDevices(

@@ -32,6 +32,7 @@ namespace torchwire {
   X(contextRound)      /* ContextRegistry::Round: who has been told of a release */                   \
   X(rrefMetadata)      /* RRefMetadata: ages and creation sites */                                    \
   X(passedForks)       /* PassedForks: to whom forks have gone */                                     \
+  X(orphanedRRefs)     /* OrphanedRRefs: those whose owner has died */                                \
   X(introduction)      /* Agent: links that are made at the start */                                  \
   X(dialResult)        /* ShutdownMonitor::DialResult: the last dial's error */                       \
   X(workerDirectory)   /* WorkerDirectory: names and ranks */                                         \

@@ -7,6 +7,12 @@
 #include "backend/link/link_errors.h"
 
 namespace torchwire {
+namespace {
+
+// Former incarnations of a peer. A hello of theirs may be on its way for seconds, in which few more can have come.
+constexpr size_t kRemembered = 64;
+
+} // namespace
 
 LinkManager::LinkManager(LinkContext& context, Timer& timer, Events events, Limits limits)
     : context_(context), timer_(timer), events_(std::move(events)), limits_(limits) {}
@@ -20,7 +26,7 @@ std::string LinkManager::listen() {
 }
 
 void LinkManager::setGroup(WorkerRecord self, uint64_t groupId) {
-  decltype(early_) early;
+  std::vector<Greeting> early;
   {
     MutexLock lock(mutex_);
     self_ = std::move(self);
@@ -57,6 +63,13 @@ void LinkManager::addPeer(const WorkerRecord& record) {
     peer.record = record;
     peer.generation = former.generation + 1; // callbacks for the former incarnation are stale
     peer.traffic = former.traffic;
+    if (former.record.incarnation != 0) {
+      peer.formerIncarnations = former.formerIncarnations;
+      peer.formerIncarnations.push_back(former.record.incarnation);
+      if (peer.formerIncarnations.size() > kRemembered) {
+        peer.formerIncarnations.erase(peer.formerIncarnations.begin());
+      }
+    }
   }
   if (former.link) {
     former.link->close();
@@ -99,46 +112,53 @@ void LinkManager::markDead(WorkerId id, uint64_t incarnation, const std::string&
       lock.unlock();
       timer_.after(limits_.deathGrace, [weak = weak_from_this(), id, incarnation] {
         if (auto self = weak.lock()) {
-          self->declareDead(id, incarnation);
+          self->endPeer(id, incarnation, State::dead);
         }
       });
       return;
     }
   }
-  declareDead(id, incarnation);
+  endPeer(id, incarnation, State::dead);
 }
 
-void LinkManager::declareDead(WorkerId id, uint64_t incarnation) {
-  if (!endPeer(id, incarnation, State::dead) || !events_.peerDied) {
-    return;
-  }
-  WorkerRecord record;
-  std::string reason;
+void LinkManager::reclaimed(WorkerId id, uint64_t incarnation) {
+  std::vector<Greeting> successors;
   {
     MutexLock lock(mutex_);
-    const Peer* peer = find(id);
-    if (peer->record.incarnation != incarnation) {
-      return; // it has come back already: addPeer has told of the loss
+    Peer* peer = find(id);
+    if (peer == nullptr || peer->record.incarnation != incarnation) {
+      return;
     }
-    record = peer->record;
-    reason = peer->death;
+    peer->isReclaimed = true;
+    for (auto it = successors_.begin(); it != successors_.end();) {
+      if (it->second.self.id == id) {
+        successors.push_back(std::move(*it));
+        it = successors_.erase(it);
+      } else {
+        ++it;
+      }
+    }
   }
-  events_.peerDied(record, reason);
+  for (const auto& [link, hello] : successors) {
+    onHello(link, hello);
+  }
 }
 
-/// False if it has ended before.
-bool LinkManager::endPeer(WorkerId id, uint64_t incarnation, State state) {
+/// Does nothing if it has ended before.
+void LinkManager::endPeer(WorkerId id, uint64_t incarnation, State state) {
   std::shared_ptr<Link> link;
   std::deque<Waiting> waiting;
   std::unique_ptr<Session> session;
+  WorkerRecord record;
   Error error;
   {
     MutexLock lock(mutex_);
     Peer* peer = find(id);
     if (peer == nullptr || peer->record.incarnation != incarnation || isGone(peer->state)) {
-      return false;
+      return;
     }
     peer->state = state;
+    record = peer->record;
     error = errorOfGone(*peer);
     disconnected_.notify_all();
     ++peer->generation;
@@ -153,7 +173,11 @@ bool LinkManager::endPeer(WorkerId id, uint64_t incarnation, State state) {
     item.sent(error.notSent());
   }
   events_.peerLost(id, error, receivedCalls(session));
-  return true;
+  if (events_.peerGone) {
+    events_.peerGone(record, error);
+  } else {
+    reclaimed(id, incarnation);
+  }
 }
 
 Error LinkManager::errorOfGone(const Peer& peer) const {
@@ -203,13 +227,16 @@ void LinkManager::leave(std::chrono::milliseconds patience) {
       std::move(peer.waiting.begin(), peer.waiting.end(), std::back_inserter(waiting));
       peer.waiting.clear();
     }
-    for (auto& [link, hello] : early_) {
-      others.push_back(link);
+    for (const auto* greetings : {&early_, &successors_}) {
+      for (const auto& [link, hello] : *greetings) {
+        others.push_back(link);
+      }
     }
     if (own_) {
       others.push_back(own_->link);
     }
     early_.clear();
+    successors_.clear();
   }
   for (const Waiting& item : waiting) {
     item.sent(shutDownError().notSent());

@@ -13,6 +13,9 @@
 //                       └── also from dialing
 //   any ──goodbye──▶ left (sends fail at once)
 //   any ──its process has ended──▶ dead (the same, but it has not said goodbye)
+//   left, dead ──hello of another incarnation──▶ greeting
+//
+// A hello of another incarnation means that the former one has ended. It waits until that has been reclaimed.
 //
 // Where sessions are on (Limits::sessionTimeout), a connected link that breaks does not end the session between the two
 // workers (session.h): the peer is dialing again, which is shown as `resuming`. Calls do not fail, sends wait, and the next
@@ -92,11 +95,14 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     /// By then the `sent` of each call that was never handed to a link has been told so. `received`: the calls whose
     /// requests the peer is known to have received, and which it has not answered.
     std::function<void(WorkerId, const Error&, const CallIds& received)> peerLost;
-    /// A peer is dead, see markDead(). Comes after the loss, once for each incarnation.
-    std::function<void(const WorkerRecord&, const std::string& reason)> peerDied;
+    /// A peer is dead or has left: `error` is what sends to it fail with. Comes after the loss, once for each incarnation.
+    /// Whoever sets this calls reclaimed() once nothing is left of that incarnation; another one is not let in before.
+    std::function<void(const WorkerRecord&, const Error&)> peerGone;
     /// A worker that is not among the peers says hello. Returns the record to add as a peer, or why
     /// it may not join. Unset: unknown peers are refused.
     std::function<std::optional<Refusal>(const Hello&)> unknownPeer;
+    /// It is a peer now.
+    std::function<void(const WorkerRecord&)> peerJoined;
   };
   struct Limits {
     std::chrono::milliseconds handshake{20000}; // for one dial or one accept to finish
@@ -145,6 +151,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   /// then sends to it fail, and it is refused should it come back. Another incarnation of it may be added. `reason` as in
   /// "worker 'w' (rank 1) has died: <reason>".
   void markDead(WorkerId id, uint64_t incarnation, const std::string& reason) EXCLUDES(mutex_);
+  /// Nothing is left of an incarnation that is gone. Lets another one in, that has said hello meanwhile. On any thread.
+  void reclaimed(WorkerId id, uint64_t incarnation) EXCLUDES(mutex_);
 
   /// Sends a frame, dialing first if need be. `sent` as in Link; with a session, success means that the frame has been
   /// handed to a link and comes through unless the session ends, and an error that no link ever had it.
@@ -178,6 +186,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     std::deque<Waiting> waiting;
     int attempts = 0;
     std::string death; // why it is dead, or will be once its link is read to the end
+    bool isReclaimed = false; // dead or left, and nothing is left of it
+    std::vector<uint64_t> formerIncarnations; // the oldest first
     LinkDescription description;
     Error lost; // while disconnecting: why
     Traffic traffic;
@@ -208,8 +218,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   bool noneConnected() const REQUIRES(mutex_);
   bool isOwn(WorkerId id) const EXCLUDES(mutex_);
   Error errorOfGone(const Peer& peer) const REQUIRES(mutex_);
-  bool endPeer(WorkerId id, uint64_t incarnation, State state) EXCLUDES(mutex_);
-  void declareDead(WorkerId id, uint64_t incarnation) EXCLUDES(mutex_);
+  void endPeer(WorkerId id, uint64_t incarnation, State state) EXCLUDES(mutex_);
 
   // link_manager_dial.cpp: from the first attempt to the welcome, or to giving up.
   bool awaitsDialOf(const Peer& peer) const REQUIRES(mutex_);
@@ -225,6 +234,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   // link_manager_accept.cpp: from a link that has said nothing to a connected or a refused one.
   void accept(std::shared_ptr<Link> link) EXCLUDES(mutex_);
   void onHello(const std::shared_ptr<Link>& link, const Hello& hello) EXCLUDES(mutex_);
+  std::optional<Refusal> objectionOf(const Peer* peer, const Hello& hello) const REQUIRES(mutex_);
   bool keepsOurs(const Peer& peer, const Hello& hello) const REQUIRES(mutex_);
   void adopt(const std::shared_ptr<Link>& link, const Hello& hello) EXCLUDES(mutex_);
   void greeted(const Handle& accepted, const SessionClaim& dialers) EXCLUDES(mutex_);
@@ -295,8 +305,11 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   std::map<WorkerId, Peer> peers_ GUARDED_BY(mutex_);
   // Apart from peers_: nobody dials it, and it says no goodbye. Null without a loopback link.
   std::unique_ptr<Peer> own_ GUARDED_BY(mutex_);
+  using Greeting = std::pair<std::shared_ptr<Link>, Hello>;
   // Links whose hello came before the group was known.
-  std::vector<std::pair<std::shared_ptr<Link>, Hello>> early_ GUARDED_BY(mutex_);
+  std::vector<Greeting> early_ GUARDED_BY(mutex_);
+  // Links of workers of which a former incarnation has not been reclaimed.
+  std::vector<Greeting> successors_ GUARDED_BY(mutex_);
 };
 
 } // namespace torchwire

@@ -1,6 +1,7 @@
 // LinkManager: accepting, from a link of which nothing is known to one that is connected or refused.
 #include "backend/link/link_manager.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -53,29 +54,32 @@ void LinkManager::accept(std::shared_ptr<Link> link) {
 void LinkManager::onHello(const std::shared_ptr<Link>& link, const Hello& hello) {
   std::optional<Refusal> refusal;
   bool known = false;
+  std::optional<WorkerRecord> former; // which lives as far as is known here
   {
     MutexLock lock(mutex_);
     if (!inGroup_) {
       early_.emplace_back(link, hello);
       return;
     }
-    refusal = objectionToHello(hello, self_, groupId_);
     const Peer* peer = find(hello.self.id);
+    refusal = objectionOf(peer, hello);
     known = peer != nullptr && peer->record.incarnation == hello.self.incarnation;
-    if (leaving_ && !refusal) {
-      refusal = Refusal{ErrorCode::refused, self_.describe() + " is shutting down"};
-    } else if (known && !peer->death.empty() && !refusal) {
-      refusal = Refusal{
-          ErrorCode::refused,
-          "the group goes on without it: " + diedError(peer->record, peer->death).message()};
+    if (!refusal && !known && peer != nullptr && !peer->isReclaimed) {
+      successors_.emplace_back(link, hello);
+      former = peer->record;
     }
   }
+  if (former) {
+    markDead(former->id, former->incarnation, "another process has come under its name and rank");
+    return;
+  }
   if (!refusal && !known) {
-    refusal = events_.unknownPeer
-        ? events_.unknownPeer(hello)
-        : Refusal{ErrorCode::refused, "it knows no " + hello.self.describe()};
+    refusal = events_.unknownPeer(hello);
     if (!refusal) {
       addPeer(hello.self);
+      if (events_.peerJoined) {
+        events_.peerJoined(hello.self);
+      }
     }
   }
   if (refusal) {
@@ -87,6 +91,34 @@ void LinkManager::onHello(const std::shared_ptr<Link>& link, const Hello& hello)
   } catch (const FormatError& e) {
     closeWithWarning(link, e);
   }
+}
+
+std::optional<Refusal> LinkManager::objectionOf(const Peer* peer, const Hello& hello) const {
+  if (auto objection = objectionToHello(hello, self_, groupId_)) {
+    return objection;
+  }
+  if (leaving_) {
+    return Refusal{ErrorCode::refused, self_.describe() + " is shutting down"};
+  }
+  const bool isFormer = peer != nullptr &&
+      std::count(
+          peer->formerIncarnations.begin(), peer->formerIncarnations.end(),
+          hello.self.incarnation) != 0;
+  if (isFormer) {
+    return Refusal{
+        ErrorCode::refused,
+        "the group goes on without it: another process has come under its name and rank"};
+  }
+  const bool known = peer != nullptr && peer->record.incarnation == hello.self.incarnation;
+  if (known && !peer->death.empty()) {
+    return Refusal{
+        ErrorCode::refused,
+        "the group goes on without it: " + diedError(peer->record, peer->death).message()};
+  }
+  if (!known && !events_.unknownPeer) {
+    return Refusal{ErrorCode::refused, "it knows no " + hello.self.describe()};
+  }
+  return std::nullopt;
 }
 
 bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {

@@ -255,7 +255,7 @@ void LinkManager::disconnected(const Handle& former) {
     }
   }
   if (died) {
-    declareDead(former.peer, *died);
+    endPeer(former.peer, *died, State::dead);
   }
 }
 

@@ -103,12 +103,13 @@ bool poll(Clock& clock, std::chrono::milliseconds timeout, Ready ready) {
 
 Membership::Membership(
     std::unique_ptr<KeyValueStore> store, WorkerRecord self, uint32_t worldSize,
-    std::chrono::milliseconds timeout, std::unique_ptr<Clock> clock)
+    std::chrono::milliseconds timeout, std::unique_ptr<Clock> clock, HasEnded hasEnded)
     : store_(std::move(store)),
       clock_(std::move(clock)),
       self_(std::move(self)),
       worldSize_(worldSize),
-      timeout_(timeout) {}
+      timeout_(timeout),
+      hasEnded_(std::move(hasEnded)) {}
 
 // The credentials of a dynamic group that all have left are still there. Those who come then go on with them, or,
 // where they bring another secret, replace them.
@@ -156,6 +157,7 @@ Roster Membership::enter() {
   std::vector<uint8_t> seen;
   for (;;) {
     Roster roster = seen.empty() ? Roster() : decoded<Roster>(seen);
+    makeRoom(roster);
     if (const auto objection = roster.objectionTo(self_, worldSize_)) {
       refuse(*objection, roster);
     }
@@ -179,6 +181,16 @@ Roster Membership::enter() {
     }
     seen = std::move(now); // someone else was quicker
   }
+}
+
+void Membership::makeRoom(Roster& roster) const {
+  if (worldSize_ != 0 || roster.isStatic()) {
+    return;
+  }
+  std::erase_if(roster.workers, [&](const WorkerRecord& worker) {
+    const bool isRival = worker.id == self_.id || worker.name == self_.name;
+    return hasEnded_(worker, isRival);
+  });
 }
 
 template <typename Value>
@@ -253,19 +265,31 @@ std::string Membership::missingRanks() {
 }
 
 void Membership::leave() {
-  asking(self_, "leave the RPC group", [&] {
-    std::vector<uint8_t> seen = store_->get(kRosterKey);
-    for (;;) {
-      Roster roster = Roster::decode(fromStore(seen));
-      roster.remove(self_);
-      const std::vector<uint8_t> wanted = toStore(roster.encode());
-      std::vector<uint8_t> now = store_->compareSet(kRosterKey, seen, wanted);
-      if (now == wanted) {
-        return;
-      }
-      seen = std::move(now);
-    }
+  asking(self_, "leave the RPC group", [&] { takeOff(self_); });
+}
+
+void Membership::remove(const WorkerRecord& dead) {
+  asking(self_, "take " + dead.describe() + ", which has died, off the list of the RPC group", [&] {
+    takeOff(dead);
   });
+}
+
+void Membership::takeOff(const WorkerRecord& worker) {
+  std::vector<uint8_t> seen = store_->get(kRosterKey);
+  for (;;) {
+    Roster roster = Roster::decode(fromStore(seen));
+    const size_t before = roster.workers.size();
+    roster.remove(worker);
+    if (roster.workers.size() == before) {
+      return;
+    }
+    const std::vector<uint8_t> wanted = toStore(roster.encode());
+    std::vector<uint8_t> now = store_->compareSet(kRosterKey, seen, wanted);
+    if (now == wanted) {
+      return;
+    }
+    seen = std::move(now);
+  }
 }
 
 // The last to arrive writes down the sums. Where one is missing there is no last, and who knows of its death adds up what

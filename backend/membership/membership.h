@@ -17,14 +17,19 @@ namespace torchwire {
 
 /// One worker's view of the group's entries in the store. Every store error is rethrown as
 /// std::runtime_error with a sentence that says what was being done.
-/// Not thread-safe: used by one thread at a time.
+/// Not thread-safe: used by one thread at a time, but for what says otherwise.
 class Membership {
  public:
+  /// Whether the process of a worker that is on the list has ended, for all that this worker can find out: at once, or,
+  /// of a rival for its name or rank, by asking the rival's host, for which it may block for a moment.
+  using HasEnded = std::function<bool(const WorkerRecord&, bool isRival)>;
+
   /// `self` has no address yet; `timeout` bounds the wait for the other workers of a static group.
   Membership(
       std::unique_ptr<KeyValueStore> store, WorkerRecord self, uint32_t worldSize,
       std::chrono::milliseconds timeout,
-      std::unique_ptr<Clock> clock = std::make_unique<SystemClock>());
+      std::unique_ptr<Clock> clock = std::make_unique<SystemClock>(),
+      HasEnded hasEnded = [](const WorkerRecord&, bool) { return false; });
 
   /// Agrees with the other workers on the group's key, which links need: so before join(). `secret` is
   /// this worker's own; empty: it has none, and the one that the first worker drew counts. A worker whose
@@ -34,12 +39,17 @@ class Membership {
 
   /// Enters this worker, which listens at `address` and at `onHost`, into the list. A static group: returns once all are
   /// there, with the same roster everywhere; if one of them cannot be in the group, throws the same
-  /// sentence on every worker. A dynamic group: returns those that are there now, this worker included.
+  /// sentence on every worker. A dynamic group: returns those that are there now, this worker included; those that
+  /// have ended without leaving give way to it.
   /// Throws std::runtime_error.
   Roster join(const std::string& address, const HostAddress& onHost = {});
 
   /// Takes this worker off a dynamic group's list.
   void leave();
+
+  /// Takes a worker that is dead off a dynamic group's list, so that another one can have its name and its rank. Does
+  /// nothing if it is not on it. On any thread: as the others, and beside them.
+  void remove(const WorkerRecord& dead);
 
   /// Adds up the numbers that all workers of a static group pass; returns once all have that are not dead. All get the
   /// same, also of who is missing. Throws where this worker itself has been left out.
@@ -71,6 +81,8 @@ class Membership {
   template <typename Value>
   Value decoded(const std::vector<uint8_t>& bytes);
   Roster currentRoster();
+  void makeRoom(Roster& roster) const;
+  void takeOff(const WorkerRecord& worker);
   [[noreturn]] void refuse(const std::string& objection, const Roster& roster);
   void awaitStartupDecision();
   [[noreturn]] void endStartup(const std::string& objection);
@@ -88,6 +100,7 @@ class Membership {
   WorkerRecord self_;
   const uint32_t worldSize_;
   const std::chrono::milliseconds timeout_;
+  const HasEnded hasEnded_;
   uint64_t groupId_ = 0;
 };
 

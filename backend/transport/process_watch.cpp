@@ -14,8 +14,6 @@
 namespace torchwire {
 namespace {
 
-enum class Presence { lives, ended, unknown };
-
 Descriptor openProcess(int32_t pid) {
   return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
@@ -38,6 +36,14 @@ Presence presenceOf(const ProcessIdentity& process, const Descriptor& opened, in
 }
 
 } // namespace
+
+Presence presenceOf(const ProcessIdentity& process) {
+  if (!ProcessIdentity::ofThisProcess().sharesNumbersWith(process)) {
+    return Presence::unknown;
+  }
+  const Descriptor opened = openProcess(process.pid);
+  return presenceOf(process, opened, errno);
+}
 
 // What is loop-bound in it comes and goes on the loop alone.
 struct ProcessWatch::Watched {

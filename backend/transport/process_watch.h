@@ -12,6 +12,10 @@
 
 namespace torchwire {
 
+enum class Presence { lives, ended, unknown };
+/// Of a process at this moment. Unknown: it is on another host or in another namespace, or may not be seen.
+Presence presenceOf(const ProcessIdentity& process);
+
 /// Watches processes by file descriptors of the kernel's (pidfd), which the loop sleeps on: it costs nothing until a
 /// process ends, and then tells at once. By the kernel's order the ends of the process's sockets are there before.
 /// Thread-safe.

@@ -40,6 +40,7 @@ from torchwire.giving_up import CurrentCall, cancel, current_call, deadline
 from torchwire.options import TorchwireRpcBackendOptions
 from torchwire.replacement import replace_tensorpipe, restore_tensorpipe
 from torchwire.rrefs import rrefs
+from torchwire.worker_events import on_worker_joined, on_worker_lost
 
 __all__ = [
     "CallCancelled",
@@ -58,6 +59,8 @@ __all__ = [
     "current_call",
     "deadline",
     "explain",
+    "on_worker_joined",
+    "on_worker_lost",
     "peers",
     "replace_tensorpipe",
     "restore_tensorpipe",

@@ -41,6 +41,7 @@ def parser():
     add("--world", type=int, help="workers of a group")
     add("--seed", type=int, help="what the operations and faults are drawn from")
     add("--kills", type=int, help="workers killed in a round; 1 if nothing else is to go wrong")
+    add("--restarts", type=int, help="workers killed and started again in a round, whose group is a dynamic one")
     add("--freezes", type=int, help="workers that stand still for a while, in a round")
     add("--plan", help="a file with a fault plan, see docs/fault_injection.md; needs a build with fault injection")
     add("--no-faults", action="store_true", help="nothing goes wrong, so nothing may fail")
@@ -68,9 +69,9 @@ def words(text):
 def settings_from(arguments):
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     if given.pop("no_faults"):
-        if {"kills", "freezes", "plan"} & given.keys():
-            parser().error("--no-faults goes with neither --kills nor --freezes nor --plan")
-    elif not {"kills", "freezes", "plan"} & given.keys():
+        if {"kills", "restarts", "freezes", "plan"} & given.keys():
+            parser().error("--no-faults goes with none of --kills, --restarts, --freezes and --plan")
+    elif not {"kills", "restarts", "freezes", "plan"} & given.keys():
         given["kills"] = 1
     given.setdefault("output", tempfile.mkdtemp(prefix="torchwire-chaos-"))
     settings = dataclasses.replace(Settings(), **given)

@@ -20,8 +20,19 @@ class Crew:
             if name in self._workers and not self._workers[name].is_alive():
                 self._workers.pop(name).close()
             if name not in self._workers:
-                self._workers[name] = WorkerProcess(name, self._store.environment, member.prepare)
+                self._workers[name] = self._started(name)
         return [self._workers[f"worker{rank}"] for rank in range(self._size)]
+
+    def restarted(self, rank):
+        """Kills the process of a worker. Returns another one in its place."""
+        name = f"worker{rank}"
+        self._workers[name].kill()
+        self._workers.pop(name).close()
+        self._workers[name] = self._started(name)
+        return self._workers[name]
+
+    def _started(self, name):
+        return WorkerProcess(name, self._store.environment, member.prepare)
 
     def dismiss(self):
         """Lets all processes end that have nothing to do."""

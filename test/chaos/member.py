@@ -28,7 +28,8 @@ def join(settings, number, init_method):
         from torchwire.testing import FaultyTorchwireRpcBackendOptions
 
         kinds["options_class"] = FaultyTorchwireRpcBackendOptions
-    init(init_method, world_size=settings.world, **kinds, **settings.options())
+    size = None if settings.dynamic else settings.world
+    init(init_method, world_size=size, **kinds, **settings.options())
 
 
 def begin_faults(path, seed):

@@ -27,18 +27,23 @@ class ProcessFault(NamedTuple):
     """A fault that the round brings about itself."""
 
     wait: float  # seconds, after the one before
-    kind: str  # "kill" or "freeze"
+    kind: str  # "kill", "restart" or "freeze"
     victim: int  # rank
     seconds: float  # that a freeze lasts
 
 
 def draw_process_faults(settings, chance):
-    """At most one for each worker, and none for at least one."""
+    """At most one for each worker, and none for at least one; but restarts for any that is not killed."""
     kinds_of_all = ["kill"] * settings.kills + ["freeze"] * settings.freezes
     if len(kinds_of_all) >= settings.world:
         raise ValueError(f"{len(kinds_of_all)} faults are too many for {settings.world} workers: one has to be left")
     chance.shuffle(kinds_of_all)
     victims = chance.sample(range(settings.world), len(kinds_of_all))
+    killed = {victim for kind, victim in zip(kinds_of_all, victims) if kind == "kill"}
+    for _ in range(settings.restarts):
+        place = chance.randint(0, len(kinds_of_all))
+        kinds_of_all.insert(place, "restart")
+        victims.insert(place, chance.choice([rank for rank in range(settings.world) if rank not in killed]))
     return [
         # Most freezes are shorter than the time-out of calls, some are longer.
         ProcessFault(min(chance.expovariate(2), 1.5), kind, victim, chance.uniform(0.1, 1.2 * settings.timeout))
@@ -119,7 +124,7 @@ class Round:
             faults = self._all(member.injected_faults)
             self._outcome.faults["injected"] += sum(faults.values())
             self._all(member.end_faults)
-        self._check_connections()
+        self._check_connections([worker.name for worker in self._survivors])
         self._all(member.let_go)
         if not self._settings.plan:
             self._check_nothing_is_left()
@@ -144,10 +149,21 @@ class Round:
         if fault.kind == "kill":
             victim.kill()
             self._declareDead(victim)
+        elif fault.kind == "restart":
+            self._restart(fault.victim)
         else:
             victim.signal(signal.SIGSTOP)
             self._wait_out(fault.seconds)
             victim.signal(signal.SIGCONT)
+
+    def _restart(self, rank):
+        """Another process comes in place of the worker; all can call it once it has joined."""
+        former = self._workers[rank]
+        anew = self._workers[rank] = self._crew.restarted(rank)
+        self._survivors[self._survivors.index(former)] = anew
+        self._ask([anew], member.join, self._settings, self._number, self._crew.init_method)
+        self._check_connections([anew.name])
+        self._ask([anew], load.begin, self._settings, f"{self._seed}/{self._outcome.faults['restart']}")
 
     def _go_on(self, seconds):
         """The load, until its end. A long one shows whether memory grows."""
@@ -200,8 +216,7 @@ class Round:
         for busy in record.busy:
             self._outcome.violate(kinds.HUNG, worker.name, f"{busy.operation} has not ended after {busy.seconds:.1f} s")
 
-    def _check_connections(self):
-        names = [worker.name for worker in self._survivors]
+    def _check_connections(self, names):
         limit = self._settings.timeout * len(names) + _ANSWER_LIMIT
         for worker, errors in self._all(member.unreachable, names, self._settings.timeout, limit=limit).items():
             for name, error in errors.items():

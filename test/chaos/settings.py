@@ -14,6 +14,7 @@ class Settings:
 
     # What goes wrong. None of it: then nothing may fail.
     kills: int = 0
+    restarts: int = 0  # kills after which the worker comes back; the group is a dynamic one then
     freezes: int = 0
     plan: str | None = None  # path of a fault plan
 
@@ -39,7 +40,11 @@ class Settings:
 
     @property
     def faultless(self) -> bool:
-        return not (self.kills or self.freezes or self.plan)
+        return not (self.kills or self.restarts or self.freezes or self.plan)
+
+    @property
+    def dynamic(self) -> bool:
+        return self.restarts > 0
 
     @property
     def threads_may_run_out(self) -> bool:

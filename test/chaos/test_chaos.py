@@ -44,6 +44,12 @@ def test_without_faults_nothing_fails(tmp_path, transports, channels):
 
 @pytest.mark.slow
 @pytest.mark.alone
+def test_workers_that_are_killed_come_back(tmp_path):
+    expect_good(tmp_path, 2, restarts=4)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
 def test_the_same_processes_start_group_after_group(tmp_path):
     expect_good(tmp_path, 6, seconds=0.3, reuse=True)
 

@@ -24,6 +24,22 @@ void declareDead(const MemoryWorker& by, const MemoryWorker& peer) {
   by.links().markDead(peer.record().id, peer.record().incarnation, kReason);
 }
 
+// Of a dynamic group.
+WorkerSettings letsIn(bool reclaims) {
+  WorkerSettings settings;
+  settings.unknownPeer = [](const Hello&) { return std::nullopt; };
+  settings.reclaims = reclaims;
+  return settings;
+}
+
+// A process that comes in place of worker 1's.
+WorkerSettings newcomer(uint64_t incarnation = 5000) {
+  WorkerSettings settings;
+  settings.incarnation = incarnation;
+  settings.address = "memory://again" + std::to_string(incarnation);
+  return settings;
+}
+
 WorkerSettings patientWithTheDead() {
   WorkerSettings settings;
   settings.limits.deathGrace = std::chrono::hours(1);
@@ -123,18 +139,109 @@ TEST_CASE("a worker that was taken for dead is refused and told why", "[link_man
 
 TEST_CASE("another incarnation takes the place of a dead peer", "[link_manager_death]") {
   World world(Style::synchronous);
-  WorkerSettings newcomer;
-  newcomer.incarnation = 5000;
-  newcomer.address = "memory://again";
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
   introduce(a, b);
   declareDead(a, b);
-  MemoryWorker again(world, 1, newcomer);
+  MemoryWorker again(world, 1, newcomer());
   a.links().addPeer(again.record());
   again.links().addPeer(a.record());
   again.start();
   const CallbackNote& note = a.send(again, "welcome back");
   CHECK(note.succeeded());
   CHECK(again.texts() == Texts{"welcome back"});
+}
+
+TEST_CASE(
+    "a hello of another incarnation tells that the former one is dead", "[link_manager_death]") {
+  World world;
+  MemoryWorker a(world, 0, letsIn(/* reclaims */ false));
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  const bool connected = GENERATE(false, true);
+  CAPTURE(connected);
+  if (connected) {
+    connect(world, a, b);
+  }
+  MemoryWorker again(world, 1, newcomer());
+  again.links().addPeer(a.record());
+  again.start();
+  const CallbackNote& note = again.send(a, "here again");
+  world.network.deliverAll();
+  b.context().join(); // its links end, as those of a process
+  REQUIRE(world.network.deliverUntil([&] { return a.deaths().size() == 1; }));
+  CHECK(
+      a.deaths()[0] ==
+      "worker 'w1' (rank 1) has died: another process has come under its name and rank");
+
+  // Nothing of the new one is heard before all of the old one is gone.
+  world.network.deliverAll();
+  CHECK(a.texts().empty());
+  CHECK(a.stateOf(b) == PeerState::dead);
+  SECTION("it is let in once that is reclaimed") {
+    a.links().reclaimed(1, b.record().incarnation);
+    REQUIRE(world.network.deliverUntil([&] { return note.called() && !a.texts().empty(); }));
+    CHECK(note.succeeded());
+    CHECK(a.texts() == Texts{"here again"});
+    CHECK(a.statusOf(again).record.incarnation == 5000);
+    CHECK(a.losses().size() == 1); // of the old one
+  }
+  SECTION("that something else is reclaimed does not matter") {
+    a.links().reclaimed(1, 1);
+    a.links().reclaimed(2, b.record().incarnation);
+    world.network.deliverAll();
+    CHECK(a.texts().empty());
+  }
+  SECTION("it may be shutting down by then") {
+    a.links().leave(milliseconds(0));
+    a.links().reclaimed(1, b.record().incarnation);
+    REQUIRE(world.network.deliverUntil([&] { return note.called(); }));
+    CHECK_FALSE(note.succeeded());
+  }
+}
+
+TEST_CASE("a former incarnation is not let in again", "[link_manager_death]") {
+  World world(Style::synchronous);
+  MemoryWorker a(world, 0, letsIn(/* reclaims */ true));
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  declareDead(a, b);
+  MemoryWorker again(world, 1, newcomer());
+  again.links().addPeer(a.record());
+  again.start();
+  const CallbackNote& welcome = again.connect(a);
+  REQUIRE(world.network.deliverUntil([&] { return welcome.called(); }));
+  CHECK(welcome.succeeded());
+  const CallbackNote& late = b.connect(a);
+  REQUIRE(world.network.deliverUntil([&] { return late.called(); }));
+  CHECK(late.error().code() == ErrorCode::refused);
+  CHECK(
+      late.error().message().find("another process has come under its name and rank") !=
+      std::string::npos);
+  CHECK(a.statusOf(b).record.incarnation == 5000);
+}
+
+TEST_CASE(
+    "a worker that has left comes back, also while that is being heard", "[link_manager_death]") {
+  World world;
+  MemoryWorker a(world, 0, letsIn(/* reclaims */ false));
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  connect(world, a, b);
+  MemoryWorker again(world, 1, newcomer());
+  again.links().addPeer(a.record());
+  again.start();
+  const CallbackNote& note = again.send(a, "here again");
+  const bool heardBefore = GENERATE(false, true);
+  CAPTURE(heardBefore);
+  if (!heardBefore) {
+    world.network.deliverAll();
+  }
+  a.links().markLeft(1);
+  world.network.deliverAll();
+  CHECK(a.texts().empty());
+  a.links().reclaimed(1, b.record().incarnation);
+  REQUIRE(world.network.deliverUntil([&] { return note.called() && !a.texts().empty(); }));
+  CHECK(a.texts() == Texts{"here again"});
+  CHECK(a.deaths().empty());
 }

@@ -200,8 +200,9 @@ TEST_CASE("a dynamic group takes a worker's new incarnation for the old one", "[
   MemoryWorker restarted(world, 0, anew);
   restarted.links().addPeer(b.record());
   restarted.start();
-  restarted.send(b, "from the new one");
-  world.network.deliverAll();
+  const CallbackNote& note = restarted.send(b, "from the new one");
+  earlier.context().join(); // its links end, as those of a process
+  REQUIRE(world.network.deliverUntil([&] { return note.called() && b.texts().size() == 2; }));
   CHECK(b.texts() == Texts{"from the old one", "from the new one"});
   CHECK(b.statusOf(restarted).record.incarnation == 9999);
   CHECK(b.losses().size() == 1);

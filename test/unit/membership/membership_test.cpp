@@ -362,3 +362,109 @@ TEST_CASE("workers of two secrets are never in one dynamic group", "[membership]
     CHECK(group.storedRoster().workers.empty());
   }
 }
+
+// ---- workers that have ended without leaving ----
+
+TEST_CASE("a worker takes the place of one that has ended", "[membership]") {
+  for (const unsigned seed : seeds(50)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    std::set<uint64_t> ended; // incarnations
+    const auto stay = [](SimulatedWorker& self) { self.start(); };
+    group.add(rankOf(0, 0), stay);
+    group.add(rankOf(0, 1), [&](SimulatedWorker& self) {
+      self.start();
+      ended.insert(self.membership->self().incarnation);
+    });
+    SimulatedWorker::Settings again = rankOf(0, 1);
+    again.start = seconds(1);
+    again.hasEnded = [&](const WorkerRecord& worker, bool) {
+      return ended.contains(worker.incarnation);
+    };
+    SimulatedWorker& newcomer = group.add(again, stay);
+    // Who has seen it die takes it off the list, before, after or at the same time.
+    SimulatedWorker::Settings survivor = rankOf(0, 2);
+    survivor.start = milliseconds(990);
+    group.add(survivor, [&](SimulatedWorker& self) {
+      self.start();
+      self.scheduler->sleepFor(milliseconds(self.scheduler->draw(20)));
+      const WorkerRecord* dead = self.roster.find(1);
+      if (dead != nullptr && ended.contains(dead->incarnation)) {
+        self.membership->remove(*dead);
+      }
+    });
+    REQUIRE(group.run() == kNobody);
+    CHECK(group.errors() == std::vector<std::string>(4));
+    const Roster roster = group.storedRoster();
+    CHECK(namesIn(roster) == std::vector<std::string>{"w0", "w1", "w2"});
+    CHECK(roster.find(1)->incarnation == newcomer.membership->self().incarnation);
+    CHECK(newcomer.roster.find(1)->incarnation == newcomer.membership->self().incarnation);
+  }
+}
+
+TEST_CASE("a worker that has ended makes room for its name and for its rank", "[membership]") {
+  SimulatedGroup group(1);
+  group.add(rankOf(0, 0), kJoin);
+  group.add(rankOf(0, 1), kJoin);
+  SimulatedWorker::Settings settings = rankOf(0, 1);
+  settings.name = "w0";
+  settings.start = seconds(1);
+  std::string remaining;
+  settings.hasEnded = [&](const WorkerRecord& worker, bool isRival) {
+    return isRival && worker.name != remaining;
+  };
+  SECTION("both of two") {
+    group.add(settings, kJoin);
+    REQUIRE(group.run() == kNobody);
+    CHECK(group.errors() == std::vector<std::string>(3));
+    CHECK(namesIn(group.storedRoster()) == std::vector<std::string>{"w0"});
+  }
+  SECTION("not if the other lives") {
+    remaining = "w1";
+    const SimulatedWorker& newcomer = group.add(settings, kJoin);
+    REQUIRE(group.run() == kNobody);
+    CHECK_THAT(newcomer.error, Catch::Contains("rank 1 is not unique"));
+    CHECK(namesIn(group.storedRoster()) == std::vector<std::string>{"w0", "w1"});
+  }
+}
+
+TEST_CASE("those that have ended are not among those whom a worker finds", "[membership]") {
+  SimulatedGroup group(1);
+  group.add(rankOf(0, 0), kJoin);
+  group.add(rankOf(0, 1), kJoin);
+  SimulatedWorker::Settings settings = rankOf(0, 2);
+  settings.start = seconds(1);
+  settings.hasEnded = [&](const WorkerRecord& worker, bool isRival) {
+    CHECK_FALSE(isRival);
+    return worker.name == "w0";
+  };
+  const SimulatedWorker& newcomer = group.add(settings, kJoin);
+  REQUIRE(group.run() == kNobody);
+  CHECK(namesIn(newcomer.roster) == std::vector<std::string>{"w1", "w2"});
+  CHECK(namesIn(group.storedRoster()) == std::vector<std::string>{"w1", "w2"});
+}
+
+TEST_CASE("nobody takes a place in a static group", "[membership]") {
+  SimulatedGroup group(1);
+  group.addStatic(2, kJoin);
+  SimulatedWorker::Settings settings = rankOf(2, 1);
+  settings.start = seconds(1);
+  settings.hasEnded = [](const WorkerRecord&, bool) { return true; };
+  const SimulatedWorker& newcomer = group.add(settings, kJoin);
+  REQUIRE(group.run() == kNobody);
+  CHECK_THAT(newcomer.error, Catch::Contains("rank 1 is not unique"));
+}
+
+TEST_CASE("to take one off the list that is not on it changes nothing", "[membership]") {
+  SimulatedGroup group(1);
+  group.add(rankOf(0, 0), [](SimulatedWorker& self) {
+    self.start();
+    WorkerRecord other = self.membership->self();
+    other.incarnation += 1;
+    self.membership->remove(other);
+    other.id = 5;
+    self.membership->remove(other);
+  });
+  REQUIRE(group.run() == kNobody);
+  CHECK(namesIn(group.storedRoster()) == std::vector<std::string>{"w0"});
+}

@@ -67,6 +67,7 @@ struct MemoryWorker::Report {
   std::vector<Arrival> arrivals GUARDED_BY(mutex);
   std::vector<Loss> losses GUARDED_BY(mutex);
   std::vector<std::string> deaths GUARDED_BY(mutex);
+  std::weak_ptr<LinkManager> links; // written before it has any event
 
   void addArrival(WorkerId from, const std::string& text) EXCLUDES(mutex) {
     {
@@ -106,6 +107,7 @@ MemoryWorker::MemoryWorker(World& world, WorkerId id, WorkerSettings settings)
     record_.incarnation = settings.incarnation;
   }
   links_ = std::make_shared<LinkManager>(context_, world.timer, events(settings), settings.limits);
+  report_->links = links_;
   record_.address = links_->listen();
 }
 
@@ -126,8 +128,15 @@ LinkManager::Events MemoryWorker::events(WorkerSettings& settings) const {
       then(error);
     }
   };
-  events.peerDied = [report = report_](const WorkerRecord& peer, const std::string& reason) {
-    report->addDeath(peer.describe() + " has died: " + reason);
+  events.peerGone = [report = report_, reclaims = settings.reclaims](
+                        const WorkerRecord& peer, const Error& error) {
+    if (error.code() == ErrorCode::workerDied) {
+      report->addDeath(error.message());
+    }
+    const auto links = report->links.lock();
+    if (links && reclaims) {
+      links->reclaimed(peer.id, peer.incarnation);
+    }
   };
   events.unknownPeer = settings.unknownPeer;
   return events;

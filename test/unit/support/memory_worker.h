@@ -42,6 +42,7 @@ struct WorkerSettings {
   std::string address; // empty: "memory://" and the name
   LinkContext* context = nullptr; // none: the network's
   std::function<std::optional<Refusal>(const Hello&)> unknownPeer;
+  bool reclaims = true; // what is left of a peer that is gone, at once; else the test calls reclaimed()
   // What to do when an event comes, after it was noted.
   std::function<void(const std::string& text)> onFrame;
   std::function<void(const Error&)> onLost;

@@ -16,7 +16,8 @@ void SimulatedWorker::start() {
   record.protocolVersion = settings.protocolVersion;
   membership = std::make_unique<Membership>(
       std::make_unique<ScheduledStore>(*store, *scheduler, settings.store), std::move(record),
-      settings.worldSize, settings.timeout, std::make_unique<ScheduledClock>(*scheduler));
+      settings.worldSize, settings.timeout, std::make_unique<ScheduledClock>(*scheduler),
+      settings.hasEnded);
   membership->agree(settings.secret);
   roster = membership->join("tcp://192.168.100.100:" + std::to_string(10000 + settings.id));
 }

@@ -28,6 +28,7 @@ struct SimulatedWorker {
     std::chrono::nanoseconds start{0};
     std::chrono::milliseconds timeout{60000};
     ScheduledStore::Settings store;
+    Membership::HasEnded hasEnded = [](const WorkerRecord&, bool) { return false; };
   };
 
   /// As a process starts: a new incarnation, which agrees on the key and joins.
