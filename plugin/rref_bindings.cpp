@@ -70,6 +70,7 @@ py::dict countsOfRRefs(Agent& agent) {
   dict["confirmed_users"] = counts.confirmedUsers;
   dict["pending_children"] = counts.pendingChildren;
   dict["running_creations"] = running;
+  dict["passed_forks"] = agent.rrefs().passedForks().size();
   return dict;
 }
 

@@ -345,11 +345,19 @@ bool RRefService::deletesOrphan(const rpc::Message& request) {
 }
 
 void RRefService::reclaimPassed(WorkerId dead) {
-  for (const PassedForks::Fork& passed : passed_.takeThoseOf(dead)) {
-    if (passed.owner == context().getWorkerId()) {
-      drop(passed.rref, passed.fork);
+  drop(passed_.takeThoseOf(dead));
+}
+
+void RRefService::takeBack(const PassedForks::Forks& notSent) {
+  drop(passed_.take(notSent));
+}
+
+void RRefService::drop(const std::vector<PassedForks::Fork>& passed) {
+  for (const PassedForks::Fork& one : passed) {
+    if (one.owner == context().getWorkerId()) {
+      drop(one.rref, one.fork);
     } else {
-      context().delPendingChild(toTorchId(passed.fork));
+      context().delPendingChild(toTorchId(one.fork));
     }
   }
 }

@@ -59,11 +59,11 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   /// values, so that it may take the GIL: call it without locks, on a thread that may block.
   void workerDied(WorkerId worker);
 
-  /// A message is about to go to a worker, perhaps with forks in it. True if the worker is dead, and reclaimPassed() is to
-  /// be called for it. On any thread, also with libtorch's locks held.
-  bool notePassed(WorkerId to, const torch::distributed::rpc::Message& message) {
+  /// A message is about to go to a worker, perhaps with forks in it, which are returned. If the worker is dead,
+  /// reclaimPassed() is to be called for it. On any thread, also with libtorch's locks held.
+  PassedForks::Forks notePassed(WorkerId to, const torch::distributed::rpc::Message& message) {
     const std::vector<char>& payload = message.payload();
-    return passed_.sent(to, {payload.data(), payload.size()}) && ledger_.isDead(to);
+    return passed_.sent(to, {payload.data(), payload.size()});
   }
   PassedForks& passedForks() {
     return passed_;
@@ -76,6 +76,12 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
 
   /// Drops the forks that have gone to a worker which is dead. As workerDied(), which does it.
   void reclaimPassed(WorkerId dead);
+  /// The same for those of a message that has never been sent.
+  void takeBack(const PassedForks::Forks& notSent);
+  /// Whether it is a fork of this worker's of an RRef whose owner has died.
+  bool isOrphan(const GlobalId& fork) const {
+    return orphans_.any() && orphans_.has(fork);
+  }
 
   /// Takes out a fork that nobody holds. As above.
   void drop(const GlobalId& rref, const GlobalId& fork) {
@@ -112,6 +118,8 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   void sweepMetadata();
 
   const Dispatcher& dispatcher_;
+  void drop(const std::vector<PassedForks::Fork>& passed);
+
   LibtorchForks forks_;
   ForkLedger ledger_;
   PassedForks passed_;

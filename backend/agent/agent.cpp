@@ -64,6 +64,12 @@ cuda::DeviceRecord named(cuda::DeviceRecord record, const std::string& worker) {
   return record;
 }
 
+/// A process that comes in place of another one may get what that one's calls are answered with. It must not take it for
+/// answers to its own.
+uint64_t firstCallId() {
+  return randomNumber() >> 2;
+}
+
 std::string torchVersion() {
   const std::string full = TORCH_VERSION;
   return full.substr(0, full.find('+')); // +cpu and +cu130 understand each other
@@ -90,7 +96,7 @@ Agent::Agent(
       completions_(options_.numWorkerThreads, "torchwire_done", runOnPythonThread),
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
       rrefs_(std::make_shared<RRefService>(dispatcher_)),
-      calls_(std::make_shared<CallTable>(timer_)),
+      calls_(std::make_shared<CallTable>(timer_, firstCallId())),
       directory_(workerInfo_),
       devices_(std::make_shared<cuda::GroupDevices>(named(options_.devices, workerInfo_.name_))),
       copies_(std::make_shared<ThreadPool>(kMaxCopies, "torchwire_copy", runOnPythonThread)),

@@ -230,11 +230,13 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   struct EncodedRequest {
     OutgoingFrame frame;
     bool counted;
+    PassedForks::Forks passed;
   };
   Outcome outcomeOf(
       const WorkerInfo& to, EncodedRequest request, std::chrono::milliseconds timeout);
   bool isCounted(size_t requestBytes) const;
-  void noteForks(WorkerId to, const Message& message);
+  PassedForks::Forks noteForks(WorkerId to, const Message& message);
+  void takeBack(const PassedForks::Forks& passed, const Error& failure);
   static bool keepsBooks(torch::distributed::rpc::MessageType type);
   struct Bookkeeping;
   c10::intrusive_ptr<JitFuture> sendBookkeeping(WorkerId to, c10::intrusive_ptr<Message> message);
@@ -256,6 +258,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
     std::shared_ptr<KeptRRefs> kept; // null: none
+    PassedForks::Forks passed; // in its request
     // By an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else, and open() begins it.
     std::shared_ptr<void> inUse;
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
@@ -268,6 +271,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     Error failed;
   };
   SentCall start(
+      OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
+      float rpcTimeoutSeconds);
+  SentCall startAtOnce(
       OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
       float rpcTimeoutSeconds);
   SentCall startFromDevices(

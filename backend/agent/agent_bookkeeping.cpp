@@ -109,10 +109,19 @@ void Agent::sendAgain(Bookkeeping request) {
   });
 }
 
-/// Of each message that may carry RRefs, before it is sent.
-void Agent::noteForks(WorkerId to, const Message& message) {
-  if (rrefs_->notePassed(to, message)) {
+/// Of each message that may carry RRefs, before it is sent. Returns the forks in it.
+PassedForks::Forks Agent::noteForks(WorkerId to, const Message& message) {
+  PassedForks::Forks passed = rrefs_->notePassed(to, message);
+  if (!passed.empty() && rrefs_->ledger().isDead(to)) {
     control_->run([this, to] { rrefs_->reclaimPassed(to); });
+  }
+  return passed;
+}
+
+/// Of a call that has failed: nobody will tell of the forks in a request that has not been sent.
+void Agent::takeBack(const PassedForks::Forks& passed, const Error& failure) {
+  if (failure && failure.executed() == Executed::no && !passed.empty()) {
+    control_->run([this, passed] { rrefs_->takeBack(passed); });
   }
 }
 

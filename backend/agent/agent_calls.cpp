@@ -231,11 +231,18 @@ Agent::SentCall Agent::start(
     const Error error = ownerDied(directory_.describe(call.to));
     return {open(std::move(call), rpcTimeoutSeconds, /* counted */ false), error};
   }
-  noteForks(call.to, *request);
-  if (cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
-    return startFromDevices(
-        std::move(call), std::move(request), std::move(targets), rpcTimeoutSeconds);
-  }
+  call.passed = noteForks(call.to, *request);
+  const PassedForks::Forks passed = call.passed;
+  const bool onHost = !cuda::HostCopies::areNeeded(std::as_const(*request).tensors());
+  SentCall sent = (this->*(onHost ? &Agent::startAtOnce : &Agent::startFromDevices))(
+      std::move(call), std::move(request), std::move(targets), rpcTimeoutSeconds);
+  takeBack(passed, sent.failed);
+  return sent;
+}
+
+Agent::SentCall Agent::startAtOnce(
+    OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
+    float rpcTimeoutSeconds) {
   const WorkerId to = call.to;
   OutgoingFrame frame = encodeMessage(
       FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
@@ -349,7 +356,9 @@ void Agent::call(
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
+  const PassedForks::Forks passed = std::move(encoded.passed);
   Outcome outcome = outcomeOf(to, std::move(encoded), timeout);
+  takeBack(passed, outcome.error);
   if (outcome.error) {
     outcome.error = outcome.error.to(to.name_);
   }
@@ -378,12 +387,12 @@ void Agent::call(
 Agent::EncodedRequest Agent::encodeRequest(
     WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets,
     const std::function<void()>& expectTime) {
-  noteForks(to, *request);
+  PassedForks::Forks passed = noteForks(to, *request);
   if (!cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
     OutgoingFrame frame = encodeMessage(
         FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
     const bool counted = isCounted(frame.bytes());
-    return {std::move(frame), counted};
+    return {std::move(frame), counted, std::move(passed)};
   }
   cuda::OutgoingTensors tensors =
       transfers_->begin(to, std::as_const(*request).tensors(), std::move(targets));
@@ -397,7 +406,7 @@ Agent::EncodedRequest Agent::encodeRequest(
       encodeMessage(FrameKind::request, std::move(request), disposer_, tensors.targets());
   const bool counted = !tensors.hasTickets() && isCounted(frame.bytes()); // as in startFromDevices
   tensors.sent();
-  return {std::move(frame), counted};
+  return {std::move(frame), counted, std::move(passed)};
 }
 
 /// Sends the request of a call and waits until the call has ended, which then counts in endingOnWaiters_.
@@ -600,6 +609,7 @@ void Agent::complete(OwnCall call, Outcome outcome) {
 
 void Agent::finishCall(const OwnCall& call, Outcome outcome) {
   expectFree("completing the future of a call");
+  takeBack(call.passed, outcome.error);
   try {
     if (call.to == self_ && call.mayCreate && hasFailed(outcome)) {
       RRefService::failOwnCreation(*call.future, [&] { setFuture(call, std::move(outcome)); });

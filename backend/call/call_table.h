@@ -50,7 +50,8 @@ class CallTable {
   using Ended = std::function<std::vector<Key>(const std::vector<Key>&)>;
 
   /// The timer must outlive the table's last open() and be stopped before the table goes.
-  explicit CallTable(Timer& timer) : timer_(timer) {}
+  /// Calls are numbered from `firstId` on.
+  explicit CallTable(Timer& timer, uint64_t firstId = 1) : timer_(timer), nextId_(firstId) {}
   CallTable(const CallTable&) = delete;
   CallTable& operator=(const CallTable&) = delete;
 
@@ -138,7 +139,7 @@ class CallTable {
   Ended trackedEnded_;
   std::function<void(const Key&)> limitedExpired_;
   mutable Mutex mutex_{LockRank::callTable};
-  uint64_t nextId_ GUARDED_BY(mutex_) = 1;
+  uint64_t nextId_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Call> calls_ GUARDED_BY(mutex_);
   // A heap, earliest first. Calls that ended leave their entry behind until it comes up or the
   // entries outnumber the calls by far: removing it at once would cost every call a search.

@@ -25,6 +25,11 @@ bool OrphanedRRefs::remove(const GlobalId& fork) {
   return true;
 }
 
+bool OrphanedRRefs::has(const GlobalId& fork) const {
+  MutexLock lock(mutex_);
+  return rrefs_.contains(fork);
+}
+
 bool OrphanedRRefs::contains(const GlobalId& rref) const {
   MutexLock lock(mutex_);
   return forks_.contains(rref);

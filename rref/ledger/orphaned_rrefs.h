@@ -18,6 +18,7 @@ class OrphanedRRefs {
   /// Whether the fork was one of these; it is no more.
   bool remove(const GlobalId& fork) EXCLUDES(mutex_);
   bool contains(const GlobalId& rref) const EXCLUDES(mutex_);
+  bool has(const GlobalId& fork) const EXCLUDES(mutex_);
   /// Without a lock, for where there are none as a rule.
   bool any() const {
     return any_.load(std::memory_order_acquire);

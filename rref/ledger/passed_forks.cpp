@@ -64,7 +64,8 @@ void PassedForks::pickled(const Fork& fork, WorkerId parent) {
   anyPickled_.store(true, std::memory_order_release);
 }
 
-bool PassedForks::find(WorkerId to, std::string_view payload) {
+PassedForks::Forks PassedForks::find(WorkerId to, std::string_view payload) {
+  Forks found;
   MutexLock lock(mutex_);
   const auto isInIt = [&](const Pickled& one) REQUIRES(mutex_) {
     if (payload.find(one.bytes) == std::string_view::npos) {
@@ -72,12 +73,13 @@ bool PassedForks::find(WorkerId to, std::string_view payload) {
     }
     if (to != one.parent) {
       passed_.emplace(one.fork.fork, Passed{one.fork, to});
+      found.push_back(one.fork.fork);
     }
     return true;
   };
-  const bool any = std::erase_if(pickled_, isInIt) > 0;
+  std::erase_if(pickled_, isInIt);
   anyPickled_.store(!pickled_.empty(), std::memory_order_release);
-  return any;
+  return found;
 }
 
 void PassedForks::settled(const GlobalId& fork) {
@@ -95,6 +97,17 @@ std::vector<PassedForks::Fork> PassedForks::takeThoseOf(WorkerId worker) {
     taken.push_back(entry.second.fork);
     return true;
   });
+  return taken;
+}
+
+std::vector<PassedForks::Fork> PassedForks::take(const Forks& forks) {
+  std::vector<Fork> taken;
+  MutexLock lock(mutex_);
+  for (const GlobalId& fork : forks) {
+    if (const auto passed = passed_.extract(fork)) {
+      taken.push_back(passed.mapped().fork);
+    }
+  }
   return taken;
 }
 

@@ -29,14 +29,17 @@ class PassedForks {
 
   /// An RRef has been pickled; `parent` is the worker that has done so.
   void pickled(const Fork& fork, WorkerId parent) EXCLUDES(mutex_);
-  /// A message with this payload goes out. True if forks are in it. libtorch takes those back that a worker sends itself.
-  bool sent(WorkerId to, std::string_view payload) EXCLUDES(mutex_) {
-    return anyPickled_.load(std::memory_order_acquire) && find(to, payload);
+  using Forks = std::vector<GlobalId>;
+  /// A message with this payload goes out. Returns the forks in it. libtorch takes those back that a worker sends itself.
+  Forks sent(WorkerId to, std::string_view payload) EXCLUDES(mutex_) {
+    return anyPickled_.load(std::memory_order_acquire) ? find(to, payload) : Forks();
   }
   /// Who got the fork has told of itself, or of its end.
   void settled(const GlobalId& fork) EXCLUDES(mutex_);
   /// Takes out what has gone to a worker, which is dead.
   std::vector<Fork> takeThoseOf(WorkerId worker) EXCLUDES(mutex_);
+  /// Takes out what sent() has returned of a message that nobody has got after all.
+  std::vector<Fork> take(const Forks& forks) EXCLUDES(mutex_);
 
   /// How many have gone to a worker and are not settled.
   size_t size() const EXCLUDES(mutex_);
@@ -52,7 +55,7 @@ class PassedForks {
     WorkerId to;
   };
 
-  bool find(WorkerId to, std::string_view payload) EXCLUDES(mutex_);
+  Forks find(WorkerId to, std::string_view payload) EXCLUDES(mutex_);
 
   std::atomic<bool> anyPickled_{false};
   mutable Mutex mutex_{LockRank::passedForks};

@@ -79,7 +79,7 @@ def left_over(limit):
     end = time.monotonic() + limit
     while (left := [*torchwire.rrefs(), *torchwire.autograd_contexts()]) and time.monotonic() < end:
         time.sleep(0.005)  # nothing announces it
-    return [str(one) for one in left]
+    return [str(one) for one in left] + ([str(rpc._get_current_rpc_agent().rref_counts())] if left else [])
 
 
 def leave(graceful):

@@ -1,5 +1,7 @@
 """A worker of a dynamic group that has died comes back: another process under its name and rank."""
 
+import collections
+import threading
 import time
 
 import pytest
@@ -31,6 +33,7 @@ def names():
 def create_on(owner):
     _kept.append(rpc.remote(owner, answer))
     assert _kept[-1].to_here() == 42
+    wait_until(_kept[-1].confirmed_by_owner)  # else its creation may be what fails, by other words
 
 
 def keep(rref):
@@ -44,6 +47,30 @@ def hand_on(to):
 
 def drop():
     _kept.clear()
+
+
+_release = collections.defaultdict(threading.Event)
+
+
+def wait_for(word):
+    _release[word].wait()
+    return word
+
+
+def waiting():
+    return list(_release)
+
+
+def release(word):
+    _release[word].set()
+
+
+def begin_wait_for(to, word):
+    _kept.append(rpc.rpc_async(to, wait_for, (word,), timeout=30))
+
+
+def result_of_wait():
+    return _kept[-1].wait()
 
 
 def fetch():
@@ -140,6 +167,18 @@ class Restarting:
 def trio(tmp_path):
     with Restarting(3, file_in(tmp_path)) as group:
         yield group
+
+
+def test_answers_to_the_former_process_are_not_taken_for_answers_to_the_new_one(trio):
+    trio[1].run(begin_wait_for, "worker0", "former")
+    wait_until(lambda: trio[0].run(waiting) == ["former"])
+    trio.restart(1)
+    trio[1].run(begin_wait_for, "worker0", "new")
+    wait_until(lambda: trio[0].run(waiting) == ["former", "new"])
+    trio[0].run(release, "former")
+    assert trio[1].run(call, "worker0") == 42  # behind that answer
+    trio[0].run(release, "new")
+    assert trio[1].run(result_of_wait) == "new"
 
 
 def test_calls_go_on_with_a_worker_that_has_come_back(trio):

@@ -30,13 +30,13 @@ std::vector<GlobalId> forksOf(const std::vector<Fork>& forks) {
 
 TEST_CASE("forks are found in the message that carries them", "[passed_forks]") {
   PassedForks forks;
-  CHECK_FALSE(forks.sent(1, kOwnPickled)); // nothing has been pickled
+  CHECK(forks.sent(1, kOwnPickled).empty()); // nothing has been pickled
   forks.pickled(kOwn, kSelf);
   forks.pickled(kOthers, kSelf);
-  CHECK_FALSE(forks.sent(1, "another message"));
-  CHECK(forks.sent(2, "(" + kOthersPickled + "..."));
-  CHECK(forks.sent(1, "..." + kOwnPickled + "..."));
-  CHECK_FALSE(forks.sent(4, kOwnPickled)); // each goes once
+  CHECK(forks.sent(1, "another message").empty());
+  CHECK_FALSE(forks.sent(2, "(" + kOthersPickled + "...").empty());
+  CHECK_FALSE(forks.sent(1, "..." + kOwnPickled + "...").empty());
+  CHECK(forks.sent(4, kOwnPickled).empty()); // each goes once
   CHECK(forksOf(forks.takeThoseOf(1)) == std::vector{kOwn.fork});
   CHECK(forks.takeThoseOf(1).empty());
   CHECK(forksOf(forks.takeThoseOf(2)) == std::vector{kOthers.fork});
@@ -46,18 +46,29 @@ TEST_CASE("a message may carry several forks", "[passed_forks]") {
   PassedForks forks;
   forks.pickled(kOwn, kSelf);
   forks.pickled(kOthers, kSelf);
-  CHECK(forks.sent(1, kOthersPickled + kOwnPickled));
+  CHECK_FALSE(forks.sent(1, kOthersPickled + kOwnPickled).empty());
   CHECK(forks.takeThoseOf(1).size() == 2);
+}
+
+TEST_CASE("the forks of a message that is never sent are taken back", "[passed_forks]") {
+  PassedForks forks;
+  forks.pickled(kOwn, kSelf);
+  forks.pickled(kOthers, kSelf);
+  const PassedForks::Forks inMessage = forks.sent(1, kOwnPickled);
+  forks.sent(1, kOthersPickled);
+  CHECK(forksOf(forks.take(inMessage)) == std::vector{kOwn.fork});
+  CHECK(forks.take(inMessage).empty());
+  CHECK(forksOf(forks.takeThoseOf(1)) == std::vector{kOthers.fork});
 }
 
 TEST_CASE("a fork is forgotten when its holder has told of it, or has none", "[passed_forks]") {
   PassedForks forks;
   forks.pickled(kOwn, kSelf);
   forks.pickled(kOthers, kSelf);
-  REQUIRE(forks.sent(1, kOwnPickled));
+  REQUIRE_FALSE(forks.sent(1, kOwnPickled).empty());
   forks.settled(kOwn.fork);
   CHECK(forks.takeThoseOf(1).empty());
-  CHECK(forks.sent(kSelf, kOthersPickled)); // to itself
+  CHECK(forks.sent(kSelf, kOthersPickled).empty()); // to itself
   CHECK(forks.size() == 0);
 }
 
@@ -67,5 +78,5 @@ TEST_CASE("of forks that are never sent only the newest are kept", "[passed_fork
   for (int64_t number = 0; number < 256; ++number) {
     forks.pickled({{3, 1}, {3, 1000000 + number}, kSelf}, kSelf);
   }
-  CHECK_FALSE(forks.sent(1, kOwnPickled));
+  CHECK(forks.sent(1, kOwnPickled).empty());
 }
