@@ -67,6 +67,8 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.secret = dict["secret"].cast<std::string>(); // of bytes, as they are
   options.keepAlive = std::chrono::milliseconds(
       static_cast<int64_t>(dict["keepalive_interval"].cast<double>() * 1000));
+  options.inheritDeadline = dict["inherit_deadline"].cast<bool>();
+  options.elastic = dict["elastic"].cast<bool>();
   options.sessionTimeout = std::chrono::milliseconds(
       static_cast<int64_t>(std::ceil(dict["session_timeout"].cast<double>() * 1000)));
   options.maxUnacknowledgedBytes = dict["max_unacknowledged_bytes"].cast<size_t>();

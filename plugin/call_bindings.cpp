@@ -24,6 +24,7 @@
 #include "backend/base/call_error.h"
 #include "backend/base/private_member.h"
 #include "backend/codec/python_codec.h"
+#include "backend/serve/call_deadline.h"
 #include "backend/serve/current_call.h"
 #include "backend/serve/direct_call.h"
 #include "backend/serve/python_rpc.h"
@@ -312,13 +313,13 @@ bool cancelCall(const PythonFutureWrapper& future) {
 
 /// As time.monotonic() counts, which has the same clock.
 std::optional<double> setDeadline(const std::optional<double>& seconds) {
-  using Duration = Agent::TimePoint::duration;
+  using Duration = CallDeadline::TimePoint::duration;
   using Seconds = std::chrono::duration<double>;
-  std::optional<Agent::TimePoint> next;
+  std::optional<CallDeadline::TimePoint> next;
   if (seconds) {
-    next = Agent::TimePoint(std::chrono::duration_cast<Duration>(Seconds(*seconds)));
+    next = CallDeadline::TimePoint(std::chrono::duration_cast<Duration>(Seconds(*seconds)));
   }
-  const auto before = Agent::setDeadline(next);
+  const auto before = CallDeadline::set(next);
   return before ? std::optional(Seconds(before->time_since_epoch()).count()) : std::nullopt;
 }
 

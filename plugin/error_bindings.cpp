@@ -26,6 +26,9 @@ const char* classOf(ErrorCode code) {
     case ErrorCode::unreachable:
     case ErrorCode::nobodyListens:
     case ErrorCode::linkBroken:
+    case ErrorCode::silent:
+    case ErrorCode::declaredDead:
+    case ErrorCode::partOver:
     case ErrorCode::refused:
     case ErrorCode::sessionUnknown:
     case ErrorCode::duplicateLink:

@@ -164,6 +164,8 @@ py::dict messageTypes() {
   types["END_PASS"] = static_cast<uint32_t>(own::kEndPass);
   types["CREATION_SITE"] = static_cast<uint32_t>(own::kCreationSite);
   types["HOLDERS_REQUEST"] = static_cast<uint32_t>(own::kHoldersRequest);
+  types["DEATH"] = static_cast<uint32_t>(own::kDeath);
+  types["STORE_REQUEST"] = static_cast<uint32_t>(own::kStoreRequest);
   return types;
 }
 

@@ -71,6 +71,7 @@ ContextRegistry::Open& ContextRegistry::open(ContextId id) {
   const auto [entry, isNew] = open_.try_emplace(id);
   if (isNew) {
     entry->second.since = Clock::now();
+    entry->second.generation = generation_;
     entry->second.ending = isReleased(id);
   }
   return entry->second;
@@ -142,7 +143,9 @@ void ContextRegistry::release(ContextId id, std::optional<WorkerId> from, Done d
 ContextRegistry::Closing ContextRegistry::takeOut(ContextId id) {
   Closing closing{};
   closing.id = id;
+  uint64_t generation = generation_;
   if (auto node = open_.extract(id)) {
+    generation = node.mapped().generation;
     closing.tell = std::move(node.mapped().alsoTell);
     closing.done = std::move(node.mapped().waiting);
   }
@@ -151,13 +154,25 @@ ContextRegistry::Closing ContextRegistry::takeOut(ContextId id) {
     closing.tell.insert(taken->known.begin(), taken->known.end());
     closing.content = std::move(taken->content);
   }
+  closing.tellAll = knowsReplaced(closing.tell, generation);
   return closing;
+}
+
+/// Whether one of these has come since.
+bool ContextRegistry::knowsReplaced(const Workers& workers, uint64_t generation) const {
+  return std::any_of(workers.begin(), workers.end(), [&](WorkerId worker) REQUIRES(mutex_) {
+    const auto came = came_.find(worker);
+    return came != came_.end() && came->second > generation;
+  });
 }
 
 void ContextRegistry::close(Closing closing) {
   if (closing.wasThere) {
     outside_.gone(closing.id);
     closing.content.reset();
+  }
+  if (closing.tellAll) {
+    closing.tell.merge(outside_.peers());
   }
   std::make_shared<Round>(shared_from_this(), closing.id, std::move(closing.done))
       ->tell(closing.tell);
@@ -199,6 +214,7 @@ std::function<void()> ContextRegistry::creatorLeft(WorkerId creator) {
 std::function<void()> ContextRegistry::creatorIsNew(WorkerId creator) {
   MutexLock lock(mutex_);
   auto rest = closeLater(takeOutAllOf(creator));
+  came_[creator] = ++generation_;
   std::erase_if(released_, [&](const auto& entry) { return creatorOf(entry.first) == creator; });
   return rest;
 }

@@ -2,7 +2,9 @@
 //
 // A context spreads with the calls that carry it. Its release spreads the same way: each worker forgets the context and
 // tells those that it has exchanged calls with in it. It answers whoever told it when all of these have answered: so
-// a worker that dies with the news in its hands has not answered, and whoever told it tells the whole group instead.
+// a worker that dies with the news in its hands has not answered, and whoever told it tells the whole group instead. So
+// does who has called a worker in the context in whose place there is another process now: that one would answer, and
+// knows of nobody.
 //
 //                    call begins                     release, no call
 //   unknown ─────────────────────────▶ open ──────────────────────────▶ released
@@ -109,6 +111,7 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
  private:
   struct Open {
     Clock::time_point since;
+    uint64_t generation = 0; // of the group, as far as it was known here then
     size_t calls = 0;
     bool ending = false; // released, and waits for its calls
     Workers alsoTell; // besides those that the context knows
@@ -121,10 +124,12 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
     std::vector<Done> done;
     std::shared_ptr<void> content;
     bool wasThere = false; // in libtorch's container
+    bool tellAll = false; // who was to be told has been replaced
   };
   class Round;
 
   Open& open(ContextId id) REQUIRES(mutex_);
+  bool knowsReplaced(const Workers& workers, uint64_t generation) const REQUIRES(mutex_);
   bool isReleased(ContextId id) const REQUIRES(mutex_);
   void remember(ContextId id) REQUIRES(mutex_);
   Closing takeOut(ContextId id) REQUIRES(mutex_);
@@ -135,6 +140,9 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
   const Outside outside_;
   const Limits limits_;
   mutable Mutex mutex_{LockRank::contextRegistry};
+  uint64_t generation_ GUARDED_BY(mutex_) = 0; // counts the workers that have come
+  std::unordered_map<WorkerId, uint64_t> came_
+      GUARDED_BY(mutex_); // the generation with which each did
   std::unordered_map<ContextId, Open> open_ GUARDED_BY(mutex_);
   std::unordered_map<ContextId, Clock::time_point> released_ GUARDED_BY(mutex_);
   std::deque<std::pair<Clock::time_point, ContextId>> oldest_

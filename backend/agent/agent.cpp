@@ -17,13 +17,13 @@
 #include "backend/codec/codec.h"
 #include "backend/link/loopback_link.h"
 #include "backend/link/shutdown_monitor.h"
+#include "backend/membership/bounded_store.h"
 #include "backend/serve/direct_call.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/owner_watch.h"
 #include "backend/serve/profiled_call.h"
 #include "backend/serve/python_thread.h"
 #include "backend/serve/response.h"
-#include "backend/transport/listener_probe.h"
 #include "backend/transport/loop.h"
 #include "rref/backward.h"
 #include "rref/failed_creation.h"
@@ -66,8 +66,8 @@ cuda::DeviceRecord named(cuda::DeviceRecord record, const std::string& worker) {
 
 /// A process that comes in place of another one may get what that one's calls are answered with. It must not take it for
 /// answers to its own.
-uint64_t firstCallId() {
-  return randomNumber() >> 2;
+uint64_t firstCallId(bool mayReplace) {
+  return mayReplace ? randomNumber() >> 2 : 1;
 }
 
 std::string torchVersion() {
@@ -96,9 +96,10 @@ Agent::Agent(
       completions_(options_.numWorkerThreads, "torchwire_done", runOnPythonThread),
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
       rrefs_(std::make_shared<RRefService>(dispatcher_)),
-      calls_(std::make_shared<CallTable>(timer_, firstCallId())),
+      calls_(std::make_shared<CallTable>(timer_, firstCallId(isOpen()))),
       directory_(workerInfo_),
       devices_(std::make_shared<cuda::GroupDevices>(named(options_.devices, workerInfo_.name_))),
+      deaths_(1, "torchwire_dead"),
       copies_(std::make_shared<ThreadPool>(kMaxCopies, "torchwire_copy", runOnPythonThread)),
       transfers_(
           std::make_shared<cuda::Transfers>(
@@ -122,6 +123,7 @@ Agent::Agent(
   keepErrorHandlersValid();
   registerHandlers();
   connectTransfers();
+  connectPeerStores();
 }
 
 Agent::~Agent() {
@@ -145,6 +147,7 @@ void Agent::registerHandlers() {
     server_->cancel(caller, ByteReader(std::as_const(request).payload()).number<uint64_t>());
     return completed(messageOf({}, own_messages::kNoted));
   });
+  serveDeaths();
   serveProfiledCalls(dispatcher_);
   rrefs_->serve(dispatcher_);
   engine_->serve(dispatcher_);
@@ -211,14 +214,14 @@ void Agent::serveTrials(
 
 void Agent::startImpl() {
   contexts_.forgetEarlierGroup();
-  if (!isStaticGroup()) {
+  if (isOpen()) {
     beginIdsElsewhere();
   }
   timer_.after(
       milliseconds(0), [] {}); // starts its thread: if that fails, then here and not in a callback
   openLinks(agreeOnKey());
   joinGroup(links_->listen());
-  if (!isStaticGroup()) {
+  if (!isStaticGroup() || membership_->cameLater()) {
     introduceToPeers();
   }
 }
@@ -242,9 +245,13 @@ GroupKey Agent::agreeOnKey() {
   for (const auto& interceptor : options_.interceptors) {
     self.linkOptions |= interceptor->linkOption();
   }
+  if (isStaticGroup() && options_.elastic) {
+    self.linkOptions |= link_options::kElastic;
+  }
   membership_ = std::make_unique<Membership>(
-      std::make_unique<TorchStore>(store_), std::move(self), worldSize_,
-      std::max(getRpcTimeout(), kMinWaitForGroup), std::make_unique<SystemClock>(),
+      std::make_unique<BoundedStore>(std::make_unique<TorchStore>(store_), storeTimeout()),
+      std::move(self), worldSize_, std::max(getRpcTimeout(), kMinWaitForGroup),
+      std::make_unique<SystemClock>(),
       [this](const WorkerRecord& worker, bool isRival) { return hasEnded(worker, isRival); });
   return membership_->agree(options_.secret);
 }
@@ -293,7 +300,8 @@ void Agent::openLinks(const GroupKey& key) {
   events.peerGone = [this](const WorkerRecord& peer, const Error& error) {
     control_->run([this, peer, error] { onPeerGone(peer, error); });
   };
-  if (!isStaticGroup()) {
+  events.declaredDead = [this](const std::string& reason) { links_->endPart(reason); };
+  if (isOpen()) {
     events.unknownPeer = [this](const Hello& hello) { return onUnknownPeer(hello); };
     events.peerJoined = [this](const WorkerRecord& peer) {
       control_->run([this, peer] { options_.workerEvents.joined(peer); });
@@ -332,7 +340,10 @@ void Agent::startServer() {
           }
         });
       },
-      devices_, transfers_, copies_);
+      devices_, transfers_, copies_, options_.inheritDeadline);
+  server_->dropRequestsIf([links = links_](WorkerId caller, uint64_t incarnation) {
+    return links->isFormer(caller, incarnation);
+  });
 }
 
 void Agent::joinGroup(const std::string& address) {
@@ -348,6 +359,9 @@ void Agent::joinGroup(const std::string& address) {
       watch(worker);
     }
   }
+  if (isStaticGroup()) {
+    membership_->continueWith(peerStores_);
+  }
   links_->setGroup(membership_->self(), roster.groupId);
   checkDevices();
 }
@@ -355,7 +369,7 @@ void Agent::joinGroup(const std::string& address) {
 // All workers of a static group find the same, and those of a dynamic one were fine before this one came.
 void Agent::checkDevices() {
   if (const auto objection = devices_->objection(isStaticGroup())) {
-    if (!isStaticGroup()) {
+    if (isOpen()) {
       membership_->leave();
     }
     throw std::invalid_argument(*objection);
@@ -457,80 +471,6 @@ std::optional<Refusal> Agent::onUnknownPeer(const Hello& hello) {
   return std::nullopt;
 }
 
-// ---- deaths ------------------------------------------------------------------------------------
-
-void Agent::watch(const WorkerRecord& peer) {
-  processes_->watch(peer.id, peer.process, [this, peer] {
-    links_->markDead(
-        peer.id, peer.incarnation,
-        "its process " + std::to_string(peer.process.pid) + " has ended");
-  });
-}
-
-/// Of a peer whose process is not to be seen from here, the link tells: where its host says that nobody listens at its
-/// address, it is dead. So a link that broke is dialed anew at once.
-void Agent::askWhetherItLives(WorkerId peer, const Error& loss) {
-  if (processes_->watches(peer)) {
-    return;
-  }
-  if (loss.code() == ErrorCode::nobodyListens) {
-    for (const PeerStatus& status : links_->status()) {
-      if (status.record.id == peer) {
-        links_->markDead(peer, status.record.incarnation, "nobody listens at its address");
-      }
-    }
-  } else if (loss.code() == ErrorCode::linkBroken) {
-    timer_.after(milliseconds(0), [this, peer] { // not before this loss is over
-      links_->connect(peer, [](const Error&) {});
-    });
-  }
-}
-
-/// Runs on a thread that may block. A peer whose link has merely broken, or that cannot be dialed, is not gone: from here a
-/// network that is cut looks like a process that has died, and a worker that comes back goes on with its contexts.
-void Agent::onPeerGone(const WorkerRecord& peer, const Error& error) {
-  const bool died = error.code() == ErrorCode::workerDied;
-  if (died) {
-    log(LogLevel::warning, error.message());
-    rrefs_->workerDied(peer.id);
-  }
-  contexts_.peerLeft(peer.id)(); // nobody else would release what it has opened
-  if (died && !isStaticGroup()) {
-    devices_->remove(peer.id);
-  }
-  if (died || !isStaticGroup()) {
-    options_.workerEvents.lost(peer, error);
-  }
-  links_->reclaimed(peer.id, peer.incarnation);
-  if (died && !isStaticGroup()) {
-    takeOffRoster(peer);
-  }
-}
-
-void Agent::takeOffRoster(const WorkerRecord& dead) {
-  try {
-    membership_->remove(dead);
-  } catch (const std::exception&
-               e) { // another survivor may do it, or the worker that comes in its place
-    log(LogLevel::info, e.what());
-  }
-}
-
-bool Agent::hasEnded(const WorkerRecord& worker, bool isRival) const {
-  const Presence presence = presenceOf(worker.process);
-  if (presence != Presence::unknown || !isRival) {
-    return presence == Presence::ended;
-  }
-  if (worker.address == address_) {
-    return true; // this worker listens there now
-  }
-  try {
-    return nobodyListensAt(worker.address.substr(worker.address.find("://") + 3));
-  } catch (const std::exception&) { // it has no TCP address: nothing can be said
-    return false;
-  }
-}
-
 // ---- workers ------------------------------------------------------------------------------------
 
 const rpc::WorkerInfo& Agent::getWorkerInfo(const std::string& name) const {
@@ -561,16 +501,19 @@ bool Agent::waitAllWorkers(float timeout) {
     return true;
   }
   const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
+  expectPart();
   const Membership::Totals met = membership_->sum(
-      "reach" + std::to_string(rounds_++), {}, [&] { monitor.check(); },
+      "reach" + std::to_string(rounds_++), {}, [&] { checkOthers(monitor); },
       [&] { return deadPeers(); });
-  return met.missing.empty();
+  return met.missing.empty() && !options_.elastic;
 }
 
+/// Those that the shutdown does without. Once the store is gone, a worker that has left may have done so in order: with
+/// the store's last answer, which the others did not get.
 std::set<WorkerId> Agent::deadPeers() const {
   std::set<WorkerId> dead;
   for (const PeerStatus& peer : links_->status()) {
-    if (peer.state == PeerState::dead) {
+    if (peer.state == PeerState::dead || (peer.state == PeerState::left && storeIsGone())) {
       dead.insert(peer.record.id);
     }
   }
@@ -593,7 +536,11 @@ void Agent::join(bool shutdown, float timeout) {
     joinStatic(fromSeconds(timeout), shutdown);
   } else {
     const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
-    awaitOwnCalls([&] { monitor.checkTime(); });
+    awaitOwnCalls([&] {
+      expectPart();
+      monitor.checkTime();
+    });
+    expectPart();
     try {
       membership_->leave();
     } catch (const std::exception& e) { // its host has left before; the peers are told all the same
@@ -611,23 +558,42 @@ void Agent::joinStatic(milliseconds timeout, bool shutdown) {
   const ShutdownMonitor monitor(*links_, self_, timeout);
   std::optional<Membership::Totals> before;
   for (;;) {
-    awaitOwnCalls([&] { monitor.check(); });
+    awaitOwnCalls([&] { checkOthers(monitor); });
+    expectPart();
     const ActiveCalls::Count count = activeCalls_.count();
     const Membership::Totals totals = membership_->sum(
         "join" + std::to_string(rounds_++), {count.started, count.finished},
-        [&] { monitor.check(); }, [&] { return deadPeers(); });
+        [&] { checkOthers(monitor); }, [&] { return deadPeers(); });
     // Sums can be compared only if they are those of the same workers.
-    if (before && totals.started == before->finished && totals.missing == before->missing) {
+    if (before && totals.started == before->finished && totals.isOfSameWorkersAs(*before)) {
       break;
     }
     before = totals;
   }
-  if (!before->missing.empty()) {
-    log(LogLevel::warning,
-        "the RPC group shuts down without those that have died: " + describe(before->missing));
-  }
+  warnOfLosses(before->missing);
   if (shutdown) {
-    membership_->waitForOthersToFinish(before->missing.size());
+    membership_->waitForOthersToFinish(*before);
+  }
+}
+
+void Agent::warnOfLosses(const std::set<WorkerId>& missing) const {
+  std::set<WorkerId> dead = missing;
+  for (const PeerStatus& peer : links_->status()) {
+    if (peer.state == PeerState::left) {
+      dead.erase(peer.record.id);
+    }
+  }
+  std::string losses;
+  if (storeIsGone()) {
+    losses =
+        "without its rendezvous store, which is gone (" + peerStores_->reason() + "), by links";
+  }
+  if (!dead.empty()) {
+    losses += losses.empty() ? "" : ", and ";
+    losses += "without those that have died: " + describe(dead);
+  }
+  if (!losses.empty()) {
+    log(LogLevel::warning, "the RPC group shuts down " + losses);
   }
 }
 
@@ -662,6 +628,7 @@ void Agent::shutdownImpl() {
   }
   transfers_->close();
   requests_.join();
+  deaths_.join();
   copies_->join();
   control_->join();
   evaluations_.join();

@@ -31,6 +31,7 @@
 #include "backend/link/link_interceptor.h"
 #include "backend/link/link_manager.h"
 #include "backend/membership/membership.h"
+#include "backend/membership/peer_stores.h"
 #include "backend/serve/direct_rref.h"
 #include "backend/serve/dispatcher.h"
 #include "backend/serve/server.h"
@@ -46,6 +47,7 @@
 namespace torchwire {
 
 class Loop;
+class ShutdownMonitor;
 
 struct AgentOptions {
   size_t numWorkerThreads = 16;
@@ -64,13 +66,17 @@ struct AgentOptions {
   BackwardMode backwardMode = BackwardMode::smart;
   std::vector<std::shared_ptr<LinkInterceptor>> interceptors; // the innermost first
   std::set<cuda::DevicePath> devicePathsLeftOut;
+  bool inheritDeadline =
+      false; // what functions call for a caller ends when that one's deadline is over
+  bool elastic = false; // whether a static group's workers may be replaced, and others join
   WorkerEvents workerEvents;
   cuda::DeviceRecord devices; // the worker's name is the agent's
 };
 
-/// Runs everything of torch.distributed.rpc over links. In four files: agent.cpp starts, wires and ends it,
-/// agent_calls.cpp has the calls of this worker, agent_bookkeeping.cpp those that must not fail, agent_metrics.cpp what it
-/// tells about itself. Thread-safe.
+/// Runs everything of torch.distributed.rpc over links. In six files: agent.cpp starts, wires and ends it,
+/// agent_calls.cpp has the calls of this worker, agent_bookkeeping.cpp those that must not fail, agent_deaths.cpp what
+/// becomes of workers that die, agent_stores.cpp what takes the rendezvous store's place, agent_metrics.cpp what it tells
+/// about itself. Thread-safe.
 class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner {
  public:
   using Message = torch::distributed::rpc::Message;
@@ -124,11 +130,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   /// A call is cancelled if a handler of a signal raises meanwhile; as in call(), whoever waits then calls
   /// raisePendingSignal().
   void await(uint64_t callId, const std::function<bool()>& hasCallbacks);
-
-  using TimePoint = std::chrono::steady_clock::time_point;
-  /// By when calls that the calling thread makes from now on have to end: their time-outs are no longer than that, and
-  /// callees are told of those that have not. Nullopt: no limit. Returns what it was before.
-  static std::optional<TimePoint> setDeadline(std::optional<TimePoint> deadline);
 
   /// Gives a call of this worker's up: it fails with ErrorCode::cancelled, as a rule before this returns, and its callee
   /// is told. False if there is no such call (any more). The thread holds neither libtorch's locks nor the GIL.
@@ -194,6 +195,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
 
   bool isStaticGroup() const {
     return worldSize_ != 0;
+  }
+  /// Whether workers may come once the group runs.
+  bool isOpen() const {
+    return !isStaticGroup() || options_.elastic;
   }
   RRefService& rrefs() {
     return *rrefs_;
@@ -312,17 +317,42 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void onFrame(WorkerId from, ReceivedFrame frame);
   void onPeerLost(WorkerId peer, const Error& error, const CallIds& received);
   std::optional<Refusal> onUnknownPeer(const Hello& hello);
+
+  // Deaths.
   void watch(const WorkerRecord& peer);
   void askWhetherItLives(WorkerId peer, const Error& loss);
+  std::optional<PeerStatus> statusOf(WorkerId peer) const;
+  std::optional<WorkerRecord> recordOf(WorkerId peer) const;
+  void declareSilent(WorkerId id);
+  std::optional<Membership::Ruling> takeDown(const Death& death);
+  std::string describeDeath(const Death& own) const;
+  bool hearsAnotherThan(WorkerId silent);
+  void announce(const Death& death);
+  void serveDeaths();
   void onPeerGone(const WorkerRecord& peer, const Error& error);
+  void tellOfDeath(const WorkerRecord& peer, const Error& error);
   void takeOffRoster(const WorkerRecord& dead);
+  void expectPart() const;
   bool hasEnded(const WorkerRecord& worker, bool isRival) const;
 
   // Ending.
   void awaitOwnCalls(const std::function<void()>& interrupted);
   std::set<WorkerId> deadPeers() const;
+  void warnOfLosses(const std::set<WorkerId>& missing) const;
   std::string describe(const std::set<WorkerId>& workers) const;
   void joinStatic(std::chrono::milliseconds timeout, bool shutdown);
+
+  // What takes the rendezvous store's place, once that is gone.
+  void connectPeerStores();
+  std::chrono::milliseconds storeTimeout() const;
+  void checkOthers(const ShutdownMonitor& monitor);
+  bool storeIsGone() const;
+  void openOwnCall(
+      WorkerId to, torch::distributed::rpc::MessageType type, std::vector<char> body,
+      std::chrono::milliseconds timeout, CallTable::Completion completion);
+  std::vector<char> askForStore(WorkerId server, std::vector<char> request);
+  void tellOfStore(WorkerId to, std::vector<char> request);
+  std::set<WorkerId> livingPeers() const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const uint32_t worldSize_; // 0: dynamic
@@ -348,6 +378,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   std::unique_ptr<SendWindow> window_; // null: what is under way has no bound
   WorkerDirectory directory_;
   const std::shared_ptr<cuda::GroupDevices> devices_;
+  // Apart from all others: what is done about deaths may wait for the store.
+  ThreadPool deaths_;
   // Apart from all others: what it waits for are devices. Shared with what sends responses.
   const std::shared_ptr<ThreadPool> copies_;
   const std::shared_ptr<cuda::Transfers> transfers_;
@@ -358,6 +390,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   std::shared_ptr<LinkManager> links_;
   std::shared_ptr<Server> server_;
   std::unique_ptr<Membership> membership_;
+  std::shared_ptr<PeerStores> peerStores_;
   const std::shared_ptr<TorchEngine>
       engine_; // what RRefs that have no value yet wait with holds it weakly
   Container contexts_;

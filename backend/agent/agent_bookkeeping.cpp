@@ -3,7 +3,8 @@
 // libtorch repeats them itself (RpcAgent::sendWithRetries), six times in all. What it does after the last failure it does
 // on a thread of its own, where it throws (RRefContext::handleException), and the process ends. So none of them fails
 // here: it is sent again for as long as its callee is in the group; and of a callee that is dead or has left no books are
-// kept any more, so that it counts as answered.
+// kept any more, so that it counts as answered. So it does where another process has come in the callee's place between
+// two tries: that one would note a fork of which it never hears again.
 #include <ATen/ThreadLocalState.h>
 
 #include <algorithm>
@@ -28,7 +29,8 @@ constexpr milliseconds kLongestPause{5000};
 constexpr int kRefusals = 5;
 
 bool isGone(ErrorCode code) {
-  return code == ErrorCode::workerDied || code == ErrorCode::peerLeft;
+  return code == ErrorCode::workerDied || code == ErrorCode::peerLeft ||
+      code == ErrorCode::declaredDead;
 }
 
 } // namespace
@@ -40,6 +42,7 @@ bool Agent::keepsBooks(rpc::MessageType type) {
 
 struct Agent::Bookkeeping {
   WorkerId to;
+  uint64_t incarnation; // of the callee
   c10::intrusive_ptr<Message> message;
   c10::intrusive_ptr<JitFuture> future;
   milliseconds pause = kFirstPause; // before it is sent again
@@ -54,7 +57,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::sendBookkeeping(
     return future;
   }
   activeCalls_.start();
-  trySend({to, std::move(message), future});
+  trySend({to, links_->incarnationOf(to), std::move(message), future});
   return future;
 }
 
@@ -104,7 +107,13 @@ void Agent::sendAgain(Bookkeeping request) {
   request.pause = std::min(2 * pause, kLongestPause);
   timer_.after(pause, [this, request = std::move(request)]() mutable {
     control_->run([this, request = std::move(request)]() mutable {
-      guarded("an RRef's bookkeeping", [&] { trySend(std::move(request)); });
+      guarded("an RRef's bookkeeping", [&] {
+        if (links_->incarnationOf(request.to) == request.incarnation) {
+          trySend(std::move(request));
+        } else {
+          endBookkeeping(request, rpc::RRefAck().toMessage());
+        }
+      });
     });
   });
 }

@@ -21,6 +21,7 @@
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
 #include "backend/codec/codec.h"
+#include "backend/serve/call_deadline.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
 #include "backend/serve/signals.h"
@@ -59,7 +60,6 @@ thread_local Sending* Sending::current = nullptr;
 
 thread_local Agent::SentCalls sentCalls;
 thread_local Agent::AwaitingSend* awaiting = nullptr; // that has no call yet
-thread_local std::optional<Agent::TimePoint> deadline; // of the thread's calls
 thread_local int endingHere = 0; // calls that the thread has waited for
 
 /// The state of a thread on which nothing has been set.
@@ -96,6 +96,13 @@ Error ownerDied(const std::string& worker) {
       ErrorCode::workerDied,
       worker + " is another process than the RRef's owner, which has died: create the RRef anew",
       Executed::no);
+}
+
+void address(OutgoingFrame& request, uint64_t callId) {
+  setCallId(request, callId);
+  if (const auto left = CallDeadline::left()) {
+    setTimeLeft(request, *left);
+  }
 }
 
 size_t bytesOf(const rpc::Message& request) {
@@ -147,16 +154,11 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::futureOf(at::TypePtr type) const {
 milliseconds Agent::timeoutOf(float seconds) const {
   const milliseconds given =
       seconds == rpc::kUnsetRpcTimeout ? getRpcTimeout() : fromSeconds(seconds);
-  if (!deadline) { // as nearly always
+  const auto left = CallDeadline::left();
+  if (!left) { // as nearly always
     return given;
   }
-  const auto left = std::max(
-      std::chrono::ceil<milliseconds>(*deadline - TimePoint::clock::now()), milliseconds(1));
-  return given == milliseconds(0) ? left : std::min(given, left);
-}
-
-std::optional<Agent::TimePoint> Agent::setDeadline(std::optional<TimePoint> next) {
-  return std::exchange(deadline, next);
+  return given == milliseconds(0) ? *left : std::min(given, *left);
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Agent::send(
@@ -227,7 +229,8 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
 Agent::SentCall Agent::start(
     OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
     float rpcTimeoutSeconds) {
-  if (rrefs_->asksForOrphan(*request)) {
+  if (rrefs_->asksForOrphan(*request) &&
+      recordOf(call.to)) { // else the link says what has become of it
     const Error error = ownerDied(directory_.describe(call.to));
     return {open(std::move(call), rpcTimeoutSeconds, /* counted */ false), error};
   }
@@ -248,7 +251,7 @@ Agent::SentCall Agent::startAtOnce(
       FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
   const bool counted = isCounted(frame.bytes());
   const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
-  setCallId(frame, callId);
+  address(frame, callId);
   return {callId, transmit(to, callId, std::move(frame), counted)};
 }
 
@@ -277,7 +280,7 @@ Error Agent::sendFromDevices(
   request->tensors() = tensors.take();
   OutgoingFrame frame =
       encodeMessage(FrameKind::request, std::move(request), disposer_, tensors.targets());
-  setCallId(frame, callId);
+  address(frame, callId);
   tensors.sent(); // once the receiver may have read a ticket, it says when the memory is free
   return transmit(to, callId, std::move(frame), counted);
 }
@@ -333,7 +336,7 @@ uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds, bool counted) {
       [this, call = std::move(call)](Outcome outcome) mutable {
         complete(std::move(call), std::move(outcome));
       },
-      counted, deadline.has_value());
+      counted, CallDeadline::get().has_value());
   if (pass) {
     TorchEngine::track(pass, future);
   }
@@ -420,8 +423,8 @@ Outcome Agent::outcomeOf(const WorkerInfo& to, EncodedRequest request, milliseco
         *result = std::move(outcome);
         waiter->give([] {});
       },
-      request.counted, deadline.has_value());
-  setCallId(request.frame, callId);
+      request.counted, CallDeadline::get().has_value());
+  address(request.frame, callId);
   if (const Error failed = transmit(to.id_, callId, std::move(request.frame), request.counted)) {
     calls_->fail(callId, failed);
   }

@@ -15,9 +15,12 @@ enum class ErrorCode {
   unreachable, // the peer could not be dialed
   nobodyListens, // neither could it, because its host says that nobody listens there
   linkBroken, // an established link failed
+  silent, // the peer was not to be heard for as long as its session lasts without
   refused, // the other side refused the handshake
   sessionUnknown, // the other side knows nothing of the session that was to go on
   duplicateLink, // the other side's own dial to us takes precedence
+  declaredDead, // the others take this worker for dead, and go on without it
+  partOver, // the peer has been declared dead, and knows it
   peerLeft, // the peer left the group in an orderly way
   shutDown, // this worker is shutting down
   badFrame, // bytes from outside that break the protocol

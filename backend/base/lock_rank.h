@@ -35,6 +35,7 @@ namespace torchwire {
   X(orphanedRRefs)     /* OrphanedRRefs: those whose owner has died */                                \
   X(introduction)      /* Agent: links that are made at the start */                                  \
   X(dialResult)        /* ShutdownMonitor::DialResult: the last dial's error */                       \
+  X(peerStores)        /* PeerStores: the place, and the store that is served here */                  \
   X(workerDirectory)   /* WorkerDirectory: names and ranks */                                         \
   X(groupDevices)      /* GroupDevices: what workers say of their devices */                          \
   X(devicePaths)       /* DevicePaths: which have been tried */                                       \

@@ -1,4 +1,6 @@
 // One thread that runs small tasks at given times: deadlines of calls, dials and handshakes.
+//
+// Who is given a Timer asks it for the time, too: in a simulation it stands on a clock of its own, and has no thread.
 #pragma once
 
 #include <chrono>
@@ -20,14 +22,19 @@ class Timer {
   using Clock = std::chrono::steady_clock;
 
   Timer() = default;
-  ~Timer();
+  virtual ~Timer();
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
+  /// The time by which the tasks go.
+  virtual Clock::time_point now() const {
+    return Clock::now();
+  }
+
   /// Runs `task` at `when`. After stop() the task is dropped.
-  void at(Clock::time_point when, Task task) EXCLUDES(mutex_);
+  virtual void at(Clock::time_point when, Task task) EXCLUDES(mutex_);
   void after(Clock::duration delay, Task task) EXCLUDES(mutex_) {
-    at(Clock::now() + delay, std::move(task));
+    at(now() + delay, std::move(task));
   }
 
   /// Drops the tasks that have not run and ends the thread. Not to be called from a task.

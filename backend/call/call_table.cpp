@@ -30,7 +30,7 @@ uint64_t CallTable::open(
   const uint64_t id = nextId_++;
   calls_.emplace(id, Call{to, timeout, std::move(completion), nullptr, tracked, limited});
   if (timeout.count() > 0) {
-    addDeadline({Timer::Clock::now() + timeout, id});
+    addDeadline({timer_.now() + timeout, id});
   }
   return id;
 }
@@ -185,7 +185,7 @@ void CallTable::expire() {
   EndedCalls expired;
   {
     MutexLock lock(mutex_);
-    const auto now = Timer::Clock::now();
+    const auto now = timer_.now();
     armedFor_ = Timer::Clock::time_point::max();
     while (!deadlines_.empty()) {
       const auto it = calls_.find(deadlines_.front().id);

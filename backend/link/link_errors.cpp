@@ -16,6 +16,16 @@ Error diedError(const WorkerRecord& peer, const std::string& reason) {
   return Error(ErrorCode::workerDied, peer.describe() + " has died: " + reason);
 }
 
+std::string reasonOfDeath(const WorkerRecord& peer, const Error& died) {
+  return died.message().substr(diedError(peer, "").message().size());
+}
+
+Error declaredDeadError(const std::string& reason) {
+  return Error(
+      ErrorCode::declaredDead,
+      "this worker takes part in the RPC group no more, start it anew: " + reason);
+}
+
 Error lostError(const WorkerRecord& peer, const Error& cause) {
   const std::string what = "lost the connection to " + peer.describe() + " at " + peer.address;
   if (cause.code() == ErrorCode::badFrame || cause.code() == ErrorCode::refused) {
@@ -23,9 +33,9 @@ Error lostError(const WorkerRecord& peer, const Error& cause) {
     const std::string who = cause.code() == ErrorCode::refused ? ": it closed the link: " : ": ";
     return Error(ErrorCode::linkBroken, what + who + cause.message());
   }
-  const bool isSilent = cause.code() == ErrorCode::unreachable;
+  const bool isSilent = cause.code() == ErrorCode::silent || cause.code() == ErrorCode::unreachable;
   return Error(
-      isSilent ? ErrorCode::unreachable : ErrorCode::linkBroken,
+      isSilent ? cause.code() : ErrorCode::linkBroken,
       what + " (" + cause.message() + "): its process may have ended" +
           (isSilent ? " or stand still" : "") + ", see its log");
 }
@@ -41,9 +51,8 @@ Error sendError(const std::string& peer, const Error& cause) {
 }
 
 Error dialError(const WorkerRecord& peer, const Error& cause) {
-  if (cause.code() == ErrorCode::refused) {
-    return Error(
-        ErrorCode::refused, peer.describe() + " refused the connection: " + cause.message());
+  if (cause.code() == ErrorCode::refused || cause.code() == ErrorCode::declaredDead) {
+    return Error(cause.code(), peer.describe() + " refused the connection: " + cause.message());
   }
   return Error(
       cause.code() == ErrorCode::nobodyListens ? cause.code() : ErrorCode::unreachable,

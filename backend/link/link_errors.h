@@ -14,8 +14,13 @@ namespace torchwire {
 Error shutDownError();
 /// The peer has left in order.
 Error leftError(const WorkerRecord& peer);
-/// A link to the peer was there and broke; or, where the cause is a bad frame or a refusal, one side closed it.
+/// `reason` as in "worker 'w' (rank 1) has died: <reason>".
 Error diedError(const WorkerRecord& peer, const std::string& reason);
+/// The reason in what that has returned.
+std::string reasonOfDeath(const WorkerRecord& peer, const Error& died);
+/// This worker is taken for dead: nothing goes out any more.
+Error declaredDeadError(const std::string& reason);
+/// A link to the peer was there and broke; or, where the cause is a bad frame or a refusal, one side closed it.
 Error lostError(const WorkerRecord& peer, const Error& cause);
 /// A link failed under a frame. `peer`: as WorkerRecord::describe says it. An error that was injected says all by
 /// itself, and is returned as it is.

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "backend/base/log.h"
 #include "backend/link/link_errors.h"
 
 namespace torchwire {
@@ -64,6 +65,7 @@ void LinkManager::addPeer(const WorkerRecord& record) {
     peer.generation = former.generation + 1; // callbacks for the former incarnation are stale
     peer.traffic = former.traffic;
     if (former.record.incarnation != 0) {
+      replaced_.store(true, std::memory_order_release);
       peer.formerIncarnations = former.formerIncarnations;
       peer.formerIncarnations.push_back(former.record.incarnation);
       if (peer.formerIncarnations.size() > kRemembered) {
@@ -151,11 +153,15 @@ void LinkManager::endPeer(WorkerId id, uint64_t incarnation, State state) {
   std::unique_ptr<Session> session;
   WorkerRecord record;
   Error error;
+  std::optional<Refusal> lastWord; // to a process that may live after all
   {
     MutexLock lock(mutex_);
     Peer* peer = find(id);
     if (peer == nullptr || peer->record.incarnation != incarnation || isGone(peer->state)) {
       return;
+    }
+    if (state == State::dead && peer->state == State::connected && !declaredDead_) {
+      lastWord = goneRefusal(*peer);
     }
     peer->state = state;
     record = peer->record;
@@ -166,7 +172,9 @@ void LinkManager::endPeer(WorkerId id, uint64_t incarnation, State state) {
     waiting.swap(peer->waiting);
     session.swap(peer->session);
   }
-  if (link) {
+  if (link && lastWord) {
+    closeWithReason(link, *lastWord);
+  } else if (link) {
     link->close();
   }
   for (const Waiting& item : waiting) {
@@ -181,7 +189,33 @@ void LinkManager::endPeer(WorkerId id, uint64_t incarnation, State state) {
 }
 
 Error LinkManager::errorOfGone(const Peer& peer) const {
+  if (declaredDead_) {
+    return *declaredDead_;
+  }
   return peer.state == State::dead ? diedError(peer.record, peer.death) : leftError(peer.record);
+}
+
+void LinkManager::endPart(const std::string& reason) {
+  std::vector<std::pair<WorkerId, uint64_t>> peers;
+  {
+    MutexLock lock(mutex_);
+    if (declaredDead_) {
+      return;
+    }
+    declaredDead_ = declaredDeadError(reason);
+    for (const auto& [id, peer] : peers_) {
+      peers.emplace_back(id, peer.record.incarnation);
+    }
+  }
+  log(LogLevel::error, declaredDeadError(reason).message());
+  for (const auto& [id, incarnation] : peers) {
+    endPeer(id, incarnation, State::dead);
+  }
+}
+
+std::optional<Error> LinkManager::declaredDead() const {
+  MutexLock lock(mutex_);
+  return declaredDead_;
 }
 
 LinkManager::Peer* LinkManager::find(WorkerId id) {
@@ -267,6 +301,17 @@ bool LinkManager::noneConnected() const {
 bool LinkManager::isOwn(WorkerId id) const {
   MutexLock lock(mutex_);
   return own_ && own_->record.id == id;
+}
+
+uint64_t LinkManager::incarnationOf(WorkerId id) const {
+  MutexLock lock(mutex_);
+  const auto peer = peers_.find(id);
+  return peer == peers_.end() ? 0 : peer->second.record.incarnation;
+}
+
+bool LinkManager::isFormer(WorkerId id, uint64_t incarnation) const {
+  return replaced_.load(std::memory_order_acquire) && !isOwn(id) &&
+      incarnationOf(id) != incarnation;
 }
 
 std::vector<PeerStatus> LinkManager::status() const {

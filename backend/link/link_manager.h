@@ -40,6 +40,7 @@
 // only one that names the present link replaces it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -103,6 +104,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     std::function<std::optional<Refusal>(const Hello&)> unknownPeer;
     /// It is a peer now.
     std::function<void(const WorkerRecord&)> peerJoined;
+    /// A peer says that the group goes on without this worker. Perhaps more than once. See endPart().
+    std::function<void(const std::string& reason)> declaredDead;
   };
   struct Limits {
     std::chrono::milliseconds handshake{20000}; // for one dial or one accept to finish
@@ -151,6 +154,11 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   /// then sends to it fail, and it is refused should it come back. Another incarnation of it may be added. `reason` as in
   /// "worker 'w' (rank 1) has died: <reason>".
   void markDead(WorkerId id, uint64_t incarnation, const std::string& reason) EXCLUDES(mutex_);
+  /// The others take this worker for dead: it ends all links. From then on sends fail with the reason, nobody is let in, and
+  /// all peers are dead to this worker (peerGone). On any thread.
+  void endPart(const std::string& reason) EXCLUDES(mutex_);
+  /// What sends fail with since then.
+  std::optional<Error> declaredDead() const EXCLUDES(mutex_);
   /// Nothing is left of an incarnation that is gone. Lets another one in, that has said hello meanwhile. On any thread.
   void reclaimed(WorkerId id, uint64_t incarnation) EXCLUDES(mutex_);
 
@@ -167,6 +175,10 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   /// closes all links. Idempotent.
   void leave(std::chrono::milliseconds patience) EXCLUDES(mutex_);
 
+  /// Of the peer that has this rank now, or had it last; 0: there was none, or it is this worker.
+  uint64_t incarnationOf(WorkerId id) const EXCLUDES(mutex_);
+  /// Whether another incarnation has come in place of this one. Takes no lock where none ever has.
+  bool isFormer(WorkerId id, uint64_t incarnation) const EXCLUDES(mutex_);
   /// Of all peers but this worker.
   std::vector<PeerStatus> status() const EXCLUDES(mutex_);
 
@@ -196,7 +208,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     uint64_t lastSession = 0; // that has ended
     int refusedDials = 0; // one after another, because nobody listened
   };
-  // What goes out on a link.
+  // What goes out on a link. Sessions go by their serial numbers here and below.
   struct Outgoing {
     Waiting item;
     SharedFrame numbered; // in place of the item's frame, where there is a session
@@ -219,6 +231,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   bool isOwn(WorkerId id) const EXCLUDES(mutex_);
   Error errorOfGone(const Peer& peer) const REQUIRES(mutex_);
   void endPeer(WorkerId id, uint64_t incarnation, State state) EXCLUDES(mutex_);
+  static Refusal goneRefusal(const Peer& peer);
 
   // link_manager_dial.cpp: from the first attempt to the welcome, or to giving up.
   bool awaitsDialOf(const Peer& peer) const REQUIRES(mutex_);
@@ -258,7 +271,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   std::vector<Outgoing> takeSendable(Peer& peer) REQUIRES(mutex_);
   static CallIds receivedCalls(const std::unique_ptr<Session>& session);
   enum class Fate { handOn, drop };
-  Fate arrived(const Handle& connected, const FrameHeader& header, size_t bytes) EXCLUDES(mutex_);
+  Fate arrived(const Handle& connected, ReceivedFrame& received, size_t bytes) EXCLUDES(mutex_);
   void releaseRest(const Handle& connected) EXCLUDES(mutex_);
   void acknowledgeAfter(WorkerId from, uint64_t session);
   void acknowledge(WorkerId from, uint64_t session) EXCLUDES(mutex_);
@@ -288,7 +301,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void lost(const Handle& connected, const Error& error) EXCLUDES(mutex_);
   void disconnected(const Handle& former) EXCLUDES(mutex_);
   void ownFrameLost(WorkerId self, const Error& cause);
-  void closeWithReason(const std::shared_ptr<Link>& link, const std::string& reason);
+  void refused(const Handle& connected, const Refusal& refusal);
+  void closeWithReason(const std::shared_ptr<Link>& link, const Refusal& refusal);
   void countSent(Peer& peer, const OutgoingFrame& frame) REQUIRES(mutex_);
 
   LinkContext& context_;
@@ -296,13 +310,17 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   const Events events_;
   const Limits limits_;
 
+  std::atomic<bool> replaced_{false}; // whether a peer ever was
+
   mutable Mutex mutex_{LockRank::linkManager};
   std::condition_variable_any disconnected_;
   bool inGroup_ GUARDED_BY(mutex_) = false;
   bool leaving_ GUARDED_BY(mutex_) = false;
+  std::optional<Error> declaredDead_ GUARDED_BY(mutex_);
   WorkerRecord self_ GUARDED_BY(mutex_);
   uint64_t groupId_ GUARDED_BY(mutex_) = 0;
   std::map<WorkerId, Peer> peers_ GUARDED_BY(mutex_);
+  uint64_t sessions_ GUARDED_BY(mutex_) = 0; // how many there have been
   // Apart from peers_: nobody dials it, and it says no goodbye. Null without a loopback link.
   std::unique_ptr<Peer> own_ GUARDED_BY(mutex_);
   using Greeting = std::pair<std::shared_ptr<Link>, Hello>;

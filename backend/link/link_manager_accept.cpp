@@ -100,25 +100,32 @@ std::optional<Refusal> LinkManager::objectionOf(const Peer* peer, const Hello& h
   if (leaving_) {
     return Refusal{ErrorCode::refused, self_.describe() + " is shutting down"};
   }
+  if (declaredDead_) {
+    return Refusal{ErrorCode::partOver, self_.describe() + " takes part in the group no more"};
+  }
   const bool isFormer = peer != nullptr &&
       std::count(
           peer->formerIncarnations.begin(), peer->formerIncarnations.end(),
           hello.self.incarnation) != 0;
   if (isFormer) {
     return Refusal{
-        ErrorCode::refused,
+        ErrorCode::declaredDead,
         "the group goes on without it: another process has come under its name and rank"};
   }
   const bool known = peer != nullptr && peer->record.incarnation == hello.self.incarnation;
   if (known && !peer->death.empty()) {
-    return Refusal{
-        ErrorCode::refused,
-        "the group goes on without it: " + diedError(peer->record, peer->death).message()};
+    return goneRefusal(*peer);
   }
   if (!known && !events_.unknownPeer) {
     return Refusal{ErrorCode::refused, "it knows no " + hello.self.describe()};
   }
   return std::nullopt;
+}
+
+Refusal LinkManager::goneRefusal(const Peer& peer) {
+  return Refusal{
+      ErrorCode::declaredDead,
+      "the group goes on without it: " + diedError(peer.record, peer.death).message()};
 }
 
 bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {

@@ -147,6 +147,7 @@ void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
 
 void LinkManager::dialFailed(const Handle& dial, const Error& error) {
   std::shared_ptr<Link> link;
+  uint64_t incarnation = 0;
   std::chrono::milliseconds delay{0};
   bool retry = false;
   uint64_t generation = 0;
@@ -167,10 +168,11 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
       return;
     }
     link.swap(peer->link);
+    incarnation = peer->record.incarnation;
     generation = ++peer->generation; // whatever else this dial reports is stale
     delay = std::min(limits_.retryDelay * (1 << std::min(peer->attempts - 1, 10)), kMaxRetryDelay);
     if (isResuming(*peer)) { // until the session's time is over
-      resumed = peer->session->id();
+      resumed = peer->session->serial();
       retry = !isFinal(*peer, error.code());
       delay = std::min(delay, limits_.resumeRetryDelay);
     } else {
@@ -182,12 +184,17 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
   if (link) {
     closeRefused(link, error);
   }
-  if (retry) {
+  if (error.code() == ErrorCode::partOver) {
+    markDead(dial.peer, incarnation, "others have declared it dead");
+  } else if (retry) {
     redialAfter(delay, dial.peer, generation);
   } else if (resumed != 0) {
     endSession(dial.peer, resumed, error);
   } else {
     failWaiting(dial.peer, generation, error);
+  }
+  if (error.code() == ErrorCode::declaredDead && events_.declaredDead) {
+    events_.declaredDead(error.message());
   }
 }
 
@@ -211,7 +218,8 @@ void LinkManager::redial(WorkerId to, uint64_t generation) {
 
 void LinkManager::closeRefused(const std::shared_ptr<Link>& link, const Error& error) {
   const bool answered = error.code() == ErrorCode::refused ||
-      error.code() == ErrorCode::duplicateLink || error.code() == ErrorCode::sessionUnknown;
+      error.code() == ErrorCode::duplicateLink || error.code() == ErrorCode::sessionUnknown ||
+      error.code() == ErrorCode::declaredDead || error.code() == ErrorCode::partOver;
   if (answered && limits_.refusedGrace.count() > 0) {
     timer_.after(limits_.refusedGrace, [link] { link->close(); });
   } else {

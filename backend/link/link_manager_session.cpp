@@ -34,7 +34,8 @@ bool LinkManager::resumes(const Handle& broken, const Error& cause) {
     MutexLock lock(mutex_);
     Peer* peer = current(broken, State::connected);
     if (peer == nullptr || !peer->session || leaving_ || !peer->death.empty() ||
-        cause.code() == ErrorCode::unreachable) { // it was silent: that was its time
+        cause.code() == ErrorCode::silent ||
+        cause.code() == ErrorCode::unreachable) { // that was its time
       return false;
     }
     error = lostError(peer->record, cause);
@@ -42,7 +43,7 @@ bool LinkManager::resumes(const Handle& broken, const Error& cause) {
     if (peer->session->failsRepeatedly()) {
       return false;
     }
-    session = peer->session->id();
+    session = peer->session->serial();
     breaks = peer->session->breaks();
     peer->state = State::dialing;
     generation = ++peer->generation;
@@ -54,7 +55,7 @@ bool LinkManager::resumes(const Handle& broken, const Error& cause) {
   }
   log(LogLevel::info, error.message() + "; dialing it again to go on");
   if (badFrame) {
-    closeWithReason(broken.link, cause.message());
+    closeWithReason(broken.link, Refusal{ErrorCode::refused, cause.message()});
   } else {
     broken.link->close();
   }
@@ -73,24 +74,25 @@ void LinkManager::resumeExpired(WorkerId to, uint64_t session, uint64_t breaks) 
   {
     MutexLock lock(mutex_);
     const Peer* peer = find(to);
-    if (peer == nullptr || !peer->session || peer->session->id() != session ||
+    if (peer == nullptr || !peer->session || peer->session->serial() != session ||
         peer->session->breaks() != breaks) {
       return; // it went on meanwhile
     }
   }
   const std::string patience = std::to_string(limits_.sessionTimeout.count()) + " ms";
-  endSession(to, session, Error(ErrorCode::timeout, "no new connection within " + patience));
+  endSession(to, session, Error(ErrorCode::silent, "no new connection within " + patience));
 }
 
 /// Whether the session ends because a dial failed so. (Else it ends when its time is over.)
 bool LinkManager::isFinal(Peer& peer, ErrorCode dialFailure) const {
   peer.refusedDials = dialFailure == ErrorCode::nobodyListens ? peer.refusedDials + 1 : 0;
   return leaving_ || dialFailure == ErrorCode::refused ||
-      dialFailure == ErrorCode::sessionUnknown || peer.refusedDials >= kRefusedDials;
+      dialFailure == ErrorCode::sessionUnknown || dialFailure == ErrorCode::declaredDead ||
+      peer.refusedDials >= kRefusedDials;
 }
 
 /// Fails what waits for the next link, and the calls that the last ones have carried, if the session still has none.
-void LinkManager::endSession(WorkerId to, uint64_t id, const Error& why) {
+void LinkManager::endSession(WorkerId to, uint64_t serial, const Error& why) {
   Handle ended{to, 0, nullptr};
   std::deque<Waiting> waiting;
   std::unique_ptr<Session> session;
@@ -98,7 +100,7 @@ void LinkManager::endSession(WorkerId to, uint64_t id, const Error& why) {
   {
     MutexLock lock(mutex_);
     Peer* peer = find(to);
-    if (peer == nullptr || !isResuming(*peer) || peer->session->id() != id) {
+    if (peer == nullptr || !isResuming(*peer) || peer->session->serial() != serial) {
       return;
     }
     peer->state = State::disconnecting; // as in lost(): calls fail before new ones can be made
@@ -107,9 +109,10 @@ void LinkManager::endSession(WorkerId to, uint64_t id, const Error& why) {
     waiting.swap(peer->waiting);
     session = takeSession(*peer);
     const Error& cause = session->brokenBy();
-    const bool hasDied = why.code() == ErrorCode::nobodyListens;
+    const bool tellsMore = why.code() == ErrorCode::nobodyListens ||
+        why.code() == ErrorCode::silent || why.code() == ErrorCode::declaredDead;
     error = peer->lost = Error(
-        hasDied ? why.code() : cause.code(),
+        tellsMore ? why.code() : cause.code(),
         cause.message() + "; it could not be resumed: " + why.message());
   }
   log(LogLevel::warning, error.message());
@@ -128,8 +131,8 @@ void LinkManager::endSession(WorkerId to, uint64_t id, const Error& why) {
 // Sessions of two incarnations are counted, so that both sides begin the same one, whoever dials: of dials that cross, the
 // one that stands may be lost with its welcome, and the other come late.
 void LinkManager::beginSession(Peer& peer, uint64_t id) {
-  peer.session =
-      std::make_unique<Session>(std::max(id, peer.lastSession + 1), limits_.sessionBytes);
+  peer.session = std::make_unique<Session>(
+      std::max(id, peer.lastSession + 1), limits_.sessionBytes, ++sessions_);
 }
 
 std::unique_ptr<Session> LinkManager::takeSession(Peer& peer) {
@@ -147,7 +150,7 @@ void LinkManager::endForgottenSession(const Hello& hello) {
     const Peer* peer = find(hello.self.id);
     if (peer != nullptr && isResuming(*peer) && !keepsOurs(*peer, hello) &&
         peer->session->id() < hello.session.id) {
-      forgotten = peer->session->id();
+      forgotten = peer->session->serial();
     }
   }
   if (forgotten != 0) {
@@ -205,7 +208,7 @@ LinkManager::Outgoing LinkManager::goOut(Peer& peer, Waiting item) {
   Outgoing outgoing;
   if (peer.session && !item.frame.head.empty()) {
     outgoing.numbered = peer.session->number(std::move(item.frame));
-    outgoing.watch = peer.session->startsWatch() ? peer.session->id() : 0;
+    outgoing.watch = peer.session->startsWatch() ? peer.session->serial() : 0;
   }
   outgoing.item = std::move(item);
   return outgoing;
@@ -239,7 +242,8 @@ void LinkManager::deliverNumbered(Link& link, const Outgoing& outgoing) {
 
 /// Does what a request, a response or an acknowledgement means for the session, and counts it.
 LinkManager::Fate LinkManager::arrived(
-    const Handle& connected, const FrameHeader& header, size_t bytes) {
+    const Handle& connected, ReceivedFrame& received, size_t bytes) {
+  const FrameHeader& header = received.header;
   SentFrames::Released released; // destroyed unlocked
   std::vector<Outgoing> sendable;
   Session::Arrival arrival;
@@ -251,8 +255,9 @@ LinkManager::Fate LinkManager::arrived(
     if (peer == nullptr) {
       return Fate::drop;
     }
+    received.incarnation = peer->record.incarnation;
     if (peer->session) {
-      session = peer->session->id();
+      session = peer->session->serial();
       arrival = peer->session->receive(header, bytes);
       count = peer->session->release(released);
       sendable = takeSendable(*peer);
@@ -308,7 +313,7 @@ void LinkManager::acknowledge(WorkerId from, uint64_t session) {
   {
     MutexLock lock(mutex_);
     Peer* peer = find(from);
-    if (peer == nullptr || !peer->session || peer->session->id() != session) {
+    if (peer == nullptr || !peer->session || peer->session->serial() != session) {
       return;
     }
     due = peer->session->onTimer();
@@ -339,10 +344,11 @@ void LinkManager::watchAfter(WorkerId peer, uint64_t session) {
 /// as well, its time would be over.
 void LinkManager::watchSilence(WorkerId id, uint64_t session) {
   std::optional<Handle> silent;
+  ErrorCode code = ErrorCode::silent;
   {
     MutexLock lock(mutex_);
     Peer* peer = find(id);
-    if (peer == nullptr || !peer->session || peer->session->id() != session || leaving_) {
+    if (peer == nullptr || !peer->session || peer->session->serial() != session || leaving_) {
       return;
     }
     const Session::Watch watch = peer->session->onWatch();
@@ -351,11 +357,14 @@ void LinkManager::watchSilence(WorkerId id, uint64_t session) {
     }
     if (watch == Session::Watch::silent && peer->state == State::connected) {
       silent = Handle{id, peer->generation, peer->link};
+      if (peer->session->isArriving()) { // so it lives, or has until not long ago
+        code = ErrorCode::unreachable;
+      }
     }
   }
   if (silent) {
     const std::string patience = std::to_string(limits_.sessionTimeout.count()) + " ms";
-    lost(*silent, Error(ErrorCode::unreachable, "it has not said anything for " + patience));
+    lost(*silent, Error(code, "it has not said anything for " + patience));
   } else {
     watchAfter(id, session);
   }

@@ -171,7 +171,7 @@ void LinkManager::onFrame(const Handle& connected, IncomingFrame frame) {
       case FrameKind::request:
       case FrameKind::response:
       case FrameKind::acknowledge:
-        if (arrived(connected, received.header, bytes) == Fate::handOn) {
+        if (arrived(connected, received, bytes) == Fate::handOn) {
           events_.frame(connected.peer, std::move(received));
         }
         return;
@@ -181,7 +181,7 @@ void LinkManager::onFrame(const Handle& connected, IncomingFrame frame) {
         }
         return;
       case FrameKind::refuse:
-        lost(connected, Error(ErrorCode::refused, Refusal::decode(received.frame).reason));
+        refused(connected, Refusal::decode(received.frame));
         return;
       default:
         throw FormatError("a second handshake");
@@ -191,6 +191,14 @@ void LinkManager::onFrame(const Handle& connected, IncomingFrame frame) {
         connected,
         Error(ErrorCode::badFrame, std::string("a frame broke the protocol: ") + e.what()));
   }
+}
+
+void LinkManager::refused(const Handle& connected, const Refusal& refusal) {
+  const bool isLast = refusal.code == ErrorCode::declaredDead && isCurrent(connected);
+  if (isLast && events_.declaredDead) {
+    events_.declaredDead(refusal.reason);
+  }
+  lost(connected, Error(ErrorCode::refused, refusal.reason));
 }
 
 // The calls on the link fail before a new link can be made: otherwise a call on the new one could be
@@ -217,6 +225,12 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
     if (peer == nullptr) {
       return;
     }
+    if (!peer->death.empty()) { // its link has been read to the end
+      const uint64_t incarnation = peer->record.incarnation;
+      lock.unlock();
+      endPeer(connected.peer, incarnation, State::dead);
+      return;
+    }
     peer->state = State::disconnecting;
     closing.generation = ++peer->generation;
     ++peer->traffic.linksLost;
@@ -233,7 +247,7 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
   }
   events_.peerLost(connected.peer, error, receivedCalls(session));
   if (badFrame) {
-    closeWithReason(connected.link, cause.message());
+    closeWithReason(connected.link, Refusal{ErrorCode::refused, cause.message()});
   } else {
     connected.link->close();
   }
@@ -270,8 +284,7 @@ void LinkManager::ownFrameLost(WorkerId self, const Error& cause) {
 
 // The peer closes once it has read why; to close here could overtake that. Until then receiveNext goes on, and
 // onFrame drops what comes: a socket that closes with bytes unread in it takes back what it has sent.
-void LinkManager::closeWithReason(const std::shared_ptr<Link>& link, const std::string& reason) {
-  const Refusal refusal{ErrorCode::refused, reason};
+void LinkManager::closeWithReason(const std::shared_ptr<Link>& link, const Refusal& refusal) {
   link->send(refusal.encode(), [](const Error&) {});
   closeRefused(link, Error(refusal.code, refusal.reason));
 }

@@ -29,10 +29,16 @@ namespace torchwire {
 class Session {
  public:
   /// `limit`: of what is kept, in bytes.
-  Session(uint64_t id, size_t limit) : id_(id), limit_(limit), sent_(limit) {}
+  Session(uint64_t id, size_t limit, uint64_t serial = 0)
+      : id_(id), limit_(limit), serial_(serial), sent_(limit) {}
 
+  /// As the two workers count theirs: another incarnation's are counted anew.
   uint64_t id() const {
     return id_;
+  }
+  /// Which one it is of all that this worker has had, by which timers know it.
+  uint64_t serial() const {
+    return serial_;
   }
   /// Whether it has had a link; from then on each side may have received something.
   bool established() const {
@@ -97,6 +103,10 @@ class Session {
   bool startsWatch();
   enum class Watch { end, again, silent };
   Watch onWatch();
+  /// Whether a large frame is arriving, behind which the peer's other frames wait.
+  bool isArriving() const {
+    return arriving_;
+  }
   /// A large frame begins to arrive. Whether onArriving() is to be called once, after a while.
   bool startsArriving();
   /// What to acknowledge, because it still arrives; then it is to be called again.
@@ -112,6 +122,7 @@ class Session {
 
   const uint64_t id_;
   const size_t limit_;
+  const uint64_t serial_;
   bool established_ = false;
   uint64_t breaks_ = 0;
   Error brokenBy_;

@@ -31,7 +31,7 @@ void ShutdownMonitor::checkTime() const {
   }
 }
 
-void ShutdownMonitor::check() const {
+void ShutdownMonitor::check(bool mayLeave) const {
   const auto now = Timer::Clock::now();
   {
     MutexLock lock(dialResult_->mutex);
@@ -46,7 +46,9 @@ void ShutdownMonitor::check() const {
   }
   nextLook_ = now + kLookInterval;
   std::vector<PeerStatus> peers = links_.status(); // in the order of ranks
-  std::erase_if(peers, [](const PeerStatus& p) { return p.state == PeerState::dead; });
+  std::erase_if(peers, [&](const PeerStatus& p) {
+    return p.state == PeerState::dead || (mayLeave && p.state == PeerState::left);
+  });
   if (peers.empty()) {
     return;
   }

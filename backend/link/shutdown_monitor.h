@@ -18,8 +18,8 @@ class ShutdownMonitor {
   ShutdownMonitor(LinkManager& links, WorkerId self, std::chrono::milliseconds timeout);
 
   /// To be called often. Throws std::runtime_error that names the peer that is gone, or says that the
-  /// time is over.
-  void check() const;
+  /// time is over. `mayLeave`: a peer that has left is not missed.
+  void check(bool mayLeave = false) const;
   /// Only the time.
   void checkTime() const;
 

@@ -10,12 +10,15 @@ namespace torchwire {
 namespace {
 
 // The store's keys, all below the prefix that init_rpc puts before each group.
-const std::string kCredentialsKey = "torchwire/credentials"; // GroupCredentials of the first worker
-const std::string kRosterKey = "torchwire/roster"; // Roster, changed by compare-and-set only
-const std::string kStartupDecisionKey =
-    "torchwire/startup_decision"; // "ok", or why the static group cannot start
-const std::string kShutdownKey = "torchwire/shutdown/"; // + round + what is counted
-const std::string kFailedKey = kShutdownKey + "failed"; // why the group cannot shut down together
+const std::string kPrefix = "torchwire/";
+const std::string kCredentialsKey = kPrefix + "credentials"; // GroupCredentials of the first worker
+// Below kPrefix, or, where a static group has ended and another begun in its place, below a longer one: see keyOf().
+const std::string kRoster = "roster"; // Roster, changed by compare-and-set only
+const std::string kDeaths = "deaths"; // Deaths, the same way
+const std::string kStartupDecision =
+    "startup_decision"; // "ok", or why the static group cannot start
+const std::string kShutdown = "shutdown/"; // + round + what is counted
+const std::string kFailed = kShutdown + "failed"; // why the group cannot shut down together
 const std::string kAccepted = "ok";
 
 // What was being done when the store failed.
@@ -25,6 +28,7 @@ const std::string kShuttingDown = "shut down together with the RPC group";
 constexpr std::chrono::microseconds kMinPause{500};
 constexpr std::chrono::milliseconds kMaxPause{200};
 constexpr std::chrono::hours kForEver{24 * 365};
+constexpr std::chrono::seconds kLookInterval{1};
 constexpr std::chrono::seconds kFarewell{5};
 constexpr std::chrono::seconds kFailureFarewell{1};
 
@@ -45,9 +49,11 @@ std::vector<uint8_t> encode(const Membership::Totals& totals) {
   ByteWriter out(bytes);
   out.number(totals.started);
   out.number(totals.finished);
-  out.number(static_cast<uint32_t>(totals.missing.size()));
-  for (const WorkerId id : totals.missing) {
-    out.number(id);
+  for (const auto* ids : {&totals.missing, &totals.present}) {
+    out.number(static_cast<uint32_t>(ids->size()));
+    for (const WorkerId id : *ids) {
+      out.number(id);
+    }
   }
   return toStore(bytes);
 }
@@ -58,9 +64,10 @@ Membership::Totals decodeTotals(const std::vector<uint8_t>& value) {
   Membership::Totals totals;
   totals.started = in.number<int64_t>();
   totals.finished = in.number<int64_t>();
-  const uint32_t count = in.count(sizeof(WorkerId));
-  for (uint32_t i = 0; i < count; ++i) {
-    totals.missing.insert(in.number<WorkerId>());
+  for (auto* ids : {&totals.missing, &totals.present}) {
+    for (uint32_t left = in.count(sizeof(WorkerId)); left > 0; --left) {
+      ids->insert(in.number<WorkerId>());
+    }
   }
   return totals;
 }
@@ -69,17 +76,36 @@ std::string numbersKey(const std::string& round, WorkerId id) {
   return round + "of/" + std::to_string(id);
 }
 
+/// Another process in place of a worker of an elastic group has numbers of its own.
+std::string numbersKey(const std::string& round, WorkerId id, uint64_t incarnation) {
+  return numbersKey(round, id) + "/" + std::to_string(incarnation);
+}
+
 /// Runs a store operation; a failure says what could not be done.
 template <typename Operation>
 auto asking(const WorkerRecord& self, const std::string& what, Operation operation) {
   try {
     return operation();
+  } catch (const StoreMoved&) { // that is no failure
+    throw;
   } catch (const std::exception& e) {
     const std::string reason = e.what(); // PyTorch's errors append a stack trace
     throw std::runtime_error(
         self.describe() + " could not " + what +
         ": the rendezvous store (init_method, MASTER_ADDR and MASTER_PORT) did not answer: " +
         reason.substr(0, reason.find('\n')));
+  }
+}
+
+/// Does it anew whenever the shutdown's rounds move to another store, which is as empty as at their beginning.
+template <typename Step>
+auto whereverItIs(Step step) {
+  for (;;) {
+    try {
+      return step();
+    } catch (const StoreMoved&) {
+      continue;
+    }
   }
 }
 
@@ -146,6 +172,8 @@ Roster Membership::join(const std::string& address, const HostAddress& onHost) {
   if (!entered.isStatic()) {
     return entered;
   }
+  cameLater_ = entered.isElastic() &&
+      asking(self_, kJoining, [&] { return store_->check(keyOf(kStartupDecision)); });
   if (entered.isComplete()) {
     decide(kAccepted);
   }
@@ -157,6 +185,11 @@ Roster Membership::enter() {
   std::vector<uint8_t> seen;
   for (;;) {
     Roster roster = seen.empty() ? Roster() : decoded<Roster>(seen);
+    if (isOver(roster)) {
+      ++generation_;
+      seen.clear();
+      continue;
+    }
     makeRoom(roster);
     if (const auto objection = roster.objectionTo(self_, worldSize_)) {
       refuse(*objection, roster);
@@ -175,7 +208,7 @@ Roster Membership::enter() {
     roster.workers.push_back(self_);
     const std::vector<uint8_t> wanted = toStore(roster.encode());
     std::vector<uint8_t> now =
-        asking(self_, kJoining, [&] { return store_->compareSet(kRosterKey, seen, wanted); });
+        asking(self_, kJoining, [&] { return store_->compareSet(keyOf(kRoster), seen, wanted); });
     if (now == wanted) {
       return roster;
     }
@@ -183,8 +216,22 @@ Roster Membership::enter() {
   }
 }
 
+// Launchers start all workers of a group anew once one has died, with the same store. Nobody of the former ones lives by then.
+bool Membership::isOver(const Roster& roster) const {
+  const bool takesPlace =
+      roster.find(self_.id) != nullptr || roster.find(self_.name) != nullptr || roster.closed;
+  return roster.isStatic() && worldSize_ != 0 && !roster.workers.empty() &&
+      std::all_of(roster.workers.begin(), roster.workers.end(), [&](const WorkerRecord& worker) {
+           return hasEnded_(worker, takesPlace);
+         });
+}
+
+std::string Membership::keyOf(const std::string& name) const {
+  return generation_ == 0 ? kPrefix + name : kPrefix + std::to_string(generation_) + "/" + name;
+}
+
 void Membership::makeRoom(Roster& roster) const {
-  if (worldSize_ != 0 || roster.isStatic()) {
+  if (!roster.isOpen()) {
     return;
   }
   std::erase_if(roster.workers, [&](const WorkerRecord& worker) {
@@ -205,8 +252,8 @@ Value Membership::decoded(const std::vector<uint8_t>& bytes) {
 
 Roster Membership::currentRoster() {
   const std::vector<uint8_t> bytes = asking(self_, kJoining, [&] {
-    const bool exists = store_->check(kRosterKey); // else get() would wait for it
-    return exists ? store_->get(kRosterKey) : std::vector<uint8_t>();
+    const bool exists = store_->check(keyOf(kRoster)); // else get() would wait for it
+    return exists ? store_->get(keyOf(kRoster)) : std::vector<uint8_t>();
   });
   return bytes.empty() ? Roster() : decoded<Roster>(bytes);
 }
@@ -228,14 +275,14 @@ void Membership::endStartup(const std::string& objection) {
 // The first decision stands: a worker that comes to a group that already runs does not end it.
 std::string Membership::decide(const std::string& decision) {
   const KeyValueStore::Value standing = asking(self_, kJoining, [&] {
-    return store_->compareSet(kStartupDecisionKey, {}, toStore(decision));
+    return store_->compareSet(keyOf(kStartupDecision), {}, toStore(decision));
   });
   return std::string(standing.begin(), standing.end());
 }
 
 void Membership::awaitStartupDecision() {
   const bool decided = poll(*clock_, timeout_, [&] {
-    return asking(self_, kJoining, [&] { return store_->check(kStartupDecisionKey); });
+    return asking(self_, kJoining, [&] { return store_->check(keyOf(kStartupDecision)); });
   });
   if (!decided) {
     const std::string missing = missingRanks();
@@ -246,7 +293,7 @@ void Membership::awaitStartupDecision() {
                          : "not there: " + missing));
   }
   const std::vector<uint8_t> bytes =
-      asking(self_, kJoining, [&] { return store_->get(kStartupDecisionKey); });
+      asking(self_, kJoining, [&] { return store_->get(keyOf(kStartupDecision)); });
   const std::string decision(bytes.begin(), bytes.end());
   if (decision != kAccepted) {
     throw std::runtime_error(decision);
@@ -275,7 +322,7 @@ void Membership::remove(const WorkerRecord& dead) {
 }
 
 void Membership::takeOff(const WorkerRecord& worker) {
-  std::vector<uint8_t> seen = store_->get(kRosterKey);
+  std::vector<uint8_t> seen = store_->get(keyOf(kRoster));
   for (;;) {
     Roster roster = Roster::decode(fromStore(seen));
     const size_t before = roster.workers.size();
@@ -284,7 +331,7 @@ void Membership::takeOff(const WorkerRecord& worker) {
       return;
     }
     const std::vector<uint8_t> wanted = toStore(roster.encode());
-    std::vector<uint8_t> now = store_->compareSet(kRosterKey, seen, wanted);
+    std::vector<uint8_t> now = store_->compareSet(keyOf(kRoster), seen, wanted);
     if (now == wanted) {
       return;
     }
@@ -292,25 +339,63 @@ void Membership::takeOff(const WorkerRecord& worker) {
   }
 }
 
+Membership::Ruling Membership::declareDead(const Death& death) {
+  return asking(self_, "tell the RPC group that a worker has died", [&] {
+    std::vector<uint8_t> seen;
+    for (;;) {
+      Deaths deaths = seen.empty() ? Deaths() : Deaths::decode(fromStore(seen));
+      if (const Death* own = deaths.find(self_.id, self_.incarnation)) {
+        return Ruling{*own};
+      }
+      if (const Death* standing = deaths.find(death.id, death.incarnation)) {
+        return Ruling{*standing};
+      }
+      deaths.add(death);
+      const std::vector<uint8_t> wanted = toStore(deaths.encode());
+      std::vector<uint8_t> now = store_->compareSet(keyOf(kDeaths), seen, wanted);
+      if (now == wanted) {
+        return Ruling{death, true};
+      }
+      seen = std::move(now);
+    }
+  });
+}
+
 // The last to arrive writes down the sums. Where one is missing there is no last, and who knows of its death adds up what
 // the others have written each for itself; the first sums that are written stand.
 Membership::Totals Membership::sum(
     const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
     const Dead& dead) {
-  const std::string key = kShutdownKey + round + "/";
+  return whereverItIs([&] { return sumInOneStore(round, mine, interrupted, dead); });
+}
+
+std::string Membership::ownKey(const std::string& round) const {
+  const bool byIncarnation = self_.isElastic() && !rounds_.others();
+  return byIncarnation ? numbersKey(round, self_.id, self_.incarnation)
+                       : numbersKey(round, self_.id);
+}
+
+Membership::Totals Membership::sumInOneStore(
+    const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
+    const Dead& dead) {
+  const std::string key = keyOf(kShutdown) + round + "/";
   asking(self_, kShuttingDown, [&] {
-    store_->add(key + "started", mine.started);
-    store_->add(key + "finished", mine.finished);
-    store_->set(numbersKey(key, self_.id), encode(mine));
-    if (store_->add(key + "arrived", 1) == static_cast<int64_t>(worldSize_)) {
-      const Totals totals{store_->add(key + "started", 0), store_->add(key + "finished", 0)};
-      store_->compareSet(key + "all", {}, encode(totals));
+    rounds_.add(key + "started", mine.started);
+    rounds_.add(key + "finished", mine.finished);
+    rounds_.set(ownKey(key), encode(mine));
+    const bool isLast = rounds_.add(key + "arrived", 1) == static_cast<int64_t>(worldSize_);
+    if (isLast && !self_.isElastic()) {
+      const Totals totals{rounds_.add(key + "started", 0), rounds_.add(key + "finished", 0)};
+      rounds_.compareSet(key + "all", {}, encode(totals));
     }
   });
   awaitRound(key, interrupted, dead);
-  Totals totals =
-      asking(self_, kShuttingDown, [&] { return decodeTotals(store_->get(key + "all")); });
-  if (totals.missing.contains(self_.id)) {
+  const std::vector<uint8_t> all =
+      asking(self_, kShuttingDown, [&] { return rounds_.get(key + "all"); });
+  rounds_.keep(key + "all", all);
+  Totals totals = decodeTotals(all);
+  if (totals.missing.contains(self_.id) ||
+      (self_.isElastic() && !totals.present.contains(self_.id))) {
     throw std::runtime_error(
         "the RPC group has shut down without " + self_.describe() + ", which it took for dead");
   }
@@ -325,17 +410,76 @@ void Membership::completeWithout(const std::set<WorkerId>& dead, const std::stri
     Totals totals;
     totals.missing = dead;
     for (WorkerId id = 0; id < static_cast<WorkerId>(worldSize_); ++id) {
-      if (dead.contains(id)) {
-        continue;
-      }
-      if (!store_->check(numbersKey(key, id))) {
+      if (!dead.contains(id) && !addNumbers(numbersKey(key, id), totals)) {
         return;
       }
-      const Totals one = decodeTotals(store_->get(numbersKey(key, id)));
-      totals.started += one.started;
-      totals.finished += one.finished;
     }
-    store_->compareSet(key + "all", {}, encode(totals));
+    rounds_.compareSet(key + "all", {}, encode(totals));
+  });
+}
+
+/// False where they are not there yet.
+bool Membership::addNumbers(const std::string& key, Totals& totals) {
+  if (!rounds_.check(key)) {
+    return false;
+  }
+  const Totals one = decodeTotals(rounds_.get(key));
+  totals.started += one.started;
+  totals.finished += one.finished;
+  return true;
+}
+
+// All on the list, as it stands when it is closed, or later without the dead: who has not come to this round is waited for.
+void Membership::completeElastic(const std::string& key) {
+  if (auto others = rounds_.others()) {
+    completeAmong(std::move(*others), key);
+    return;
+  }
+  asking(self_, kShuttingDown, [&] {
+    const std::vector<uint8_t> seen = rounds_.get(keyOf(kRoster));
+    Roster roster = Roster::decode(fromStore(seen));
+    Totals totals;
+    for (const WorkerRecord& worker : roster.workers) {
+      if (!addNumbers(numbersKey(key, worker.id, worker.incarnation), totals)) {
+        lookFor(worker);
+        return;
+      }
+      totals.present.insert(worker.id);
+    }
+    if (!roster.closed) {
+      roster.closed = true;
+      const std::vector<uint8_t> wanted = toStore(roster.encode());
+      if (rounds_.compareSet(keyOf(kRoster), seen, wanted) != wanted) {
+        return; // somebody has come meanwhile, or gone
+      }
+    }
+    rounds_.compareSet(key + "all", {}, encode(totals));
+  });
+}
+
+// It may have ended right after it had joined, before anybody knew it.
+void Membership::lookFor(const WorkerRecord& missing) {
+  if (clock_->now() < lookedFor_ + kLookInterval) {
+    return;
+  }
+  if (hasEnded_(missing, /* isRival */ true)) {
+    takeOff(missing);
+  }
+  lookedFor_ = clock_->now();
+}
+
+// Without the store there is no list any more, and nobody to come: all are those whom this worker knows.
+void Membership::completeAmong(std::set<WorkerId> others, const std::string& key) {
+  others.insert(self_.id);
+  asking(self_, kShuttingDown, [&] {
+    Totals totals;
+    totals.present = others;
+    for (const WorkerId id : others) {
+      if (!addNumbers(numbersKey(key, id), totals)) {
+        return;
+      }
+    }
+    rounds_.compareSet(key + "all", {}, encode(totals));
   });
 }
 
@@ -344,7 +488,7 @@ void Membership::completeWithout(const std::set<WorkerId>& dead, const std::stri
 void Membership::awaitRound(
     const std::string& key, const std::function<void()>& interrupted, const Dead& dead) {
   const auto ready = [&] {
-    return asking(self_, kShuttingDown, [&] { return store_->check(key + "all"); });
+    return asking(self_, kShuttingDown, [&] { return rounds_.check(key + "all"); });
   };
   try {
     poll(*clock_, kForEver, [&] {
@@ -360,9 +504,17 @@ void Membership::awaitRound(
           throw;
         }
       }
-      completeWithout(dead(), key);
+      if (self_.isElastic()) {
+        completeElastic(key);
+      } else {
+        completeWithout(dead(), key);
+      }
       return false;
     });
+  } catch (const StoreMoved&) {
+    throw;
+  } catch (const LeftOut&) {
+    throw;
   } catch (const std::exception& e) {
     tellOthers(e.what());
     throw;
@@ -371,7 +523,7 @@ void Membership::awaitRound(
 
 void Membership::tellOthers(const std::string& failure) {
   try {
-    store_->compareSet(kFailedKey, {}, toStore(failure));
+    whereverItIs([&] { return rounds_.compareSet(keyOf(kFailed), {}, toStore(failure)); });
     awaitFinished(worldSize_ - 1, kFailureFarewell); // one of them is gone
   } catch (const std::exception&) {
     // The store is gone too; the others find that out by themselves.
@@ -379,24 +531,31 @@ void Membership::tellOthers(const std::string& failure) {
 }
 
 void Membership::throwIfFailed() {
-  const bool failed = asking(self_, kShuttingDown, [&] { return store_->check(kFailedKey); });
+  const bool failed = asking(self_, kShuttingDown, [&] { return rounds_.check(keyOf(kFailed)); });
   if (failed) {
     const std::vector<uint8_t> sentence =
-        asking(self_, kShuttingDown, [&] { return store_->get(kFailedKey); });
+        asking(self_, kShuttingDown, [&] { return rounds_.get(keyOf(kFailed)); });
     throw std::runtime_error(std::string(sentence.begin(), sentence.end()));
   }
 }
 
-void Membership::waitForOthersToFinish(size_t dead) {
-  awaitFinished(worldSize_ - static_cast<uint32_t>(dead), kFarewell);
+void Membership::waitForOthersToFinish(const Totals& last) {
+  const size_t count = self_.isElastic() ? last.present.size() : worldSize_ - last.missing.size();
+  try {
+    awaitFinished(static_cast<uint32_t>(count), kFarewell);
+  } catch (const StoreMoved&) {
+    return; // the store is gone: nobody depends on this worker for it any more
+  }
 }
 
 void Membership::awaitFinished(uint32_t count, std::chrono::milliseconds patience) {
-  const std::string key = kShutdownKey + "finished";
+  const std::string key = keyOf(kShutdown) + "finished";
   asking(self_, kShuttingDown, [&] {
-    store_->add(key, 1);
-    if (self_.id == 0) { // PyTorch's launchers put the store into the process of rank 0
-      poll(*clock_, patience, [&] { return store_->add(key, 0) >= static_cast<int64_t>(count); });
+    rounds_.add(key, 1);
+    if (rounds_.isServedBy(self_.id)) {
+      poll(*clock_, patience, [&] {
+        return rounds_.add(key, 0) >= static_cast<int64_t>(count) || !rounds_.isWanted();
+      });
     }
   });
 }

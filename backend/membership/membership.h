@@ -5,11 +5,15 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/membership/clock.h"
 #include "backend/membership/key_value_store.h"
+#include "backend/membership/shutdown_store.h"
+#include "backend/wire/deaths.h"
 #include "backend/wire/group_key.h"
 #include "backend/wire/roster.h"
 
@@ -39,10 +43,15 @@ class Membership {
 
   /// Enters this worker, which listens at `address` and at `onHost`, into the list. A static group: returns once all are
   /// there, with the same roster everywhere; if one of them cannot be in the group, throws the same
-  /// sentence on every worker. A dynamic group: returns those that are there now, this worker included; those that
+  /// sentence on every worker. Where all workers of a former group have ended, begins another in its place. A dynamic group: returns those that are there now, this worker included; those that
   /// have ended without leaving give way to it.
   /// Throws std::runtime_error.
   Roster join(const std::string& address, const HostAddress& onHost = {});
+  /// Whether a static group, which then is an elastic one, ran already when this worker joined. Perhaps also if it has
+  /// been among the last that the group waited for.
+  bool cameLater() const {
+    return cameLater_;
+  }
 
   /// Takes this worker off a dynamic group's list.
   void leave();
@@ -51,25 +60,52 @@ class Membership {
   /// nothing if it is not on it. On any thread: as the others, and beside them.
   void remove(const WorkerRecord& dead);
 
+  /// Writes the death of another worker down for all, unless that has been done, or this worker itself has been declared
+  /// dead: returns what stands, which is of that other worker or of this one. So of two workers that cannot hear each
+  /// other one stays. On any thread, as remove().
+  struct Ruling {
+    Death death;
+    bool isNew = false; // nobody has written it down before
+  };
+  Ruling declareDead(const Death& death);
+
+  /// From now on the rounds of the shutdown, sum() and what follows it, outlive the store: they go on in `peers`' stores.
+  void continueWith(std::shared_ptr<PeerStores> peers) {
+    rounds_.continueWith(std::move(peers));
+  }
+
   /// Adds up the numbers that all workers of a static group pass; returns once all have that are not dead. All get the
-  /// same, also of who is missing. Throws where this worker itself has been left out.
+  /// same, also of who is missing. Throws where this worker itself has been left out. In an elastic group, all are those on
+  /// the list, from which who knows of a death takes the dead off; from the first sum on, nobody can join any more.
   /// `interrupted` is asked now and then while waiting and ends the wait by throwing; its sentence
-  /// is then thrown on the other workers too. `dead` is asked as often.
+  /// is then thrown on the other workers too, unless it is LeftOut: this worker alone cannot go on.
+  /// `dead` is asked as often.
   struct Totals {
     int64_t started = 0;
     int64_t finished = 0;
-    std::set<WorkerId> missing = {}; // their numbers are not in it
+    std::set<WorkerId> missing = {}; // of a group that is not elastic: their numbers are not in it
+    std::set<WorkerId> present = {}; // of an elastic one: whose numbers are in it
 
+    bool isOfSameWorkersAs(const Totals& other) const {
+      return missing == other.missing && present == other.present;
+    }
     bool operator==(const Totals&) const = default;
   };
   using Dead = std::function<std::set<WorkerId>()>;
+  struct LeftOut : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
   Totals sum(
       const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
       const Dead& dead = [] { return std::set<WorkerId>(); });
 
   /// Returns once all workers have got their last answer from the store, or after a while: for the
-  /// worker whose process may host the store. `dead` of them are not waited for.
-  void waitForOthersToFinish(size_t dead = 0);
+  /// worker whose process may host the store, or that serves one in its place. Those are waited for that are in the last
+  /// sum.
+  void waitForOthersToFinish(const Totals& last);
+  void waitForOthersToFinish() {
+    waitForOthersToFinish(Totals());
+  }
 
   /// What this worker tells the group of itself.
   const WorkerRecord& self() const {
@@ -81,6 +117,8 @@ class Membership {
   template <typename Value>
   Value decoded(const std::vector<uint8_t>& bytes);
   Roster currentRoster();
+  bool isOver(const Roster& roster) const;
+  std::string keyOf(const std::string& name) const;
   void makeRoom(Roster& roster) const;
   void takeOff(const WorkerRecord& worker);
   [[noreturn]] void refuse(const std::string& objection, const Roster& roster);
@@ -88,20 +126,32 @@ class Membership {
   [[noreturn]] void endStartup(const std::string& objection);
   std::string decide(const std::string& decision);
   std::string missingRanks();
+  Totals sumInOneStore(
+      const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
+      const Dead& dead);
   void awaitRound(
       const std::string& key, const std::function<void()>& interrupted, const Dead& dead);
   void completeWithout(const std::set<WorkerId>& dead, const std::string& key);
+  void completeElastic(const std::string& key);
+  void lookFor(const WorkerRecord& missing);
+  void completeAmong(std::set<WorkerId> others, const std::string& key);
+  bool addNumbers(const std::string& key, Totals& totals);
+  std::string ownKey(const std::string& round) const;
   void throwIfFailed();
   void tellOthers(const std::string& failure);
   void awaitFinished(uint32_t count, std::chrono::milliseconds patience);
 
   const std::unique_ptr<KeyValueStore> store_;
   const std::unique_ptr<Clock> clock_;
+  ShutdownStore rounds_{*store_, *clock_};
   WorkerRecord self_;
   const uint32_t worldSize_;
   const std::chrono::milliseconds timeout_;
   const HasEnded hasEnded_;
   uint64_t groupId_ = 0;
+  bool cameLater_ = false;
+  Clock::TimePoint lookedFor_; // a worker that is missing in a round of an elastic group
+  int generation_ = 0; // how many groups have ended before this one in the store
 };
 
 } // namespace torchwire

@@ -19,6 +19,12 @@
 // | laneTrial      | who would send by NCCL -> who    | noted          | be the receiving end: do bytes come?    |
 // |                | would receive                    |                |                                         |
 // | cancel         | caller -> callee                 | noted          | it no longer waits for this call        |
+// | death          | who has found out -> the others  | noted          | a worker is dead                        |
+// | hearing        | who would declare a worker dead  | noted          | does it hear anybody at all?            |
+// |                | -> the others                    |                |                                         |
+// | storeRequest   | any -> who serves a store in the | storeReply     | an operation of the store's; or: come   |
+// |                | rendezvous store's place; and    |                | over to the one that is served here     |
+// |                | back                             |                | (backend/membership/peer_stores.h)      |
 //
 // Any request may be answered by `failed` in place of PyTorch's EXCEPTION: a call has failed that its callee had made to
 // serve it (backend/wire/failure.h).
@@ -91,5 +97,10 @@ constexpr MessageType kLaneTrial = detail::request(0x9e);
 
 constexpr MessageType kCancel = detail::request(0xa0);
 constexpr MessageType kFailed = detail::response(0xa1);
+constexpr MessageType kDeath = detail::request(0xa2);
+constexpr MessageType kHearing = detail::request(0xa4);
+
+constexpr MessageType kStoreRequest = detail::request(0xa8);
+constexpr MessageType kStoreReply = detail::response(0xa9);
 
 } // namespace torchwire::own_messages

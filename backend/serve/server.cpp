@@ -12,6 +12,7 @@
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/codec/codec.h"
+#include "backend/serve/call_deadline.h"
 #include "backend/serve/current_call.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
@@ -77,14 +78,15 @@ class Server::Pending {
 Server::Server(
     const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond,
     std::shared_ptr<const cuda::GroupDevices> devices, std::shared_ptr<cuda::Transfers> transfers,
-    std::shared_ptr<ThreadPool> copies)
+    std::shared_ptr<ThreadPool> copies, bool inheritDeadline)
     : dispatcher_(dispatcher),
       runRequest_(std::move(run)),
       disposer_(std::move(disposer)),
       respond_(std::move(respond)),
       devices_(std::move(devices)),
       transfers_(std::move(transfers)),
-      copies_(std::move(copies)) {}
+      copies_(std::move(copies)),
+      inheritDeadline_(inheritDeadline) {}
 
 bool Server::serve(WorkerId caller, ReceivedFrame request) {
   const FrameHeader header = request.header;
@@ -96,21 +98,31 @@ bool Server::serve(WorkerId caller, ReceivedFrame request) {
     return true;
   }
   ++metrics_.active;
+  std::optional<TimePoint> deadline;
+  if (inheritDeadline_ && header.timeLeft.count() != 0) {
+    deadline =
+        TimePoint::clock::now() + header.timeLeft; // the way here is not known, and mostly short
+  }
   const bool accepted = runRequest_(
       header.messageType,
-      [self = shared_from_this(), caller, request = std::move(request)]() mutable {
-        self->run(caller, std::move(request));
+      [self = shared_from_this(), caller, request = std::move(request), deadline]() mutable {
+        self->run(caller, std::move(request), deadline);
       });
   metrics_.active -= accepted ? 0 : 1;
   return accepted;
 }
 
-void Server::run(WorkerId caller, ReceivedFrame request) {
+void Server::run(WorkerId caller, ReceivedFrame request, std::optional<TimePoint> deadline) {
+  if (isFormer_ && isFormer_(caller, request.incarnation)) {
+    --metrics_.active;
+    return;
+  }
   // What a request leaves in the thread's state (grad mode, profiler callbacks: libtorch forgets to take
   // its own off) must not be seen by the next one, which likely gets the same thread.
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
   const uint64_t callId = request.header.callId;
   const ServingScope serving(caller, callId, cancelled_);
+  const DeadlineScope limited(deadline);
   c10::intrusive_ptr<JitFuture> result;
   std::optional<cuda::RequestStreams> streams; // also of the answer, where there is one at once
   try {

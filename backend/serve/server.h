@@ -3,6 +3,7 @@
 
 #include <torch/csrc/distributed/rpc/message.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -35,10 +36,17 @@ class Server : public std::enable_shared_from_this<Server> {
   using RunRequest = std::function<bool(uint32_t messageType, Task&& task)>;
 
   /// `dispatcher` is used by serve() and what that runs only. `copies`: where tensors of devices are waited for.
+  /// `inheritDeadline`: whether what a request's function calls ends when the caller's deadline is over.
   Server(
       const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond,
       std::shared_ptr<const cuda::GroupDevices> devices, std::shared_ptr<cuda::Transfers> transfers,
-      std::shared_ptr<ThreadPool> copies);
+      std::shared_ptr<ThreadPool> copies, bool inheritDeadline = false);
+
+  /// Which requests are not run: those of a process in whose place another one is by then. Nobody waits for their answers,
+  /// and what they leave behind (forks, contexts) would be taken for the other's. Before the first request.
+  void dropRequestsIf(std::function<bool(WorkerId caller, uint64_t incarnation)> isFormer) {
+    isFormer_ = std::move(isFormer);
+  }
 
   /// Runs the request in `frame` soon, unless it is one of own_messages.h that has come before.
   /// False when it cannot run: the request is dropped.
@@ -64,7 +72,8 @@ class Server : public std::enable_shared_from_this<Server> {
   using Message = torch::distributed::rpc::Message;
   using JitFuture = torch::distributed::rpc::JitFuture;
 
-  void run(WorkerId caller, ReceivedFrame request);
+  using TimePoint = std::chrono::steady_clock::time_point;
+  void run(WorkerId caller, ReceivedFrame request, std::optional<TimePoint> deadline);
   c10::intrusive_ptr<JitFuture> process(
       WorkerId caller, DecodedMessage request, std::optional<cuda::RequestStreams>& streams);
   class Pending;
@@ -83,11 +92,13 @@ class Server : public std::enable_shared_from_this<Server> {
 
   const Dispatcher& dispatcher_;
   const RunRequest runRequest_;
+  std::function<bool(WorkerId caller, uint64_t incarnation)> isFormer_; // null: none
   const Disposer disposer_; // of what a response's frame keeps
   const Respond respond_;
   const std::shared_ptr<const cuda::GroupDevices> devices_;
   const std::shared_ptr<cuda::Transfers> transfers_;
   const std::shared_ptr<ThreadPool> copies_;
+  const bool inheritDeadline_;
   DuplicateFilter seen_;
   const std::shared_ptr<CancelledCalls> cancelling_ = std::make_shared<CancelledCalls>();
   const std::shared_ptr<const CancelledCalls> cancelled_ =

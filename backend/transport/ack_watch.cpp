@@ -43,11 +43,13 @@ bool AckWatch::isSilent() const {
   tcp_info info{};
   socklen_t size = sizeof info;
   getsockopt(socket_, IPPROTO_TCP, TCP_INFO, &info, &size);
-  const auto expecting = std::chrono::duration_cast<milliseconds>(Clock::now() - since_);
-  // What was heard last may be long ago where there was nothing to hear.
-  const milliseconds silence = std::min(milliseconds(info.tcpi_last_ack_recv), expecting);
-  const bool lost = patience_.whileLost.count() != 0 && info.tcpi_retransmits > 0;
-  return silence >= (lost ? patience_.whileLost : patience_.interval * 3 / 2);
+  const milliseconds silence(info.tcpi_last_ack_recv);
+  if (patience_.whileLost.count() != 0 && info.tcpi_retransmits > 0) {
+    // It may be as old as the beats are apart, which is longer, where there was nothing to hear.
+    const auto expecting = std::chrono::duration_cast<milliseconds>(Clock::now() - since_);
+    return std::min(silence, expecting) >= patience_.whileLost;
+  }
+  return silence >= patience_.interval * 3 / 2;
 }
 
 milliseconds AckWatch::untilNextLook() const {

@@ -11,7 +11,7 @@ namespace torchwire {
 /// The system's keep-alive beats rest while bytes are under way, and its own patience with those is a
 /// quarter of an hour. TCP_USER_TIMEOUT would shorten that, but also ends a connection whose peer answers,
 /// again and again, that it has no room. This looks at the acknowledgements instead, as long as there are
-/// any to come. Loop-bound.
+/// any to come. Before, the beats were answered, so that silence is never older than they are apart. Loop-bound.
 class AckWatch {
  public:
   struct Patience {

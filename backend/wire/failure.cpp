@@ -23,6 +23,9 @@ uint8_t kindOf(ErrorCode code) {
     case ErrorCode::unreachable:
     case ErrorCode::nobodyListens:
     case ErrorCode::linkBroken:
+    case ErrorCode::silent:
+    case ErrorCode::declaredDead:
+    case ErrorCode::partOver:
     case ErrorCode::refused:
     case ErrorCode::sessionUnknown:
     case ErrorCode::duplicateLink:

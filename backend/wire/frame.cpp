@@ -1,5 +1,6 @@
 #include "backend/wire/frame.h"
 
+#include <limits>
 #include <utility>
 
 #include "backend/base/aligned_memory.h"
@@ -8,9 +9,13 @@ namespace torchwire {
 namespace {
 
 // See FrameHeader::write.
+constexpr size_t kTimeLeftOffset = 2;
 constexpr size_t kCallIdOffset = 8;
 constexpr size_t kSequenceOffset = FrameHeader::kShortSize;
 constexpr size_t kAcknowledgedOffset = kSequenceOffset + sizeof(uint64_t);
+
+// In 16 bits.
+constexpr std::chrono::milliseconds kTimeUnit{16};
 
 bool isNumbered(FrameKind kind) {
   return kind == FrameKind::request || kind == FrameKind::response ||
@@ -66,6 +71,14 @@ ReceivedFrame readHeader(IncomingFrame frame) {
   return {header, std::move(frame)};
 }
 
+void setTimeLeft(OutgoingFrame& frame, std::chrono::milliseconds left) {
+  const auto units = (left + kTimeUnit - std::chrono::milliseconds(1)) / kTimeUnit;
+  if (units <= std::numeric_limits<uint16_t>::max()) {
+    const auto number = static_cast<uint16_t>(units);
+    std::memcpy(frame.head.data() + kTimeLeftOffset, &number, sizeof(number));
+  }
+}
+
 void setCallId(OutgoingFrame& frame, uint64_t id) {
   std::memcpy(frame.head.data() + kCallIdOffset, &id, sizeof(id));
 }
@@ -95,7 +108,7 @@ OutgoingFrame acknowledgeFrame(uint64_t acknowledged) {
 void FrameHeader::write(ByteWriter& out) const {
   out.number(kind);
   out.number(flags);
-  out.number(uint16_t{0});
+  out.number(static_cast<uint16_t>(timeLeft / kTimeUnit));
   out.number(messageType);
   out.number(callId);
   out.number(bodyLength);
@@ -115,7 +128,7 @@ FrameHeader FrameHeader::read(ByteReader& in) {
   }
   header.kind = static_cast<FrameKind>(kind);
   header.flags = in.number<uint8_t>();
-  in.number<uint16_t>();
+  header.timeLeft = in.number<uint16_t>() * kTimeUnit;
   header.messageType = in.number<uint32_t>();
   header.callId = in.number<uint64_t>();
   header.bodyLength = in.number<uint64_t>();

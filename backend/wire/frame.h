@@ -23,6 +23,7 @@
 // docs/protocol.md has the bytes. Numbers are little-endian.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -33,7 +34,7 @@ namespace torchwire {
 
 /// Raised by one whenever a frame's or a handshake's bytes change; workers with different versions
 /// refuse each other.
-constexpr uint32_t kProtocolVersion = 10;
+constexpr uint32_t kProtocolVersion = 11;
 
 enum class FrameKind : uint8_t {
   hello = 1,
@@ -87,6 +88,8 @@ IncomingFrame loopBack(OutgoingFrame frame);
 struct FrameHeader {
   FrameKind kind{};
   uint8_t flags = 0; // of the message codec
+  // Of a request whose caller has set a deadline: how long it waits from when it has sent this. 0: unknown, or very long.
+  std::chrono::milliseconds timeLeft{0};
   uint32_t messageType = 0; // PyTorch's MessageType, for request and response
   uint64_t callId = 0; // unique among the calls of one incarnation of the caller
   uint64_t bodyLength = 0; // bytes of the message's payload
@@ -112,12 +115,15 @@ struct FrameHeader {
 struct ReceivedFrame {
   FrameHeader header;
   IncomingFrame frame;
+  uint64_t incarnation = 0; // of the sender, once the LinkManager has seen it
 };
 /// Throws FormatError for an unknown kind or a short header.
 ReceivedFrame readHeader(IncomingFrame frame);
 
 /// Enters the id in the header of an encoded frame: a call gets its id only once its frame is made.
 void setCallId(OutgoingFrame& frame, uint64_t id);
+/// Enters it in a request's header, rounded up to 16 ms; what is more than 17 minutes it leaves out.
+void setTimeLeft(OutgoingFrame& frame, std::chrono::milliseconds left);
 /// The call that the frame is of, and the kind that it has: of an encoded frame.
 uint64_t callIdOf(const OutgoingFrame& frame);
 bool isRequest(const OutgoingFrame& frame);

@@ -9,6 +9,8 @@ constexpr uint32_t kHelloMagic = 0x45525754; // "TWRE"
 constexpr uint32_t kRefused = 1;
 constexpr uint32_t kDuplicate = 2;
 constexpr uint32_t kSessionUnknown = 3;
+constexpr uint32_t kDeclaredDead = 4;
+constexpr uint32_t kPartOver = 5;
 
 uint32_t numberOf(ErrorCode code) {
   switch (code) {
@@ -16,6 +18,10 @@ uint32_t numberOf(ErrorCode code) {
       return kDuplicate;
     case ErrorCode::sessionUnknown:
       return kSessionUnknown;
+    case ErrorCode::declaredDead:
+      return kDeclaredDead;
+    case ErrorCode::partOver:
+      return kPartOver;
     default:
       return kRefused;
   }
@@ -27,6 +33,10 @@ ErrorCode codeOf(uint32_t number) {
       return ErrorCode::duplicateLink;
     case kSessionUnknown:
       return ErrorCode::sessionUnknown;
+    case kDeclaredDead:
+      return ErrorCode::declaredDead;
+    case kPartOver:
+      return ErrorCode::partOver;
     default:
       return ErrorCode::refused;
   }

@@ -53,6 +53,11 @@ std::optional<std::string> linkOptionsObjection(
         link_options::kChecksums, " adds checksums to its frames but ",
         "give all workers the same `checksums`");
   }
+  if ((differing & link_options::kElastic) != 0) {
+    return sentence(
+        link_options::kElastic, " lets the group change (elastic=True) but ",
+        "give all workers the same `elastic`");
+  }
   return std::nullopt;
 }
 
@@ -146,7 +151,11 @@ std::optional<std::string> Roster::objectionTo(const WorkerRecord& worker, uint3
         " but the group, first joined by " + workers.front().describe() + ", has " +
         sizeInWords(worldSize) + ": start all workers with the same world_size";
   }
-  const WorkerId highest = size == 0 ? kHighestId : static_cast<WorkerId>(size - 1);
+  if (closed) {
+    return worker.describe() + " comes too late: the RPC group shuts down";
+  }
+  const bool anyRank = size == 0 || worker.isElastic();
+  const WorkerId highest = anyRank ? kHighestId : static_cast<WorkerId>(size - 1);
   if (worker.id < 0 || worker.id > highest) {
     return worker.describe() + " is outside the group: ranks go from 0 to " +
         std::to_string(highest);
@@ -175,6 +184,7 @@ std::vector<char> Roster::encode() const {
   out.number(kProtocolVersion); // of the first worker: the others refuse to join if theirs differs
   out.number(worldSize);
   out.number(groupId);
+  out.number(static_cast<uint8_t>(closed ? 1 : 0));
   out.number(static_cast<uint32_t>(workers.size()));
   for (const WorkerRecord& worker : workers) {
     worker.write(out);
@@ -191,6 +201,7 @@ Roster Roster::decode(const std::vector<char>& bytes) {
   Roster roster;
   roster.worldSize = in.number<uint32_t>();
   roster.groupId = in.number<uint64_t>();
+  roster.closed = in.number<uint8_t>() != 0;
   const uint32_t count = in.count(sizeof(uint64_t));
   for (uint32_t i = 0; i < count; ++i) {
     roster.workers.push_back(WorkerRecord::read(in));

@@ -19,6 +19,8 @@ using WorkerId = int32_t;
 namespace link_options {
 constexpr uint32_t kChecksums = 1; // checksum_interceptor.h
 constexpr uint32_t kFaultInjection = 2; // faults/fault_interceptor.h
+// Changes no frame, but all have to agree on it as well: workers of a static group may be replaced, and others join.
+constexpr uint32_t kElastic = 4;
 } // namespace link_options
 
 /// A sentence that says how the link options of two workers differ, with the remedy, or nothing. `a` and `b`
@@ -50,6 +52,9 @@ struct WorkerRecord {
   void write(ByteWriter& out) const;
   static WorkerRecord read(ByteReader& in);
 
+  bool isElastic() const {
+    return (linkOptions & link_options::kElastic) != 0;
+  }
   /// For messages to users: `worker 'trainer0' (rank 2)`.
   std::string describe() const;
 };
@@ -66,13 +71,23 @@ struct Roster {
   uint32_t worldSize = 0; // 0: a dynamic group, which workers join and leave
   uint64_t groupId =
       0; // from the group's credentials (group_credentials.h); tells groups on one network apart
+  bool closed = false; // the group shuts down: nobody may join any more
   std::vector<WorkerRecord> workers; // in the order in which they joined
 
   bool isStatic() const {
     return worldSize != 0;
   }
+  /// Whether as many workers are there as the group begins with.
   bool isComplete() const {
-    return isStatic() && workers.size() == worldSize;
+    return isStatic() && workers.size() >= worldSize;
+  }
+  /// A static group whose workers may be replaced, and which may grow.
+  bool isElastic() const {
+    return isStatic() && !workers.empty() && workers.front().isElastic();
+  }
+  /// Whether workers may come when it runs.
+  bool isOpen() const {
+    return !isStatic() || isElastic();
   }
   const WorkerRecord* find(WorkerId id) const;
   const WorkerRecord* find(const std::string& name) const;

@@ -29,7 +29,7 @@ from torchwire import remote_errors
 remote_errors.install()  # the extension looks up what it replaces
 compatibility.require_extension()
 
-from torchwire import calls, distributed_autograd, registration, replacement
+from torchwire import calls, distributed_autograd, registration, rendezvous, replacement
 from torchwire._build import VERSION as __version__
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import peers
@@ -70,5 +70,6 @@ __all__ = [
 registration.register()
 distributed_autograd.install()
 calls.install()
+rendezvous.install()
 
 replacement.replace_if_requested()  # last, because it needs everything above

@@ -29,11 +29,11 @@ class RpcError(RuntimeError):
 
 
 class WorkerDied(RpcError):
-    """The worker's process is known to have ended."""
+    """The worker's process is known to have ended, or the group has declared it dead since it was not to be heard."""
 
 
 class WorkerUnreachable(RpcError):
-    """No link to the worker could be made, or the link has broken, or the worker has left the group."""
+    """No link to the worker could be made, or the link has broken, or one of the two is not in the group any more."""
 
 
 class CallTimedOut(RpcError):

@@ -33,7 +33,8 @@ def deadline(seconds: float) -> Iterator[None]:
 
     A call whose own time-out is shorter keeps it. One that has not been answered by then fails with
     torchwire.CallTimedOut, also where it is waited for after the block, and its callee is told as by cancel(). In a
-    block within another the earlier deadline holds.
+    block within another the earlier deadline holds. A callee with the option `inherit_deadline` ends the calls that
+    its function makes in turn by then, too.
     """
     own = time.monotonic() + seconds
     outer = _C.set_deadline(own)

@@ -102,7 +102,8 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         as long is taken for gone. Default 10, at least 2; 0 means never.
     session_timeout: seconds that two workers whose connection has broken have to connect again. Within them nothing is
         lost: calls take longer, what had not arrived is sent once more, and no call runs twice. After them the calls
-        under way between the two fail. Default 10, at least 1; 0 means that calls fail with their connection. Where the
+        under way between the two fail, and the worker that is not to be heard is taken for dead by the group: it takes
+        part no more, should it live. Default 10, at least 1; 0 means that calls fail with their connection. Where the
         two differ, each keeps to its own; where one says 0, both do.
     max_unacknowledged_bytes: bytes of messages to one worker that are kept, for that, until it has said that they have
         arrived, which takes some 20 ms at most. What comes on top waits. A single larger message goes alone.
@@ -112,6 +113,14 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         without the others; "fast" fails at the time-out.
     record_creation_site: whether `rpc.remote` and `rpc.RRef` record where in the program they are called, for
         `torchwire.rrefs()` and the report of leaked RRefs. Default False; costs each of them a message.
+    inherit_deadline: whether the calls that a function makes while it serves a call end when that call's caller waits
+        no longer, where that one has set a `torchwire.deadline()`. Default False. It counts from when the request has
+        arrived, and holds for the calls of the thread on which the function runs.
+    elastic: whether a static group (one with a `world_size`) may change while it runs: another process may come in
+        place of a worker that has died, under its name and rank, and further workers may join, under any rank; they
+        give the same `world_size`, with which the group has begun. The same on all workers. Default False. Graceful
+        shutdowns wait for all who are there, and nobody can join any more once one has begun. A group without
+        `world_size` may always change.
     receive_cache: bytes of memory that a worker keeps for about ten seconds after tensors that were received in it are
         gone, for the next ones: memory that is mapped already is written to several times as fast. Default 256 MiB; 0
         keeps none.
@@ -152,6 +161,8 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     max_unacknowledged_bytes = _Checked(option_checks.byte_count)
     backward_mode = _Checked(option_checks.backward_mode)
     record_creation_site = _Checked(option_checks.switch)
+    inherit_deadline = _Checked(option_checks.switch)
+    elastic = _Checked(option_checks.switch)
     receive_cache = _Checked(option_checks.byte_count)
     max_bytes_in_flight = _Checked(option_checks.byte_count)
     checksums = _Checked(option_checks.switch)
@@ -177,6 +188,8 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         max_unacknowledged_bytes: int = 64 << 20,
         backward_mode: str = "smart",
         record_creation_site: bool = False,
+        inherit_deadline: bool = False,
+        elastic: bool = False,
         receive_cache: int = 256 << 20,
         max_bytes_in_flight: int = 1 << 30,
         checksums: bool = False,
@@ -202,6 +215,8 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self.max_unacknowledged_bytes = max_unacknowledged_bytes
         self.backward_mode = backward_mode
         self.record_creation_site = record_creation_site
+        self.inherit_deadline = inherit_deadline
+        self.elastic = elastic
         self.receive_cache = receive_cache
         self.max_bytes_in_flight = max_bytes_in_flight
         self.checksums = checksums
@@ -312,6 +327,8 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "receive_cache": options.receive_cache,
         "max_bytes_in_flight": options.max_bytes_in_flight,
         "backward_mode": options.backward_mode,
+        "inherit_deadline": options.inherit_deadline,
+        "elastic": options.elastic,
         "transports": options._transports,
         "channels": options._channels,
         "device_paths": options._device_paths,

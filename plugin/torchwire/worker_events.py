@@ -25,7 +25,7 @@ _joined: OrderedDict[int, JoinedCallback] = OrderedDict()
 
 
 def on_worker_lost(callback: LostCallback) -> RemovableHandle:
-    """Has `callback(worker, error)` called for each worker of the group that dies, and for each that leaves a dynamic group.
+    """Has `callback(worker, error)` called for each worker that dies, and for each that leaves a dynamic group.
 
     worker: its `WorkerInfo`.
     error: what calls to it fail with: `torchwire.WorkerDied`, or `torchwire.WorkerUnreachable` for one that has left.
@@ -42,7 +42,7 @@ def on_worker_lost(callback: LostCallback) -> RemovableHandle:
 
 
 def on_worker_joined(callback: JoinedCallback) -> RemovableHandle:
-    """Has `callback(worker)` called for each worker that joins a dynamic group after this one, or comes back to it.
+    """Has `callback(worker)` called for each worker that joins a dynamic or elastic group after this one, or returns.
 
     It can be called by then. All else is as for `on_worker_lost`.
     """

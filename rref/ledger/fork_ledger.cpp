@@ -1,5 +1,7 @@
 #include "rref/ledger/fork_ledger.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace torchwire {
@@ -122,7 +124,25 @@ std::vector<ForkLedger::Released> ForkLedger::workerDied(WorkerId worker) {
   for (const auto& [rref, fork] : forks) {
     released.push_back(removeFork(rref, fork));
   }
+  for (const GlobalId& rref : keptFor(worker)) {
+    released.push_back(unkeep(rref));
+  }
   return released;
+}
+
+/// The RRefs that are kept for a creation of the worker's that has not come.
+std::vector<GlobalId> ForkLedger::keptFor(WorkerId worker) const {
+  std::unordered_set<GlobalId, GlobalIdHash> running;
+  for (const auto& [fork, creation] : creations_) {
+    if (!creation.finished) {
+      running.insert(creation.rref);
+    }
+  }
+  std::vector<GlobalId> kept;
+  std::copy_if(kept_.begin(), kept_.end(), std::back_inserter(kept), [&](const GlobalId& rref) {
+    return rref.createdOn == worker && !running.contains(rref);
+  });
+  return kept;
 }
 
 bool ForkLedger::isDead(WorkerId worker) const {
@@ -142,7 +162,8 @@ void ForkLedger::keepUntilEntered(const GlobalId& rref) {
 
 // The RRef's own id stands for the fork that keeps it, as it does in libtorch for a worker's call to itself.
 void ForkLedger::keep(const GlobalId& rref) {
-  if (!entered_.contains(rref) && table_.awaitsValue(rref) && kept_.insert(rref).second) {
+  if (!entered_.contains(rref) && !dead_.contains(rref.createdOn) && table_.awaitsValue(rref) &&
+      kept_.insert(rref).second) {
     table_.add(rref, rref);
   }
 }

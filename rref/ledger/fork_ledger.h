@@ -64,7 +64,7 @@ class ForkLedger {
 
   /// Keeps an RRef that has come in somebody's arguments before its creation, and may be waited for, until that has
   /// entered it. Otherwise it would go with its last early user, and the creation make another one that nobody waits
-  /// for. Does nothing for others.
+  /// for. Does nothing for others, nor where who would create it is dead.
   void keepUntilEntered(const GlobalId& rref) EXCLUDES(mutex_);
 
   /// A user that got the RRef from another user has told of itself.
@@ -109,6 +109,7 @@ class ForkLedger {
   void remember(const GlobalId& fork, bool created) REQUIRES(mutex_);
   void forgetOld() REQUIRES(mutex_);
   void keep(const GlobalId& rref) REQUIRES(mutex_);
+  std::vector<GlobalId> keptFor(WorkerId worker) const REQUIRES(mutex_);
   Released unkeep(const GlobalId& rref) REQUIRES(mutex_);
 
   ForkTable& table_;

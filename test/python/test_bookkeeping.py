@@ -60,7 +60,8 @@ def test_a_user_outlives_that_it_cannot_tell_a_dead_owner_of_its_end(tmp_path):
 
 
 def test_an_owner_that_cannot_be_reached_for_long_hears_of_it_later(tmp_path):
-    with pair(tmp_path, session_timeout=1, rpc_timeout=2) as group:
+    # Without sessions, since with them it would be declared dead.
+    with pair(tmp_path, session_timeout=0, rpc_timeout=2) as group:
         group[0].run(keep_rref, "worker1")
         group[1].signal(signal.SIGSTOP)
         try:

@@ -314,4 +314,3 @@ def test_calls_made_all_the_while_fail_only_because_the_worker_has_died(trio):
         assert done > 0
         assert kinds <= {"WorkerDied"}
     assert trio[0].run(call, "worker1") == trio[2].run(call, "worker1") == 42
-

@@ -48,6 +48,16 @@ def until_cancelled():
     return "not seen"
 
 
+def call_on(to):
+    """How a call fails that this function makes for its caller, and after how long."""
+    begin = time.monotonic()
+    try:
+        rpc.rpc_sync(to, pass_gate, timeout=60)
+    except torchwire.CallTimedOut:
+        _served.append(time.monotonic() - begin)
+        raise
+
+
 def note_run():
     _served.append("ran")
 
@@ -313,3 +323,36 @@ def goes_on_after_a_signal():
 
 def test_a_handler_that_raises_nothing_runs_and_the_wait_goes_on(pair):
     assert pair[0].run(goes_on_after_a_signal) == ("passed", ["signal"])
+
+
+def call_on_by(seconds, *route):
+    """Calls along the route, within a deadline. How it fails."""
+    with torchwire.deadline(seconds):
+        try:
+            rpc.rpc_sync(route[0], call_along, (route[1:],), timeout=60)
+        except torchwire.CallTimedOut as error:
+            return error.worker
+    raise AssertionError("it did not fail")
+
+
+def call_along(route):
+    if len(route) == 1:
+        return call_on(route[0])
+    return rpc.rpc_sync(route[0], call_along, (route[1:],), timeout=60)
+
+
+@pytest.mark.parametrize("inherits", [True, False])
+def test_calls_of_functions_end_at_their_callers_deadline_where_asked_for(tmp_path, inherits):
+    with running(4, tmp_path, inherit_deadline=inherits) as group:
+        group[0].run(call_on_by, 1.0, "worker1", "worker2", "worker3")
+        if inherits:  # on the last of the route, with what was left
+            wait_until(lambda: len(group[2].run(served)) == 1)
+            assert group[2].run(served)[0] < 1.0 + AT_ONCE
+        else:
+            assert group[2].run(served) == []
+        group[3].run(open_gate)
+        wait_until(lambda: group[2].run(rpc_is_idle))
+
+
+def rpc_is_idle():
+    return int(rpc._get_current_rpc_agent().get_metrics()["agent.client_active_calls"]) == 0

@@ -13,8 +13,8 @@ import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
-from group import running
-from processes import WorkerError, wait_until
+from group import Group, file_in, running
+from processes import wait_until
 from repetition import Repetition, begin, count, stop
 from sockets import unix_names
 
@@ -214,7 +214,9 @@ def test_nothing_is_lost_of_a_worker_that_stands_still_for_less_than_a_session_l
 @over_each_transport
 @pytest.mark.slow
 def test_who_stands_still_for_longer_loses_its_session_and_is_told(tmp_path, transports):
-    with running(2, tmp_path, session_timeout=2, _transports=transports) as group:
+    """What else becomes of it: test_declared_dead.py."""
+    with Group(2) as group:
+        group.init(file_in(tmp_path), session_timeout=2, _transports=transports)
         assert group[0].run(call_name, "worker1") == "worker1"
         assert group[1].run(call_name, "worker0") == "worker0"
         group[1].run(begin_call, "worker0", wait_for_event)
@@ -225,14 +227,5 @@ def test_who_stands_still_for_longer_loses_its_session_and_is_told(tmp_path, tra
         assert "it has not said anything for 2000 ms" in text
         group[0].run(set_event)
         kind, worker, executed, text = group[1].run(failure_of_call)
-        assert (kind, worker) == ("WorkerUnreachable", "worker0") and executed in ("unknown", "yes")
-        assert "it could not be resumed: " in text
-        wait_until(lambda: succeeds(group[0], "worker1"))
-        wait_until(lambda: succeeds(group[1], "worker0"))
-
-
-def succeeds(worker, to):
-    try:
-        return worker.run(call_name, to) == to
-    except WorkerError:
-        return False
+        assert (kind, worker, executed) == ("WorkerUnreachable", "worker0", "unknown")
+        group.all(rpc.shutdown, False)

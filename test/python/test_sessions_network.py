@@ -141,7 +141,21 @@ def test_after_a_longer_cut_each_error_says_what_is_known(hosts, cable, session,
         outcomes = group.all(stop)
         for callee, of_caller in zip(group, reversed(outcomes), strict=True):
             check(of_caller, callee.run(begun))
-        group.shut_down()
+        # Neither heard the other, so one is dead for the group, and both say which.
+        first, second = group.all(error_of_call)
+        assert {first, second} == {"WorkerDied", "WorkerUnreachable"}
+        group.all(rpc.shutdown, False)
+
+
+def error_of_call():
+    """Of a call to the other worker, once it is known what has become of it."""
+    other = "worker1" if rpc.get_worker_info().name == "worker0" else "worker0"
+    wait_until(lambda: torchwire.peers()[0]["state"] == "dead")
+    try:
+        rpc.rpc_sync(other, begun)
+    except torchwire.RpcError as error:
+        return type(error).__name__
+    return None
 
 
 def check(outcomes, ran):

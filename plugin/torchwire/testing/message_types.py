@@ -52,6 +52,7 @@ _REQUESTS_OF_RESPONSES = {
     "RESUMED": "RESUME",
     "PASS_ENDED": "END_PASS",
     "HOLDERS_REPLY": "HOLDERS_REQUEST",
+    "STORE_REPLY": "STORE_REQUEST",
     "EXCEPTION": "the request that it answers",
 }
 

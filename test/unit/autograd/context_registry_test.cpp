@@ -245,3 +245,16 @@ TEST_CASE(
   desk.registry->callEnds(theirs);
   CHECK(desk.container.count(theirs) == 1);
 }
+
+TEST_CASE(
+    "when a worker of the context has been replaced all are told of the release",
+    "[context_registry]") {
+  Desk desk;
+  desk.open(kContext, {1});
+  desk.registry->creatorIsNew(1)(); // the process before has called others in the context, perhaps
+  desk.open(contextOf(0, 2), {1});
+  desk.registry->release(kContext, kNobody, [] {});
+  desk.registry->release(contextOf(0, 2), kNobody, [] {});
+  CHECK(desk.toldOf(kContext) == desk.peers);
+  CHECK(desk.toldOf(contextOf(0, 2)) == ContextRegistry::Workers{1});
+}

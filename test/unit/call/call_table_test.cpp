@@ -489,3 +489,10 @@ TEST_CASE("limited calls are told of when they time out, and only then", "[call_
   const uint64_t expires = open(2, milliseconds(20), true);
   CHECK(told.get_future().get() == expires);
 }
+
+TEST_CASE("the ids of calls begin where they are told to", "[call_table]") {
+  Timer timer;
+  CallTable calls(timer, 4711);
+  CHECK(calls.open(1, kNone, [](const Outcome&) {}) == 4711);
+  CHECK(calls.open(1, kNone, [](const Outcome&) {}) == 4712);
+}

@@ -86,6 +86,7 @@ TEST_CASE("what a peer has sent before it died arrives", "[link_manager_death]")
   REQUIRE(world.network.deliverUntil([&] { return a.stateOf(b) == PeerState::dead; }));
   CHECK(a.texts() == Texts{"last words"});
   CHECK(a.deaths() == Texts{kDied});
+  CHECK(a.losses().size() == 1);
 }
 
 TEST_CASE("a link that does not end is closed a moment after the death", "[link_manager_death]") {
@@ -132,7 +133,7 @@ TEST_CASE("a worker that was taken for dead is refused and told why", "[link_man
   declareDead(a, b);
   const CallbackNote& note = b.connect(a);
   REQUIRE(world.network.deliverUntil([&] { return note.called(); }));
-  CHECK(note.error().code() == ErrorCode::refused);
+  CHECK(note.error().code() == ErrorCode::declaredDead);
   CHECK(note.error().message().find("the group goes on without it: " + kDied) != std::string::npos);
   CHECK(a.stateOf(b) == PeerState::dead);
 }
@@ -214,7 +215,7 @@ TEST_CASE("a former incarnation is not let in again", "[link_manager_death]") {
   CHECK(welcome.succeeded());
   const CallbackNote& late = b.connect(a);
   REQUIRE(world.network.deliverUntil([&] { return late.called(); }));
-  CHECK(late.error().code() == ErrorCode::refused);
+  CHECK(late.error().code() == ErrorCode::declaredDead);
   CHECK(
       late.error().message().find("another process has come under its name and rank") !=
       std::string::npos);
@@ -244,4 +245,81 @@ TEST_CASE(
   REQUIRE(world.network.deliverUntil([&] { return note.called() && !a.texts().empty(); }));
   CHECK(a.texts() == Texts{"here again"});
   CHECK(a.deaths().empty());
+}
+
+TEST_CASE("a worker that is declared dead is told", "[link_manager_death]") {
+  WorkerSettings settings;
+  settings.limits.deathGrace = milliseconds(1);
+  settings.limits.sessionTimeout = GENERATE(milliseconds(0), milliseconds(3600 * 1000));
+  World world;
+  MemoryWorker a(world, 0, settings);
+  MemoryWorker b(world, 1, settings);
+  introduce(a, b);
+  const std::string sentence = "the group goes on without it: " + kDied;
+  SECTION("on the link that it has") {
+    connect(world, a, b);
+    declareDead(a, b);
+    REQUIRE(world.network.deliverUntil([&] { return !b.declaredDead().empty(); }));
+  }
+  SECTION("when it dials") {
+    declareDead(a, b);
+    const CallbackNote& note = b.send(a, "still here");
+    REQUIRE(world.network.deliverUntil([&] { return note.called(); }));
+    CHECK_FALSE(note.succeeded());
+  }
+  SECTION("when it goes on with a session") {
+    connect(world, a, b);
+    world.network.cut();
+    declareDead(a, b);
+    REQUIRE(world.network.deliverUntil(
+        [&] { return !b.declaredDead().empty() || settings.limits.sessionTimeout.count() == 0; }));
+    if (settings.limits.sessionTimeout.count() == 0) {
+      b.send(a, "still here");
+      REQUIRE(world.network.deliverUntil([&] { return !b.declaredDead().empty(); }));
+    }
+  }
+  CHECK(b.declaredDead().front() == sentence);
+}
+
+TEST_CASE("a worker whose part is over talks to nobody", "[link_manager_death]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  MemoryWorker c(world, 2);
+  startTogether(std::vector{&a, &b, &c});
+  connect(world, a, b);
+  const CallbackNote& pending = b.send(c, "waits for a dial");
+  b.links().endPart("nobody has heard from it");
+  b.links().endPart("and again");
+  const Error error = *b.links().declaredDead();
+  CHECK(error.code() == ErrorCode::declaredDead);
+  CHECK(
+      error.message() ==
+      "this worker takes part in the RPC group no more, start it anew: nobody has heard from it");
+  CHECK(pending.error().message() == error.message());
+  CHECK(pending.error().executed() == Executed::no);
+  REQUIRE(b.losses().size() == 2); // both peers, once each
+  CHECK(b.losses()[0].error.message() == error.message());
+  CHECK(b.send(a, "anybody?").error().message() == error.message());
+  world.network.deliverAll(); // the end of its link
+  const CallbackNote& note = a.connect(b);
+  REQUIRE(world.network.deliverUntil([&] { return note.called(); }));
+  CHECK(note.error().message() == "worker 'w1' (rank 1) has died: others have declared it dead");
+  CHECK(a.declaredDead().empty()); // it is not the one
+  REQUIRE(world.network.deliverUntil([&] { return a.stateOf(b) == PeerState::dead; }));
+}
+
+TEST_CASE("what a former incarnation has sent can be told apart", "[link_manager_death]") {
+  World world(Style::synchronous);
+  MemoryWorker a(world, 0, letsIn(/* reclaims */ true));
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  const uint64_t first = b.record().incarnation;
+  CHECK(a.links().incarnationOf(1) == first);
+  CHECK_FALSE(a.links().isFormer(1, first));
+  MemoryWorker again(world, 1, newcomer());
+  a.links().addPeer(again.record());
+  CHECK(a.links().incarnationOf(1) == again.record().incarnation);
+  CHECK(a.links().isFormer(1, first));
+  CHECK_FALSE(a.links().isFormer(1, again.record().incarnation));
 }

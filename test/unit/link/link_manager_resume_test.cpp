@@ -1,7 +1,9 @@
 // What becomes of a session when its link breaks: it goes on on the next one, or ends.
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "backend/link/link_manager.h"
 #include "test/unit/support/memory_worker.h"
@@ -146,7 +148,7 @@ TEST_CASE("a session that finds no new link in time ends with its calls", "[link
   const CallbackNote& third = pair.call(pair.a, pair.b, 3);
   REQUIRE(pair.until([&] { return pair.a.losses().size() == 1; }));
   const MemoryWorker::Loss loss = pair.a.losses()[0];
-  CHECK(loss.error.code() == ErrorCode::linkBroken);
+  CHECK(loss.error.code() == ErrorCode::silent);
   CHECK(
       loss.error.message() ==
       "lost the connection to worker 'w1' (rank 1) at memory://w1 (the network was cut): its "
@@ -276,7 +278,7 @@ TEST_CASE(
   SECTION("it does") {
     REQUIRE(raw.until([&] { return raw.b.losses().size() == 1; }));
     const Error error = raw.b.losses()[0].error;
-    CHECK(error.code() == ErrorCode::unreachable);
+    CHECK(error.code() == ErrorCode::silent);
     CHECK_THAT(
         error.message(),
         Catch::EndsWith(
@@ -386,4 +388,34 @@ TEST_CASE(
   CHECK(pair.until([&] { return pair.b.texts().size() == all.size(); }));
   CHECK(pair.b.texts() == all);
   CHECK(pair.until([&] { return pair.world.ledger.allCalled(); }));
+}
+
+TEST_CASE(
+    "the time of a former incarnation's session does not end that of the next one",
+    "[link_manager_resume]") {
+  constexpr milliseconds kShort{200};
+  WorkerSettings settings = settingsOf(kShort);
+  settings.unknownPeer = [](const Hello&) { return std::nullopt; };
+  RawSession raw(settings);
+  raw.world.network.context("memory://w0").listen([](const std::shared_ptr<Link>&) {});
+  // Both are the first of their incarnations, and break once.
+  RawPeer before = raw.dial({1, false, {}});
+  welcomedBy(before);
+  before.close();
+  REQUIRE(raw.until([&] { return raw.b.links().status()[0].state == PeerState::resuming; }));
+  std::this_thread::sleep_for(kShort / 2);
+  WorkerRecord next = recordOf(0);
+  next.incarnation = 4711;
+  RawPeer after = RawPeer::dial(raw.world, raw.b);
+  Hello hello = helloOf(next, raw.b);
+  hello.linkId = 99;
+  hello.session = {1, false, {}};
+  after.say(hello.encode(FrameKind::hello));
+  REQUIRE(raw.until([&] { return !after.heard().empty(); }));
+  welcomedBy(after);
+  const size_t losses = raw.b.losses().size(); // of the former one
+  after.close();
+  const auto broken = std::chrono::steady_clock::now();
+  REQUIRE(raw.until([&] { return raw.b.losses().size() > losses; }));
+  CHECK(std::chrono::steady_clock::now() - broken >= kShort);
 }

@@ -444,15 +444,55 @@ TEST_CASE("those that have ended are not among those whom a worker finds", "[mem
   CHECK(namesIn(group.storedRoster()) == std::vector<std::string>{"w1", "w2"});
 }
 
-TEST_CASE("nobody takes a place in a static group", "[membership]") {
+TEST_CASE("nobody takes a place in a static group of which somebody lives", "[membership]") {
   SimulatedGroup group(1);
   group.addStatic(2, kJoin);
   SimulatedWorker::Settings settings = rankOf(2, 1);
   settings.start = seconds(1);
-  settings.hasEnded = [](const WorkerRecord&, bool) { return true; };
+  settings.hasEnded = [](const WorkerRecord& worker, bool) { return worker.name == "w1"; };
   const SimulatedWorker& newcomer = group.add(settings, kJoin);
   REQUIRE(group.run() == kNobody);
   CHECK_THAT(newcomer.error, Catch::Contains("rank 1 is not unique"));
+}
+
+// As under torchrun --max-restarts, whose store outlives the workers.
+TEST_CASE("a static group begins in the place of one of which nobody lives", "[membership]") {
+  for (const unsigned seed : seeds(50)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    constexpr size_t kSize = 3;
+    std::set<uint64_t> ended;
+    const size_t come = 1 + seed % kSize; // to the first attempt, which may not even have begun
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      for (size_t id = 0; id < (attempt == 0 ? come : kSize); ++id) {
+        SimulatedWorker::Settings settings = rankOf(kSize, static_cast<WorkerId>(id));
+        settings.start = seconds(100 * attempt);
+        settings.hasEnded = [&](const WorkerRecord& worker, bool) {
+          return ended.contains(worker.incarnation);
+        };
+        group.add(settings, [&, attempt](SimulatedWorker& self) {
+          try {
+            self.start();
+            self.totals.push_back(self.membership->sum("join0", {1, attempt}, [] {}));
+          } catch (const std::runtime_error&) {
+            if (attempt > 0) {
+              throw;
+            }
+          }
+          ended.insert(self.membership->self().incarnation);
+        });
+      }
+    }
+    REQUIRE(group.run() == kNobody);
+    for (size_t i = come; i < group.workers.size(); ++i) {
+      const SimulatedWorker& worker = *group.workers[i];
+      const int64_t attempt = i < come + kSize ? 1 : 2;
+      CHECK(worker.error.empty());
+      REQUIRE(worker.totals.size() == 1);
+      CHECK(worker.totals[0] == Membership::Totals{kSize, attempt * static_cast<int64_t>(kSize)});
+      CHECK(namesIn(worker.roster) == std::vector<std::string>{"w0", "w1", "w2"});
+    }
+  }
 }
 
 TEST_CASE("to take one off the list that is not on it changes nothing", "[membership]") {

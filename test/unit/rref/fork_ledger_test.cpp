@@ -350,4 +350,19 @@ TEST_CASE("a worker that comes in place of a dead one may hold forks", "[fork_le
   CHECK(owner.table.has(kChilds));
 }
 
+TEST_CASE("nothing is kept for a creation of a dead worker's", "[fork_ledger]") {
+  Owner owner;
+  owner.table.awaiting.insert(kRRef);
+  SECTION("that was waited for when it died") {
+    owner.ledger.keepUntilEntered(kRRef);
+    CHECK(owner.table.forks.contains(kRRef));
+    owner.ledger.workerDied(kRRef.createdOn);
+  }
+  SECTION("of which another user hears afterwards") {
+    owner.ledger.workerDied(kRRef.createdOn);
+    owner.ledger.keepUntilEntered(kRRef);
+  }
+  CHECK(owner.table.forks.empty());
+}
+
 } // namespace torchwire

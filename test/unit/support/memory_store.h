@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 
-#include "backend/membership/key_value_store.h"
+#include "backend/membership/local_store.h"
 
 namespace torchwire {
 
@@ -26,9 +25,9 @@ struct StoreTraffic {
   std::string describe() const;
 };
 
-/// Does what PyTorch's TCPStore does, for one thread at a time: so nobody would ever write the missing key
-/// that get() would wait for, and it throws. Used by one thread at a time.
-class MemoryStore : public KeyValueStore {
+/// For one thread at a time: so nobody would ever write the missing key that get() would wait for, and it throws. Used by
+/// one thread at a time.
+class MemoryStore : public LocalStore {
  public:
   Value compareSet(const std::string& key, const Value& expected, const Value& wanted) override;
   Value get(const std::string& key) override;
@@ -37,8 +36,8 @@ class MemoryStore : public KeyValueStore {
   bool check(const std::string& key) override;
 
   /// As check(), but not counted.
-  bool has(const std::string& key) const {
-    return values_.contains(key);
+  bool has(const std::string& key) {
+    return LocalStore::check(key);
   }
   const StoreTraffic& traffic() const {
     return traffic_;
@@ -47,7 +46,6 @@ class MemoryStore : public KeyValueStore {
  private:
   void count(uint64_t StoreTraffic::* kind, size_t bytes);
 
-  std::map<std::string, Value> values_;
   StoreTraffic traffic_;
 };
 

@@ -67,6 +67,7 @@ struct MemoryWorker::Report {
   std::vector<Arrival> arrivals GUARDED_BY(mutex);
   std::vector<Loss> losses GUARDED_BY(mutex);
   std::vector<std::string> deaths GUARDED_BY(mutex);
+  std::vector<std::string> declaredDead GUARDED_BY(mutex);
   std::weak_ptr<LinkManager> links; // written before it has any event
 
   void addArrival(WorkerId from, const std::string& text) EXCLUDES(mutex) {
@@ -80,6 +81,13 @@ struct MemoryWorker::Report {
     {
       MutexLock lock(mutex);
       deaths.push_back(death);
+    }
+    notifier.notify();
+  }
+  void addDeclaredDead(const std::string& reason) EXCLUDES(mutex) {
+    {
+      MutexLock lock(mutex);
+      declaredDead.push_back(reason);
     }
     notifier.notify();
   }
@@ -138,6 +146,9 @@ LinkManager::Events MemoryWorker::events(WorkerSettings& settings) const {
       links->reclaimed(peer.id, peer.incarnation);
     }
   };
+  events.declaredDead = [report = report_](const std::string& reason) {
+    report->addDeclaredDead(reason);
+  };
   events.unknownPeer = settings.unknownPeer;
   return events;
 }
@@ -185,6 +196,11 @@ std::vector<std::string> MemoryWorker::texts() const {
 std::vector<std::string> MemoryWorker::deaths() const {
   MutexLock lock(report_->mutex);
   return report_->deaths;
+}
+
+std::vector<std::string> MemoryWorker::declaredDead() const {
+  MutexLock lock(report_->mutex);
+  return report_->declaredDead;
 }
 
 std::vector<MemoryWorker::Loss> MemoryWorker::losses() const {

@@ -42,7 +42,8 @@ struct WorkerSettings {
   std::string address; // empty: "memory://" and the name
   LinkContext* context = nullptr; // none: the network's
   std::function<std::optional<Refusal>(const Hello&)> unknownPeer;
-  bool reclaims = true; // what is left of a peer that is gone, at once; else the test calls reclaimed()
+  bool reclaims =
+      true; // what is left of a peer that is gone, at once; else the test calls reclaimed()
   // What to do when an event comes, after it was noted.
   std::function<void(const std::string& text)> onFrame;
   std::function<void(const Error&)> onLost;
@@ -79,6 +80,8 @@ class MemoryWorker {
   std::vector<Loss> losses() const;
   /// The sentences of the deaths that were reported.
   std::vector<std::string> deaths() const;
+  /// Why the others take this worker for dead, as often as it was told.
+  std::vector<std::string> declaredDead() const;
   PeerStatus statusOf(const MemoryWorker& peer) const;
   PeerState stateOf(const MemoryWorker& peer) const {
     return statusOf(peer).state;

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace torchwire {
 
 ScheduledStore::ScheduledStore(MemoryStore& store, Scheduler& scheduler, Settings settings)
-    : store_(store), scheduler_(scheduler), settings_(settings) {}
+    : store_(store), scheduler_(scheduler), settings_(std::move(settings)) {}
 
 template <typename Operation>
 auto ScheduledStore::perform(Operation operation) {
@@ -71,7 +72,7 @@ bool ScheduledStore::check(const std::string& key) {
 }
 
 void ScheduledStore::throwIfGone() {
-  if (store_.traffic().operations() >= settings_.goneAt) {
+  if (store_.traffic().operations() >= settings_.goneAt || settings_.isGone()) {
     scheduler_.changed(); // those who wait for a key notice, too
     throw std::runtime_error("connection refused\nand a stack trace");
   }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 
@@ -28,6 +29,8 @@ class ScheduledStore : public KeyValueStore {
     uint64_t diesAt = kNever;
     /// As breaksAt, but numbered among those of all workers: the store itself is gone.
     uint64_t goneAt = kNever;
+    /// The same, where the number is not known before.
+    std::function<bool()> isGone = [] { return false; };
   };
 
   ScheduledStore(MemoryStore& store, Scheduler& scheduler, Settings settings);

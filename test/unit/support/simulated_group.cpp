@@ -14,6 +14,7 @@ void SimulatedWorker::start() {
   record.incarnation = scheduler->draw(std::numeric_limits<uint64_t>::max());
   record.torchVersion = settings.torchVersion;
   record.protocolVersion = settings.protocolVersion;
+  record.linkOptions = settings.linkOptions;
   membership = std::make_unique<Membership>(
       std::make_unique<ScheduledStore>(*store, *scheduler, settings.store), std::move(record),
       settings.worldSize, settings.timeout, std::make_unique<ScheduledClock>(*scheduler),

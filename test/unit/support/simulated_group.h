@@ -25,6 +25,7 @@ struct SimulatedWorker {
     std::string secret;
     std::string torchVersion = "2.11.0";
     uint32_t protocolVersion = kProtocolVersion;
+    uint32_t linkOptions = 0;
     std::chrono::nanoseconds start{0};
     std::chrono::milliseconds timeout{60000};
     ScheduledStore::Settings store;

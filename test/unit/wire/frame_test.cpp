@@ -41,6 +41,20 @@ TEST_CASE("a frame header survives the journey", "[frame]") {
   CHECK(in.remaining() == 0);
 }
 
+TEST_CASE("a request says how long its caller waits, in units of 16 ms", "[frame]") {
+  using std::chrono::milliseconds;
+  const auto [left, read] = GENERATE(
+      std::pair(milliseconds(1), milliseconds(16)), std::pair(milliseconds(16), milliseconds(16)),
+      std::pair(milliseconds(1000), milliseconds(1008)),
+      std::pair(milliseconds(65535 * 16), milliseconds(65535 * 16)),
+      std::pair(milliseconds(65535 * 16 + 1), milliseconds(0))); // longer than can be said
+  OutgoingFrame frame;
+  ByteWriter out(frame.head);
+  FrameHeader{.kind = FrameKind::request}.write(out);
+  setTimeLeft(frame, left);
+  CHECK(readHeader(loopBack(std::move(frame))).header.timeLeft == read);
+}
+
 TEST_CASE("a frame header has the layout of the protocol", "[frame]") {
   const std::vector<char> bytes = encoded(sampleHeader());
   CHECK(bytes[0] == 5);

@@ -1,0 +1,40 @@
+// A store whose answers are waited for only so long.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "backend/base/thread_pool.h"
+#include "backend/membership/key_value_store.h"
+
+namespace torchwire {
+
+/// Passes each operation on to a store that may not answer at all: PyTorch's clients wait for ever for a server that stands
+/// still, or whose network is cut. An operation that takes longer than the time-out throws, and so do all later ones at
+/// once. It runs on a thread of its own, which an operation that never ends keeps, and the store with it.
+/// Thread-safe if the store is.
+class BoundedStore : public KeyValueStore {
+ public:
+  /// `timeout` 0: none.
+  BoundedStore(std::unique_ptr<KeyValueStore> store, std::chrono::milliseconds timeout);
+
+  Value compareSet(const std::string& key, const Value& expected, const Value& wanted) override;
+  Value get(const std::string& key) override;
+  void set(const std::string& key, const Value& value) override;
+  int64_t add(const std::string& key, int64_t amount) override;
+  bool check(const std::string& key) override;
+
+ private:
+  template <typename Operation>
+  auto perform(Operation operation);
+
+  const std::shared_ptr<KeyValueStore> store_;
+  const std::chrono::milliseconds timeout_;
+  // Shared with what it runs: it may never end, and must not be waited for then.
+  const std::shared_ptr<ThreadPool> thread_;
+  std::atomic<bool> silent_{false};
+};
+
+} // namespace torchwire

@@ -1,0 +1,59 @@
+// A simulated process's way to the store that all share, which may fail.
+#pragma once
+
+#include <stdexcept>
+#include <utility>
+
+#include "test/unit/support/memory_store.h"
+
+namespace torchwire::simulation {
+
+/// How many of the next operations fail, and whether they take effect all the same. A value.
+struct StoreFailures {
+  int count = 0;
+  bool takeEffect = false;
+};
+
+/// Not thread-safe.
+class StoreAccess final : public KeyValueStore {
+ private:
+  template <typename Operation>
+  auto perform(Operation operation) {
+    if (failures_.count == 0) {
+      return operation();
+    }
+    --failures_.count;
+    if (failures_.takeEffect) {
+      static_cast<void>(operation());
+    }
+    throw std::runtime_error("connection reset by peer");
+  }
+
+ public:
+  StoreAccess(MemoryStore& store, StoreFailures& failures) : store_(store), failures_(failures) {}
+
+  Value compareSet(const std::string& key, const Value& expected, const Value& wanted) override {
+    return perform([&] { return store_.compareSet(key, expected, wanted); });
+  }
+  Value get(const std::string& key) override {
+    return perform([&] { return store_.get(key); });
+  }
+  void set(const std::string& key, const Value& value) override {
+    perform([&] {
+      store_.set(key, value);
+      return true;
+    });
+  }
+  int64_t add(const std::string& key, int64_t amount) override {
+    return perform([&] { return store_.add(key, amount); });
+  }
+  bool check(const std::string& key) override {
+    return perform([&] { return store_.check(key); });
+  }
+
+ private:
+  MemoryStore& store_;
+  StoreFailures& failures_;
+};
+
+} // namespace torchwire::simulation

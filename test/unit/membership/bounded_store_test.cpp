@@ -1,0 +1,55 @@
+// Stores that do not answer.
+#include "backend/membership/bounded_store.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
+#include <memory>
+
+#include "backend/membership/local_store.h"
+
+using namespace torchwire;
+using std::chrono::milliseconds;
+using Value = KeyValueStore::Value;
+
+namespace {
+
+/// Answers get() only when told to.
+class SilentStore : public LocalStore {
+ public:
+  explicit SilentStore(std::shared_future<void> speak) : speak_(std::move(speak)) {}
+
+  Value get(const std::string& key) override {
+    speak_.wait();
+    return LocalStore::get(key);
+  }
+
+ private:
+  const std::shared_future<void> speak_;
+};
+
+} // namespace
+
+TEST_CASE("a bounded store does what the store does", "[bounded_store]") {
+  for (const auto timeout : {milliseconds(0), milliseconds(60000)}) {
+    BoundedStore store(std::make_unique<LocalStore>(), timeout);
+    CHECK(store.compareSet("key", {}, {1}) == Value{1});
+    CHECK(store.get("key") == Value{1});
+    store.set("key", {2});
+    CHECK(store.get("key") == Value{2});
+    CHECK(store.add("counter", 3) == 3);
+    CHECK(store.check("counter"));
+    CHECK_FALSE(store.check("other"));
+    CHECK_THROWS_WITH(store.get("other"), "nobody will ever write 'other'");
+  }
+}
+
+TEST_CASE("a store that does not answer is waited for once, and never again", "[bounded_store]") {
+  std::promise<void> speak;
+  {
+    BoundedStore store(std::make_unique<SilentStore>(speak.get_future().share()), milliseconds(20));
+    CHECK_THROWS_WITH(store.get("key"), "no answer within 20 ms");
+    CHECK_THROWS_WITH(store.check("key"), "no answer within 20 ms");
+  } // does not wait for the store either
+  speak.set_value();
+}
