@@ -4,7 +4,6 @@
 #include <exception>
 #include <utility>
 
-#include "backend/link/loopback_link.h"
 
 namespace torchwire::simulation {
 namespace {
@@ -69,13 +68,14 @@ Worker::Worker(World& world, size_t number, const std::string& address)
 Worker::~Worker() {
   world_.queue.end(owner_);
   world_.network.endProcess(owner_);
+  loopback_->close(); // whose pending receive holds the links, which hold it
 }
 
 bool Worker::start() {
   try {
     const uint64_t groupId = membership_->agree("").groupId();
     links_->listen();
-    links_->addLoopback(record_, std::make_shared<LoopbackLink>());
+    links_->addLoopback(record_, loopback_);
     const Roster roster = membership_->join(record_.address);
     for (const WorkerRecord& peer : roster.workers) {
       if (peer.id != record_.id) {

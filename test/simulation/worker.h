@@ -10,6 +10,7 @@
 
 #include "backend/call/call_table.h"
 #include "backend/link/link_manager.h"
+#include "backend/link/loopback_link.h"
 #include "backend/membership/membership.h"
 #include "test/simulation/context_book.h"
 #include "test/simulation/rref_book.h"
@@ -138,6 +139,7 @@ class Worker final : public Sender {
   VirtualTimer timer_;
   std::unique_ptr<LinkContext> context_;
   std::shared_ptr<LinkManager> links_;
+  const std::shared_ptr<LoopbackLink> loopback_ = std::make_shared<LoopbackLink>();
   std::unique_ptr<CallTable> calls_;
   StoreFailures storeFailures_;
   std::unique_ptr<Membership> membership_;
