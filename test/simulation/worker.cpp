@@ -4,7 +4,6 @@
 #include <exception>
 #include <utility>
 
-
 namespace torchwire::simulation {
 namespace {
 
