@@ -63,6 +63,10 @@ def numbers(size, seed=0):
     return torch.randint(-1000, 1000, (size // 4,), dtype=torch.int32, generator=torch.Generator().manual_seed(seed))
 
 
+def die(tensor):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def itself(tensor):
     return tensor
 
@@ -331,14 +335,11 @@ def test_blocks_of_a_dead_peer_stay_out_of_use():
         other = peer(serve_worker1, path, ())
         start(0, path, device_maps={"worker1": {0: 1}, "worker0": {0: 1}})
         try_ipc()
-        process = there(os.getpid)
         lent = blocks()[1]
         tensor = numbers(MIB).to("cuda:0")
         with held(0):
-            future = rpc.rpc_async("worker1", itself, (tensor,))
-            os.kill(process, signal.SIGKILL)
             with pytest.raises(RuntimeError):
-                future.wait()
+                there(die, tensor)
         await_no_block_lent()
         assert blocks()[1] >= lent  # for a minute
         echo(numbers(MIB), to="worker0")
