@@ -33,6 +33,11 @@ class ByteWriter {
     raw(&value, sizeof(value));
   }
 
+  /// One byte, 0 or 1.
+  void flag(bool value) {
+    number(static_cast<uint8_t>(value ? 1 : 0));
+  }
+
   void raw(const void* data, size_t length) {
     const size_t start = out_.size();
     out_.resize(
@@ -70,6 +75,15 @@ class ByteReader {
     T value;
     std::memcpy(&value, raw(sizeof(T)), sizeof(T));
     return value;
+  }
+
+  /// Throws FormatError where it is neither 0 nor 1.
+  bool flag() {
+    const auto value = number<uint8_t>();
+    if (value > 1) {
+      throw FormatError("expected 0 or 1, found " + std::to_string(value));
+    }
+    return value == 1;
   }
 
   const char* raw(size_t length) {

@@ -186,6 +186,7 @@ Roster Membership::enter() {
   for (;;) {
     Roster roster = seen.empty() ? Roster() : decoded<Roster>(seen);
     if (isOver(roster)) {
+      throwIfNewsOf(roster, seen);
       ++generation_;
       seen.clear();
       continue;
@@ -224,6 +225,19 @@ bool Membership::isOver(const Roster& roster) const {
       std::all_of(roster.workers.begin(), roster.workers.end(), [&](const WorkerRecord& worker) {
            return hasEnded_(worker, takesPlace);
          });
+}
+
+// A worker of a group that could not start may come when the others have ended already. Launchers may start it anew.
+void Membership::throwIfNewsOf(Roster over, const std::vector<uint8_t>& seen) {
+  const auto decision = startupDecision();
+  if (!decision || *decision == kAccepted || over.find(self_.id) != nullptr) {
+    return;
+  }
+  over.workers.push_back(self_); // for one that starts in this one's place it is no news
+  asking(self_, kJoining, [&] {
+    return store_->compareSet(keyOf(kRoster), seen, toStore(over.encode()));
+  });
+  throw std::runtime_error(*decision);
 }
 
 std::string Membership::keyOf(const std::string& name) const {
@@ -281,10 +295,12 @@ std::string Membership::decide(const std::string& decision) {
 }
 
 void Membership::awaitStartupDecision() {
-  const bool decided = poll(*clock_, timeout_, [&] {
-    return asking(self_, kJoining, [&] { return store_->check(keyOf(kStartupDecision)); });
+  std::optional<std::string> decision;
+  poll(*clock_, timeout_, [&] {
+    decision = startupDecision();
+    return decision.has_value();
   });
-  if (!decided) {
+  if (!decision) {
     const std::string missing = missingRanks();
     throw std::runtime_error(
         self_.describe() + " waited " + std::to_string(timeout_.count() / 1000) +
@@ -292,12 +308,19 @@ void Membership::awaitStartupDecision() {
         (missing.empty() ? "all are there, but the last to come ended before it could say so"
                          : "not there: " + missing));
   }
-  const std::vector<uint8_t> bytes =
-      asking(self_, kJoining, [&] { return store_->get(keyOf(kStartupDecision)); });
-  const std::string decision(bytes.begin(), bytes.end());
-  if (decision != kAccepted) {
-    throw std::runtime_error(decision);
+  if (*decision != kAccepted) {
+    throw std::runtime_error(*decision);
   }
+}
+
+std::optional<std::string> Membership::startupDecision() {
+  return asking(self_, kJoining, [&]() -> std::optional<std::string> {
+    if (!store_->check(keyOf(kStartupDecision))) { // else get() would wait for it
+      return std::nullopt;
+    }
+    const std::vector<uint8_t> bytes = store_->get(keyOf(kStartupDecision));
+    return std::string(bytes.begin(), bytes.end());
+  });
 }
 
 std::string Membership::missingRanks() {

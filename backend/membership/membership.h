@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -42,9 +43,9 @@ class Membership {
   GroupKey agree(const std::string& secret);
 
   /// Enters this worker, which listens at `address` and at `onHost`, into the list. A static group: returns once all are
-  /// there, with the same roster everywhere; if one of them cannot be in the group, throws the same
-  /// sentence on every worker. Where all workers of a former group have ended, begins another in its place. A dynamic group: returns those that are there now, this worker included; those that
-  /// have ended without leaving give way to it.
+  /// there, with the same roster everywhere; if one of them cannot be in the group, throws the same sentence on every
+  /// worker. Where all workers of a former group have ended, begins another in its place. A dynamic group: returns
+  /// those that are there now, this worker included; those that have ended without leaving give way to it.
   /// Throws std::runtime_error.
   Roster join(const std::string& address, const HostAddress& onHost = {});
   /// Whether a static group, which then is an elastic one, ran already when this worker joined. Perhaps also if it has
@@ -118,11 +119,13 @@ class Membership {
   Value decoded(const std::vector<uint8_t>& bytes);
   Roster currentRoster();
   bool isOver(const Roster& roster) const;
+  void throwIfNewsOf(Roster over, const std::vector<uint8_t>& seen);
   std::string keyOf(const std::string& name) const;
   void makeRoom(Roster& roster) const;
   void takeOff(const WorkerRecord& worker);
   [[noreturn]] void refuse(const std::string& objection, const Roster& roster);
   void awaitStartupDecision();
+  std::optional<std::string> startupDecision();
   [[noreturn]] void endStartup(const std::string& objection);
   std::string decide(const std::string& decision);
   std::string missingRanks();

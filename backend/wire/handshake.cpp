@@ -64,7 +64,7 @@ OutgoingFrame bareFrame(FrameKind kind) {
 
 void SessionClaim::write(ByteWriter& out) const {
   out.number(id);
-  out.number(static_cast<uint8_t>(established ? 1 : 0));
+  out.flag(established);
   out.number(received.through);
   out.number(static_cast<uint32_t>(received.beyond.size()));
   for (const Receipts::Range& range : received.beyond) {
@@ -76,7 +76,7 @@ void SessionClaim::write(ByteWriter& out) const {
 SessionClaim SessionClaim::read(ByteReader& in) {
   SessionClaim claim;
   claim.id = in.number<uint64_t>();
-  claim.established = in.number<uint8_t>() != 0;
+  claim.established = in.flag();
   claim.received.through = in.number<uint64_t>();
   uint64_t known = claim.received.through;
   for (uint32_t left = in.count(2 * sizeof(uint64_t)); left > 0; --left) {

@@ -184,7 +184,7 @@ std::vector<char> Roster::encode() const {
   out.number(kProtocolVersion); // of the first worker: the others refuse to join if theirs differs
   out.number(worldSize);
   out.number(groupId);
-  out.number(static_cast<uint8_t>(closed ? 1 : 0));
+  out.flag(closed);
   out.number(static_cast<uint32_t>(workers.size()));
   for (const WorkerRecord& worker : workers) {
     worker.write(out);
@@ -201,7 +201,7 @@ Roster Roster::decode(const std::vector<char>& bytes) {
   Roster roster;
   roster.worldSize = in.number<uint32_t>();
   roster.groupId = in.number<uint64_t>();
-  roster.closed = in.number<uint8_t>() != 0;
+  roster.closed = in.flag();
   const uint32_t count = in.count(sizeof(uint64_t));
   for (uint32_t i = 0; i < count; ++i) {
     roster.workers.push_back(WorkerRecord::read(in));

@@ -1,9 +1,10 @@
-// The group's workers, as somebody wrote them into the store.
+// The group's workers and their deaths, as somebody wrote them into the store.
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "backend/wire/deaths.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/roster.h"
 #include "test/fuzz/fuzz.h"
@@ -23,15 +24,19 @@ Roster makeRoster(Script& script) {
   Roster roster;
   roster.worldSize = script.ConsumeIntegral<uint32_t>();
   roster.groupId = script.ConsumeIntegral<uint64_t>();
+  roster.closed = script.ConsumeBool();
   for (int workers = script.ConsumeIntegralInRange(0, kMaxWorkers); workers > 0; --workers) {
     WorkerRecord worker;
     worker.name = script.ConsumeRandomLengthString(kMaxString);
     worker.id = script.ConsumeIntegral<WorkerId>();
     worker.incarnation = script.ConsumeIntegral<uint64_t>();
     worker.address = script.ConsumeRandomLengthString(kMaxString);
+    worker.onHost.host = script.ConsumeRandomLengthString(kMaxString);
+    worker.onHost.address = script.ConsumeRandomLengthString(kMaxString);
     worker.torchVersion = script.ConsumeRandomLengthString(kMaxString);
     worker.protocolVersion = script.ConsumeIntegral<uint32_t>();
     worker.linkOptions = script.ConsumeIntegral<uint32_t>();
+    worker.devices = script.ConsumeRandomLengthString(kMaxString);
     roster.workers.push_back(worker);
   }
   return roster;
@@ -92,6 +97,19 @@ void decodeRecord(const std::vector<char>& bytes) {
   }
 }
 
+void decodeDeaths(const std::vector<char>& bytes) {
+  try {
+    Deaths deaths = Deaths::decode(bytes);
+    require(beginsWith(bytes, deaths.encode()), "deaths that were decoded are what was written");
+    for (const Death& death : deaths.all) {
+      require(deaths.find(death.id, death.incarnation) != nullptr, "who is dead is found");
+    }
+    deaths.add({-1, 1, "one more"});
+    require(deaths.find(-1, 1) != nullptr, "who has died now is found");
+  } catch (const FormatError&) { // not deaths
+  }
+}
+
 } // namespace
 } // namespace torchwire
 
@@ -100,5 +118,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::vector<char> bytes = torchwire::makeBytes(script);
   torchwire::decodeRoster(bytes);
   torchwire::decodeRecord(std::vector<char>(data, data + size));
+  torchwire::decodeDeaths(std::vector<char>(data, data + size));
   return 0;
 }

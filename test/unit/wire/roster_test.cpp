@@ -205,10 +205,17 @@ TEST_CASE("a list of another protocol is refused with both versions", "[roster]"
 
 TEST_CASE("a roster with a hostile count is refused", "[roster]") {
   std::vector<char> bytes = rosterOf(3).encode();
-  const size_t count = 3 * sizeof(uint32_t) + sizeof(uint64_t); // what stands before it
+  const size_t count =
+      3 * sizeof(uint32_t) + sizeof(uint64_t) + sizeof(uint8_t); // what stands before it
   const uint32_t hostile = 0xffffffff;
   std::memcpy(bytes.data() + count, &hostile, sizeof(hostile));
   CHECK_THROWS_AS(Roster::decode(bytes), FormatError);
+}
+
+TEST_CASE("a roster that is neither open nor closed is refused", "[roster]") {
+  std::vector<char> bytes = rosterOf(3).encode();
+  bytes[3 * sizeof(uint32_t) + sizeof(uint64_t)] = 2;
+  CHECK_THROWS_WITH(Roster::decode(bytes), "expected 0 or 1, found 2");
 }
 
 TEST_CASE("no bytes make the roster do more than refuse", "[roster]") {
