@@ -323,6 +323,27 @@ std::optional<double> setDeadline(const std::optional<double>& seconds) {
   return before ? std::optional(Seconds(before->time_since_epoch()).count()) : std::nullopt;
 }
 
+bool isCancelled(const WatchedCall& call) {
+  return call.cancellation && call.cancellation->isRequested();
+}
+
+bool addCancelCallback(const WatchedCall& call, py::function callback) {
+  if (!call.cancellation) {
+    return true; // nobody cancels it
+  }
+  // Wherever it is dropped, it takes the GIL for it.
+  const auto kept = std::make_shared<torch::jit::PythonFunctionGuard>(std::move(callback));
+  Task task([kept] {
+    const py::gil_scoped_acquire gil;
+    try {
+      kept->func_();
+    } catch (py::error_already_set& e) { // Python is about to end
+      e.discard_as_unraisable("a callback of a cancelled call");
+    }
+  });
+  return call.cancellation->add(task);
+}
+
 void bindGivingUp(py::module_& module) {
   // Releases the GIL.
   module.def("cancel_call", [](const std::shared_ptr<PythonFutureWrapper>& future) {
@@ -333,10 +354,14 @@ void bindGivingUp(py::module_& module) {
       "By when, in time.monotonic()'s seconds, calls of this thread have to end; None: whenever. "
       "Returns what it was.");
   // Keeps the GIL: a lock is held for a moment at most.
-  py::class_<ServedCall>(module, "ServedCall", "A call that this worker serves.")
-      .def_property_readonly("caller", &ServedCall::caller)
-      .def_property_readonly("is_cancelled", &ServedCall::isCancelled);
-  module.def("served_call", &ServingScope::current, "What this thread serves.");
+  py::class_<WatchedCall>(module, "ServedCall", "A call that this worker serves.")
+      .def_readonly("caller", &WatchedCall::caller)
+      .def_property_readonly("is_cancelled", &isCancelled)
+      .def(
+          "add_cancel_callback", &addCancelCallback,
+          "Takes a function that raises nothing. False if the call has been cancelled: it does not "
+          "run then.");
+  module.def("served_call", &ServingScope::watch, "What this thread serves.");
 }
 
 } // namespace

@@ -144,7 +144,8 @@ void Agent::registerHandlers() {
     control_->run([this, call] { tellCancelled(call.to, call.id); });
   });
   dispatcher_.handleOwn(own_messages::kCancel, [this](WorkerId caller, Message& request) {
-    server_->cancel(caller, ByteReader(std::as_const(request).payload()).number<uint64_t>());
+    const auto callId = ByteReader(std::as_const(request).payload()).number<uint64_t>();
+    runCallbacks(server_->cancel(caller, callId));
     return completed(messageOf({}, own_messages::kNoted));
   });
   serveDeaths();
@@ -448,8 +449,17 @@ void Agent::onPeerLost(WorkerId peer, const Error& error, const CallIds& receive
   } else {
     askWhetherItLives(peer, error);
   }
-  server_->callerLost(peer);
+  runCallbacks(server_->callerLost(peer));
   control_->run([engine = engine_, peer] { engine->peerLost(peer); });
+}
+
+/// What functions want to have run when nobody waits for them any more.
+void Agent::runCallbacks(CancelledCalls::Tasks callbacks) {
+  for (Task& callback : callbacks) {
+    if (!completions_.run(std::move(callback))) {
+      disposer_.keep(std::move(callback)); // this worker shuts down
+    }
+  }
 }
 
 std::optional<Refusal> Agent::onUnknownPeer(const Hello& hello) {

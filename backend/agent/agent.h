@@ -234,7 +234,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   std::chrono::milliseconds timeoutOf(float seconds) const;
   struct EncodedRequest {
     OutgoingFrame frame;
-    bool counted;
+    bool counted = false;
     PassedForks::Forks passed;
   };
   Outcome outcomeOf(
@@ -242,6 +242,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   bool isCounted(size_t requestBytes) const;
   PassedForks::Forks noteForks(WorkerId to, const Message& message);
   void takeBack(const PassedForks::Forks& passed, const Error& failure);
+  void takeBack(const PassedForks::Forks& neverSent);
   static bool keepsBooks(torch::distributed::rpc::MessageType type);
   struct Bookkeeping;
   c10::intrusive_ptr<JitFuture> sendBookkeeping(WorkerId to, c10::intrusive_ptr<Message> message);
@@ -311,6 +312,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void finish(OwnCall& call);
   void callEnded(const CallTarget& call) noexcept;
   void endOn(ThreadPool& pool, Task task);
+  void runCallbacks(CancelledCalls::Tasks callbacks);
   void waitForWaiters();
 
   // Events of the links.

@@ -129,8 +129,14 @@ PassedForks::Forks Agent::noteForks(WorkerId to, const Message& message) {
 
 /// Of a call that has failed: nobody will tell of the forks in a request that has not been sent.
 void Agent::takeBack(const PassedForks::Forks& passed, const Error& failure) {
-  if (failure && failure.executed() == Executed::no && !passed.empty()) {
-    control_->run([this, passed] { rrefs_->takeBack(passed); });
+  if (failure && failure.executed() == Executed::no) {
+    takeBack(passed);
+  }
+}
+
+void Agent::takeBack(const PassedForks::Forks& neverSent) {
+  if (!neverSent.empty()) {
+    control_->run([this, neverSent] { rrefs_->takeBack(neverSent); });
   }
 }
 

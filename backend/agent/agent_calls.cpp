@@ -236,9 +236,11 @@ Agent::SentCall Agent::start(
   }
   call.passed = noteForks(call.to, *request);
   const PassedForks::Forks passed = call.passed;
+  auto unsent = c10::make_scope_exit([&] { takeBack(passed); });
   const bool onHost = !cuda::HostCopies::areNeeded(std::as_const(*request).tensors());
   SentCall sent = (this->*(onHost ? &Agent::startAtOnce : &Agent::startFromDevices))(
       std::move(call), std::move(request), std::move(targets), rpcTimeoutSeconds);
+  unsent.release();
   takeBack(passed, sent.failed);
   return sent;
 }
@@ -390,12 +392,15 @@ void Agent::call(
 Agent::EncodedRequest Agent::encodeRequest(
     WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets,
     const std::function<void()>& expectTime) {
-  PassedForks::Forks passed = noteForks(to, *request);
+  EncodedRequest encoded;
+  encoded.passed = noteForks(to, *request);
+  auto unsent = c10::make_scope_exit([&] { takeBack(encoded.passed); });
   if (!cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
-    OutgoingFrame frame = encodeMessage(
+    encoded.frame = encodeMessage(
         FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
-    const bool counted = isCounted(frame.bytes());
-    return {std::move(frame), counted, std::move(passed)};
+    encoded.counted = isCounted(encoded.frame.bytes());
+    unsent.release();
+    return encoded;
   }
   cuda::OutgoingTensors tensors =
       transfers_->begin(to, std::as_const(*request).tensors(), std::move(targets));
@@ -405,11 +410,13 @@ Agent::EncodedRequest Agent::encodeRequest(
     throw std::runtime_error(cannotCopy(e));
   }
   expectTime();
-  OutgoingFrame frame =
+  encoded.frame =
       encodeMessage(FrameKind::request, std::move(request), disposer_, tensors.targets());
-  const bool counted = !tensors.hasTickets() && isCounted(frame.bytes()); // as in startFromDevices
+  encoded.counted =
+      !tensors.hasTickets() && isCounted(encoded.frame.bytes()); // as in startFromDevices
   tensors.sent();
-  return {std::move(frame), counted, std::move(passed)};
+  unsent.release();
+  return encoded;
 }
 
 /// Sends the request of a call and waits until the call has ended, which then counts in endingOnWaiters_.

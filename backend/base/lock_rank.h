@@ -49,6 +49,7 @@ namespace torchwire {
   X(borrowedBlocks)    /* BorrowedBlocks: peers' memory that is open */                               \
   X(operators)         /* ScriptCallReader: which operator a schema names */                          \
   X(cancelledCalls)    /* CancelledCalls: requests whose callers have given them up */                 \
+  X(cancellation)      /* Cancellation: callbacks of one of them */                                    \
   X(duplicates)        /* DuplicateFilter: the latest requests of our own */                          \
   X(activeCalls)       /* ActiveCalls: two counters */                                                \
   X(linkManager)       /* LinkManager: peers, their links and queues */                               \

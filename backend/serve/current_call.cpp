@@ -10,7 +10,7 @@ thread_local const ServingScope* innermost = nullptr;
 } // namespace
 
 ServingScope::ServingScope(
-    WorkerId caller, uint64_t id, const std::shared_ptr<const CancelledCalls>& cancelled)
+    WorkerId caller, uint64_t id, const std::shared_ptr<CancelledCalls>& cancelled)
     : caller_(caller), id_(id), cancelled_(cancelled), outer_(std::exchange(innermost, this)) {}
 
 ServingScope::~ServingScope() {
@@ -26,6 +26,13 @@ ServedCall ServingScope::current() {
   return innermost == nullptr
       ? ServedCall()
       : ServedCall(innermost->caller_, innermost->id_, innermost->cancelled_);
+}
+
+WatchedCall ServingScope::watch() {
+  if (innermost == nullptr || !innermost->cancelled_) {
+    return {};
+  }
+  return {innermost->caller_, innermost->cancelled_->watch(innermost->caller_, innermost->id_)};
 }
 
 } // namespace torchwire

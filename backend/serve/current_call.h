@@ -13,51 +13,50 @@ namespace torchwire {
 class ServedCall {
  public:
   ServedCall() = default; // none
-  ServedCall(WorkerId caller, uint64_t id, std::shared_ptr<const CancelledCalls> cancelled)
+  ServedCall(WorkerId caller, uint64_t id, std::shared_ptr<CancelledCalls> cancelled)
       : caller_(caller), id_(id), cancelled_(std::move(cancelled)) {}
 
-  explicit operator bool() const {
-    return cancelled_ != nullptr;
-  }
   WorkerId caller() const {
     return caller_;
   }
   uint64_t id() const {
     return id_;
   }
-  const std::shared_ptr<const CancelledCalls>& cancelledCalls() const {
+  const std::shared_ptr<CancelledCalls>& cancelledCalls() const {
     return cancelled_;
-  }
-  /// Whether the caller has given it up. No longer told once it has been answered.
-  bool isCancelled() const {
-    return cancelled_ && cancelled_->contains(caller_, id_);
   }
 
  private:
   WorkerId caller_ = -1;
   uint64_t id_ = 0;
-  std::shared_ptr<const CancelledCalls> cancelled_;
+  std::shared_ptr<CancelledCalls> cancelled_;
+};
+
+/// The same, for the function that it runs: which may ask whether it is still waited for. A value.
+struct WatchedCall {
+  WorkerId caller = -1;
+  std::shared_ptr<Cancellation> cancellation; // null: none
 };
 
 /// While one lives, the calling thread serves the call. Bound to its thread.
 class ServingScope {
  public:
   /// `cancelled` outlives the scope.
-  ServingScope(
-      WorkerId caller, uint64_t id, const std::shared_ptr<const CancelledCalls>& cancelled);
+  ServingScope(WorkerId caller, uint64_t id, const std::shared_ptr<CancelledCalls>& cancelled);
   ~ServingScope();
   ServingScope(const ServingScope&) = delete;
   ServingScope& operator=(const ServingScope&) = delete;
 
   /// What the calling thread serves; none where it serves nothing.
   static ServedCall current();
+  static WatchedCall watch();
   /// Whether that has been given up by its caller.
   static bool isCancelled();
 
  private:
   const WorkerId caller_;
   const uint64_t id_;
-  const std::shared_ptr<const CancelledCalls>& cancelled_; // not shared: nearly nobody asks
+  const std::shared_ptr<CancelledCalls>& cancelled_; // not shared: nearly nobody asks
   const ServingScope* const outer_;
 };
 

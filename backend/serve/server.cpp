@@ -64,7 +64,9 @@ class Server::Pending {
  private:
   void end() {
     answered_ = true;
-    server_->cancelling_->ended(caller_, callId_);
+    if (auto dropped = server_->cancelled_->ended(caller_, callId_); !dropped.empty()) {
+      server_->disposer_.keep(std::move(dropped));
+    }
     --server_->metrics_.activeAsync;
     --server_->metrics_.active;
   }

@@ -52,16 +52,16 @@ class Server : public std::enable_shared_from_this<Server> {
   /// False when it cannot run: the request is dropped.
   bool serve(WorkerId caller, ReceivedFrame request);
 
-  /// The caller is gone, or its link: what it sends from now on is new.
-  void callerLost(WorkerId caller) {
+  /// The caller is gone, or its link: what it sends from now on is new. Returns what is to be run, as cancel() does.
+  [[nodiscard]] CancelledCalls::Tasks callerLost(WorkerId caller) {
     seen_.forget(caller);
-    cancelling_->forget(caller);
+    return cancelled_->forget(caller);
   }
 
-  /// The caller has given the call up.
-  void cancel(WorkerId caller, uint64_t callId) {
-    cancelling_->add(caller, callId);
+  /// The caller has given the call up. Returns what functions want to have run then: on threads that may block.
+  [[nodiscard]] CancelledCalls::Tasks cancel(WorkerId caller, uint64_t callId) {
     ++metrics_.cancelled;
+    return cancelled_->add(caller, callId);
   }
 
   ServerMetrics& metrics() {
@@ -100,9 +100,8 @@ class Server : public std::enable_shared_from_this<Server> {
   const std::shared_ptr<ThreadPool> copies_;
   const bool inheritDeadline_;
   DuplicateFilter seen_;
-  const std::shared_ptr<CancelledCalls> cancelling_ = std::make_shared<CancelledCalls>();
-  const std::shared_ptr<const CancelledCalls> cancelled_ =
-      cancelling_; // what runs may ask after the end
+  const std::shared_ptr<CancelledCalls> cancelled_ =
+      std::make_shared<CancelledCalls>(); // what runs may ask after the end
   ServerMetrics metrics_;
 };
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from torchwire import _C
 from torchwire.current_agent import current_agent
+
+logger = logging.getLogger(__name__)
 
 
 def cancel(future: torch.futures.Future[Any]) -> bool:
@@ -54,8 +57,31 @@ class CurrentCall:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller has given it up. Thread-safe."""
+        """Whether the caller has given it up, or is gone. Thread-safe."""
         return self._served.is_cancelled
+
+    def add_cancel_callback(self, callback: Callable[[], Any]) -> None:
+        """Has `callback()` called, once, when the caller gives the call up or is gone; never if it is answered before.
+
+        For functions that have returned a future (`rpc.functions.async_execution`), which is not failed for them: it
+        may be others' too, as that of a batch. One that is this call's alone can be failed here::
+
+            call.add_cancel_callback(lambda: result.set_exception(concurrent.futures.CancelledError()))
+
+        It runs on a thread of torchwire's that also runs callbacks of futures, or at once, on the calling thread, if
+        that has happened. What it raises is logged. Thread-safe. Raises TypeError for what cannot be called.
+        """
+        if not callable(callback):
+            raise TypeError(f"the callback must be callable, got {type(callback).__name__}")
+
+        def run() -> None:
+            try:
+                callback()
+            except Exception:
+                logger.exception("a callback of a cancelled call failed: %r", callback)
+
+        if not self._served.add_cancel_callback(run):
+            run()
 
     @property
     def caller(self) -> str | None:

@@ -1,5 +1,6 @@
 """Calls that are given up: by cancel(), by a deadline, by Ctrl-C. Their callees learn of it."""
 
+import concurrent.futures
 import os
 import signal
 import threading
@@ -10,7 +11,7 @@ import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
-from group import running
+from group import Group, file_in, running
 from processes import wait_until
 
 AT_ONCE = 2.0  # seconds, on a busy machine; far from what the calls would take
@@ -56,6 +57,42 @@ def call_on(to):
     except torchwire.CallTimedOut:
         _served.append(time.monotonic() - begin)
         raise
+
+
+@rpc.functions.async_execution
+def fail_when_cancelled():
+    """Has a future that only its cancellation completes."""
+    result = torch.futures.Future()
+    call = torchwire.current_call()
+    call.add_cancel_callback(lambda: 1 / 0)  # is logged
+    call.add_cancel_callback(lambda: result.set_exception(concurrent.futures.CancelledError()))
+    result.add_done_callback(lambda done: _served.append(type(done_with(done)).__name__))
+    _kept["served"] = call
+    _begun.set()
+    return result
+
+
+@rpc.functions.async_execution
+def answer_with_callback():
+    torchwire.current_call().add_cancel_callback(lambda: _served.append("cancelled"))
+    _kept["served"] = torchwire.current_call()
+    result = torch.futures.Future()
+    result.set_result("answered")
+    return result
+
+
+def done_with(future):
+    try:
+        return future.value()
+    except BaseException as error:
+        return error
+
+
+def callback_after_the_end():
+    """What becomes of a callback that comes when the call has ended."""
+    ran = []
+    _kept["served"].add_cancel_callback(lambda: ran.append(1))
+    return _kept["served"].cancelled, ran
 
 
 def note_run():
@@ -109,6 +146,59 @@ def test_a_function_can_ask_whether_its_call_is_cancelled(pair):
     pair[1].run(await_begun)
     pair[0].run(cancel_begun)
     wait_until(lambda: pair[1].run(served) == ["worker0", "cancelled"])
+
+
+def test_the_future_of_an_async_function_can_fail_when_its_call_is_cancelled(pair):
+    pair[0].run(begin, "worker1", fail_when_cancelled)
+    pair[1].run(await_begun)
+    assert pair[1].run(served) == []
+    pair[0].run(cancel_begun)
+    wait_until(lambda: pair[1].run(served) == ["CancelledError"])
+    assert pair[1].run(callback_after_the_end) == (True, [1])
+
+
+@pytest.fixture
+def mortal_pair(tmp_path):
+    """One of which may die."""
+    with Group(2) as group:
+        group.init(file_in(tmp_path))
+        yield group
+        group.kill()
+
+
+def test_a_function_hears_of_its_callers_death(mortal_pair):
+    mortal_pair[0].run(begin, "worker1", fail_when_cancelled)
+    mortal_pair[1].run(await_begun)
+    mortal_pair[0].kill()
+    wait_until(lambda: mortal_pair[1].run(served) == ["CancelledError"])
+
+
+def call_answer_with_callback(to):
+    future = rpc.rpc_async(to, answer_with_callback)
+    return future.wait(), torchwire.cancel(future)
+
+
+def test_callbacks_of_a_call_that_was_answered_do_not_run(mortal_pair):
+    assert mortal_pair[0].run(call_answer_with_callback, "worker1") == ("answered", False)
+    assert mortal_pair[1].run(callback_after_the_end) == (False, [])
+    mortal_pair[0].kill()
+    wait_until(lambda: mortal_pair[1].run(kind_of_call, "worker0") == "WorkerDied")
+    assert mortal_pair[1].run(served) == []
+
+
+def kind_of_call(to):
+    return kind_and_facts(lambda: rpc.rpc_sync(to, name, timeout=1))[0]
+
+
+def refused_callback():
+    with pytest.raises(TypeError, match="must be callable, got int"):
+        torchwire.current_call().add_cancel_callback(1)
+    torchwire.current_call().add_cancel_callback(open_gate)  # outside of a call: never called
+    return _gate.is_set()
+
+
+def test_only_functions_are_callbacks(pair):
+    assert not pair[0].run(refused_callback)
 
 
 def test_a_function_that_has_not_begun_does_not_begin(tmp_path):

@@ -55,6 +55,14 @@ def pass_on(name, to):
     rpc.rpc_sync(to, hold, (name, HELD[name]))
 
 
+def fail_to_pass_on(name, to, call):
+    """Its call has another argument that cannot be sent."""
+    with pytest.raises(RuntimeError, match="cannot send a tensor"):
+        future = call(to, hold, ((name, torch.rand(2, 2).to_mkldnn()), HELD[name]))
+        if isinstance(future, torch.futures.Future):
+            future.wait()
+
+
 def create(name, to, function, args=()):
     # A function of TorchScript cannot be pickled, so the test names it.
     HELD[name] = rpc.remote(to, globals()[function] if isinstance(function, str) else function, args=args)
@@ -522,3 +530,10 @@ def test_leaks_are_not_reported_unless_asked_for(tmp_path):
         group.init(f"file://{tmp_path}/store")
         group[0].run(create, "it", "worker1", doubled, (21,))
         assert group.all(shut_down_with_leaks, True) == [None, None]
+
+
+@pytest.mark.parametrize("call", [rpc.rpc_sync, rpc.rpc_async, rpc.remote])
+@pytest.mark.parametrize("owner", ["worker0", "worker1"])
+def test_an_rref_in_a_call_that_cannot_be_sent_is_not_passed_on(quartet, owner, call):
+    quartet[0].run(create, "one", owner, doubled, (21,))
+    quartet[0].run(fail_to_pass_on, "one", "worker2", call)
