@@ -55,6 +55,7 @@ def parser():
     add("--checksums", action="store_true", help="as the option checksums")
     add("--timeout", type=float, help="of each call, in seconds")
     add("--slack", type=float, help="seconds that an end may take longer on a busy machine, beyond its time-outs")
+    add("--shutdown-limit", type=float, help="seconds that the survivors' shutdown may take")
     add("--reuse", action="store_true", help="the same processes start the next group, which takes less time")
     add(
         "--output", help="a folder for stacks and outputs of rounds that went wrong; one for temporary files by default"
