@@ -116,10 +116,9 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   void runCreation(const RRefId& rref, const ForkId& fork, const RunFunction& run);
   void keepEarlyOwners();
   void sweepMetadata();
-
-  const Dispatcher& dispatcher_;
   void drop(const std::vector<PassedForks::Fork>& passed);
 
+  const Dispatcher& dispatcher_;
   LibtorchForks forks_;
   ForkLedger ledger_;
   PassedForks passed_;

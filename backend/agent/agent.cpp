@@ -16,7 +16,6 @@
 #include "backend/base/random.h"
 #include "backend/codec/codec.h"
 #include "backend/link/loopback_link.h"
-#include "backend/link/shutdown_monitor.h"
 #include "backend/membership/bounded_store.h"
 #include "backend/serve/direct_call.h"
 #include "backend/serve/own_messages.h"
@@ -34,10 +33,6 @@ namespace {
 namespace rpc = torch::distributed::rpc;
 using std::chrono::milliseconds;
 
-// How long a leaving worker waits for its peers to take note.
-constexpr milliseconds kGoodbyePatience{2000};
-// How often a wait for this worker's own calls looks whether it is still of use.
-constexpr milliseconds kWaitSlice{200};
 // A session goes on over another connection sooner than TCP finds its way again: that asks ever more rarely.
 constexpr milliseconds kLossTimeout{1800};
 // Workers of a group start minutes apart on a busy cluster, whatever their time-out for calls is.
@@ -502,151 +497,6 @@ const std::vector<c10::Device>& Agent::getDevices() const {
 
 rpc::DeviceMap Agent::getDeviceMap(const WorkerInfo& to) const {
   return devices_->mapTo(to.id_, cuda::Direction::request);
-}
-
-// ---- ending -------------------------------------------------------------------------------------
-
-bool Agent::waitAllWorkers(float timeout) {
-  if (!membership_ || !isStaticGroup()) {
-    return true;
-  }
-  const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
-  expectPart();
-  const Membership::Totals met = membership_->sum(
-      "reach" + std::to_string(rounds_++), {}, [&] { checkOthers(monitor); },
-      [&] { return deadPeers(); });
-  return met.missing.empty() && !options_.elastic;
-}
-
-/// Those that the shutdown does without. Once the store is gone, a worker that has left may have done so in order: with
-/// the store's last answer, which the others did not get.
-std::set<WorkerId> Agent::deadPeers() const {
-  std::set<WorkerId> dead;
-  for (const PeerStatus& peer : links_->status()) {
-    if (peer.state == PeerState::dead || (peer.state == PeerState::left && storeIsGone())) {
-      dead.insert(peer.record.id);
-    }
-  }
-  return dead;
-}
-
-std::string Agent::describe(const std::set<WorkerId>& workers) const {
-  std::string names;
-  for (const WorkerId id : workers) {
-    names += (names.empty() ? "" : ", ") + directory_.describe(id);
-  }
-  return names;
-}
-
-void Agent::join(bool shutdown, float timeout) {
-  if (!links_ || !membership_) {
-    return; // never started
-  }
-  if (isStaticGroup()) {
-    joinStatic(fromSeconds(timeout), shutdown);
-  } else {
-    const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
-    awaitOwnCalls([&] {
-      expectPart();
-      monitor.checkTime();
-    });
-    expectPart();
-    try {
-      membership_->leave();
-    } catch (const std::exception& e) { // its host has left before; the peers are told all the same
-      log(LogLevel::warning, e.what());
-    }
-    links_->leave(kGoodbyePatience);
-  }
-}
-
-// No worker may go while another's call could still reach it. Each worker reports how many calls it has
-// ever started and finished. If as many were started, all told, by a later round as were finished by an
-// earlier one, then none was active in between, and none can start any more (Mattern, "Algorithms for
-// Distributed Termination Detection", 1987, section 4). Nobody has to stop calling meanwhile.
-void Agent::joinStatic(milliseconds timeout, bool shutdown) {
-  const ShutdownMonitor monitor(*links_, self_, timeout);
-  std::optional<Membership::Totals> before;
-  for (;;) {
-    awaitOwnCalls([&] { checkOthers(monitor); });
-    expectPart();
-    const ActiveCalls::Count count = activeCalls_.count();
-    const Membership::Totals totals = membership_->sum(
-        "join" + std::to_string(rounds_++), {count.started, count.finished},
-        [&] { checkOthers(monitor); }, [&] { return deadPeers(); });
-    // Sums can be compared only if they are those of the same workers.
-    if (before && totals.started == before->finished && totals.isOfSameWorkersAs(*before)) {
-      break;
-    }
-    before = totals;
-  }
-  warnOfLosses(before->missing);
-  if (shutdown) {
-    membership_->waitForOthersToFinish(*before);
-  }
-}
-
-void Agent::warnOfLosses(const std::set<WorkerId>& missing) const {
-  std::set<WorkerId> dead = missing;
-  for (const PeerStatus& peer : links_->status()) {
-    if (peer.state == PeerState::left) {
-      dead.erase(peer.record.id);
-    }
-  }
-  std::string losses;
-  if (storeIsGone()) {
-    losses =
-        "without its rendezvous store, which is gone (" + peerStores_->reason() + "), by links";
-  }
-  if (!dead.empty()) {
-    losses += losses.empty() ? "" : ", and ";
-    losses += "without those that have died: " + describe(dead);
-  }
-  if (!losses.empty()) {
-    log(LogLevel::warning, "the RPC group shuts down " + losses);
-  }
-}
-
-void Agent::awaitOwnCalls(const std::function<void()>& interrupted) {
-  while (!activeCalls_.waitForNone(kWaitSlice)) {
-    interrupted();
-  }
-}
-
-void Agent::shutdownImpl() {
-  if (closed_.exchange(true)) {
-    return;
-  }
-  const Error error(
-      ErrorCode::shutDown,
-      "worker '" + workerInfo_.name_ + "' shut its RPC agent down before the call was answered");
-  engine_->shutDown();
-  calls_->failAll(error); // before the links go, whose loss would be a worse explanation
-  if (links_) {
-    links_->leave(kGoodbyePatience);
-  }
-  timer_.stop();
-  if (processes_) {
-    processes_->stop();
-  }
-  if (context_) {
-    context_->join(); // from here on no event comes
-  }
-  calls_->failAll(error); // before handlers are waited for, which may wait for one
-  if (loop_) {
-    loop_->stopAside();
-  }
-  transfers_->close();
-  requests_.join();
-  deaths_.join();
-  copies_->join();
-  control_->join();
-  evaluations_.join();
-  completions_.join();
-  waitForWaiters();
-  if (buffers_) {
-    buffers_->close();
-  }
 }
 
 } // namespace torchwire

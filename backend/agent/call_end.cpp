@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/rpc/message.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
+#include <future>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -14,6 +15,12 @@
 namespace torchwire {
 
 namespace rpc = torch::distributed::rpc;
+
+const at::ThreadLocalState& freshState() {
+  static const at::ThreadLocalState state =
+      std::async(std::launch::async, [] { return at::ThreadLocalState(); }).get();
+  return state;
+}
 
 bool hasFailed(const Outcome& outcome) {
   const uint32_t type = outcome.response.header.messageType;

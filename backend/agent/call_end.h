@@ -1,6 +1,8 @@
 // What the end of a call is for PyTorch.
 #pragma once
 
+#include <ATen/ThreadLocalState.h>
+
 #include <chrono>
 #include <exception>
 #include <string>
@@ -10,6 +12,9 @@
 #include "backend/codec/codec.h"
 
 namespace torchwire {
+
+/// The state of a thread on which nothing has been set, for the code that reads an answer.
+const at::ThreadLocalState& freshState();
 
 /// Whether there is an error in the place of a response.
 bool hasFailed(const Outcome& outcome);

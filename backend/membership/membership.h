@@ -114,6 +114,7 @@ class Membership {
   }
 
  private:
+  // membership.cpp: joining and leaving.
   Roster enter();
   template <typename Value>
   Value decoded(const std::vector<uint8_t>& bytes);
@@ -129,6 +130,8 @@ class Membership {
   [[noreturn]] void endStartup(const std::string& objection);
   std::string decide(const std::string& decision);
   std::string missingRanks();
+
+  // membership_rounds.cpp: shutting down.
   Totals sumInOneStore(
       const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
       const Dead& dead);

@@ -20,7 +20,7 @@ class BadCable:
 
     `hosts` names the namespaces (see network.Hosts), which get the interface `name` with the addresses 10.79.0.1 and
     10.79.0.2. `loss` and `reorder` are probabilities; a packet takes `delay` seconds, and one that is reordered
-    arrives half of that later, behind others.
+    arrives half of that later, behind others. cut() and heal() are for one way of the cable at a time.
     """
 
     ADDRESSES = ("10.79.0.1", "10.79.0.2")
@@ -32,6 +32,7 @@ class BadCable:
         self._hosts = hosts
         self._under_way = []  # (when it arrives, number, to which end, packet)
         self._number = 0
+        self._cut = None  # the end that nothing arrives at
         self.passed = self.lost = self.reordered = 0
 
     def __enter__(self):
@@ -54,6 +55,13 @@ class BadCable:
         self._thread.join()
         self._undo.close()  # which takes the devices along
 
+    def cut(self, to):
+        """From now on nothing arrives at that side, 0 or 1; the other hears it as before."""
+        self._cut = self._ends[to]
+
+    def heal(self):
+        self._cut = None
+
     def _run(self):
         with selectors.DefaultSelector() as selector:
             for side, end in enumerate(self._ends):
@@ -69,7 +77,7 @@ class BadCable:
         return max(0.0, min(0.05, self._under_way[0][0] - time.monotonic()))
 
     def _take(self, packet, to):
-        if self._random.random() < self._loss:
+        if to == self._cut or self._random.random() < self._loss:
             self.lost += 1
             return
         late = self._random.random() < self._reorder

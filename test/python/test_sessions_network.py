@@ -136,15 +136,19 @@ def test_after_a_longer_cut_each_error_says_what_is_known(hosts, cable, session,
         cable("down")
         time.sleep(seconds)
         cable("up")
-        done = group.all(count)
-        wait_until(lambda: all(now > then + 5 for now, then in zip(group.all(count), done, strict=True)))
-        outcomes = group.all(stop)
-        for callee, of_caller in zip(group, reversed(outcomes), strict=True):
-            check(of_caller, callee.run(begun))
-        # Neither heard the other, so one is dead for the group, and both say which.
-        first, second = group.all(error_of_call)
-        assert {first, second} == {"WorkerDied", "WorkerUnreachable"}
-        group.all(rpc.shutdown, False)
+        expect_that_each_error_says_what_is_known(group)
+
+
+def expect_that_each_error_says_what_is_known(group):
+    done = group.all(count)
+    wait_until(lambda: all(now > then + 5 for now, then in zip(group.all(count), done, strict=True)))
+    outcomes = group.all(stop)
+    for callee, of_caller in zip(group, reversed(outcomes), strict=True):
+        check(of_caller, callee.run(begun))
+    # They could not talk to each other, so one is dead for the group, and both say which.
+    first, second = group.all(error_of_call)
+    assert {first, second} == {"WorkerDied", "WorkerUnreachable"}
+    group.all(rpc.shutdown, False)
 
 
 def error_of_call():
@@ -168,8 +172,10 @@ def check(outcomes, ran):
 
 # ---- a bad cable ----
 
+needs_tun = pytest.mark.skipif(not os.path.exists("/dev/net/tun"), reason="needs /dev/net/tun")
 
-@pytest.mark.skipif(not os.path.exists("/dev/net/tun"), reason="needs /dev/net/tun")
+
+@needs_tun
 def test_nothing_fails_over_a_cable_that_loses_delays_and_reorders(hosts):
     with BadCable(hosts, loss=0.05, delay=0.05, reorder=0.1) as cable, running_across(hosts, "net2") as group:
         init(group)
@@ -182,3 +188,37 @@ def test_nothing_fails_over_a_cable_that_loses_delays_and_reorders(hosts):
         print(f"{made} calls; packets: {cable.passed} passed, {cable.lost} lost, {cable.reordered} reordered")
         assert cable.lost and cable.reordered
         group.shut_down()
+
+
+@needs_tun
+@pytest.mark.parametrize("deaf", [0, 1])
+def test_a_cut_of_one_way_within_a_session_costs_time_only(hosts, deaf):
+    with BadCable(hosts) as cable, running_across(hosts, "net2") as group:
+        init(group)
+        group[0].run(begin, Calls, "worker1")
+        group[1].run(begin, Calls, "worker0")
+        wait_until(lambda: min(group.all(count)) >= 3)
+        cable.cut(to=deaf)
+        time.sleep(3)
+        cable.heal()
+        done = group.all(count)
+        wait_until(lambda: all(now > then for now, then in zip(group.all(count), done, strict=True)), BACK)
+        made = group.all(stop)
+        for callee, number in zip(group, reversed(made), strict=True):
+            assert callee.run(runs) == dict.fromkeys(range(number), 1)
+        assert cable.lost
+        group.shut_down()
+
+
+@needs_tun
+@pytest.mark.parametrize("deaf", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_after_a_longer_cut_of_one_way_each_error_says_what_is_known(hosts, deaf):
+    with BadCable(hosts) as cable, running_across(hosts, "net2") as group:
+        init(group, session_timeout=3)
+        group[0].run(begin, CallsThatMayFail, "worker1")
+        group[1].run(begin, CallsThatMayFail, "worker0")
+        wait_until(lambda: min(group.all(count)) >= 3)
+        cable.cut(to=deaf)
+        time.sleep(6)
+        cable.heal()
+        expect_that_each_error_says_what_is_known(group)

@@ -1,0 +1,155 @@
+// Agent: what becomes of an answer.
+#include <ATen/ThreadLocalState.h>
+#include <ATen/core/ivalue_inl.h>
+
+#include <optional>
+#include <utility>
+
+#include "autograd/direct_forward.h"
+#include "backend/agent/agent.h"
+#include "backend/agent/call_end.h"
+#include "backend/base/guarded.h"
+#include "backend/base/log.h"
+#include "backend/base/thread_role.h"
+#include "backend/codec/codec.h"
+#include "backend/serve/response.h"
+#include "cuda/streams.h"
+
+namespace torchwire {
+
+namespace rpc = torch::distributed::rpc;
+
+/// A response that nobody waits for any more. Its sender may have lent memory for it.
+void Agent::discard(WorkerId from, ReceivedFrame response) {
+  log(LogLevel::debug,
+      "dropped the late response to call " + std::to_string(response.header.callId));
+  if (devices_->used().empty() || !carriesTensors(response)) {
+    return;
+  }
+  control_->run([this, from, response = std::move(response)]() mutable {
+    guarded("a late response", [&] {
+      const DecodedMessage decoded = decodeMessage(std::move(response));
+      transfers_->discard(from, std::as_const(*decoded.message).tensors(), decoded.targets);
+    });
+  });
+}
+
+// Completing a future runs the user's callbacks, so it happens on a thread that may block: the one that waits for it, or
+// one of the pool's.
+void Agent::complete(OwnCall call, Outcome outcome) {
+  const std::shared_ptr<Waiter> waiter = std::move(outcome.waiter);
+  ThreadPool& pool = *call.pool;
+  Task task([this, call = std::move(call), outcome = std::move(outcome)]() mutable {
+    // Not the state of a thread that waits (a mode in which results would be other tensors); and what a user's callback
+    // leaves in it is not for the next one.
+    const at::ThreadLocalStateGuard restoredAfterwards{freshState()};
+    finishCall(call, std::move(outcome));
+    finish(call);
+  });
+  if (waiter) {
+    ++endingOnWaiters_;
+    waiter->give(std::move(task));
+  } else {
+    endOn(pool, std::move(task));
+  }
+}
+
+void Agent::finishCall(const OwnCall& call, Outcome outcome) {
+  expectFree("completing the future of a call");
+  takeBack(call.passed, outcome.error);
+  try {
+    if (call.to == self_ && call.mayCreate && hasFailed(outcome)) {
+      RRefService::failOwnCreation(*call.future, [&] { setFuture(call, std::move(outcome)); });
+    } else {
+      setFuture(call, std::move(outcome));
+    }
+  } catch (const std::exception&
+               e) { // libtorch's callbacks for RRefs throw at most errors; the call is over
+    log(LogLevel::warning,
+        "a callback of a call to " + directory_.describe(call.to) + " raised: " + e.what());
+  }
+}
+
+/// The message, with its tensors where they belong.
+c10::intrusive_ptr<rpc::Message> Agent::placed(WorkerId from, DecodedMessage decoded) const {
+  if (!decoded.targets.devices.empty()) {
+    devices_->expectUsed(decoded.targets.devices);
+    transfers_->place(from, decoded.message->tensors(), decoded.targets);
+  }
+  return std::move(decoded.message);
+}
+
+void Agent::setFuture(const OwnCall& call, Outcome outcome) {
+  c10::intrusive_ptr<Message> response;
+  cuda::Storages storages;
+  std::optional<cuda::OwnStreams> streams; // of the tensors, until the future knows
+  std::exception_ptr failed;
+  if (outcome.error) {
+    outcome.error = outcome.error.to(directory_.nameOf(call.to));
+  }
+  try { // not in the caller's state, in which tensors could be others
+    DecodedMessage decoded = responseIn(std::move(outcome), call.mayCreate, call.creates);
+    try {
+      devices_->expectUsed(decoded.targets.devices);
+      streams.emplace(decoded.targets.devices);
+    } catch (const std::exception&) { // of a device that is lost
+      transfers_->discard(call.to, decoded.message->tensors(), decoded.targets);
+      throw;
+    }
+    response = placed(call.to, std::move(decoded));
+    storages = cuda::deviceStorages(std::as_const(*response).tensors());
+  } catch (const std::exception&) {
+    failed = std::current_exception();
+  }
+  std::optional<at::ThreadLocalStateGuard> callersForTheCallbacks;
+  if (call.state) {
+    callersForTheCallbacks.emplace(*call.state);
+  }
+  at::IValue value;
+  if (!failed) {
+    try {
+      if (call.read) {
+        receiveDirectForward(call.to, call.context, response);
+        value = call.read(std::move(response));
+      } else {
+        value = at::IValue(std::move(response));
+      }
+    } catch (const std::exception&) {
+      failed = std::current_exception();
+    }
+  }
+  if (failed) {
+    call.future->setError(failed);
+  } else {
+    torchwire::complete(*call.future, std::move(value), std::move(storages));
+  }
+}
+
+/// Has the call count as active until whoever holds this has let go.
+std::shared_ptr<void> Agent::use(const CallTarget& call) {
+  activeCalls_.start();
+  return {this, [this, call](void*) { callEnded(call); }};
+}
+
+/// After the callbacks.
+void Agent::finish(OwnCall& call) {
+  call.kept.reset(); // which may tell owners, in further calls
+  if (call.inUse) {
+    call.inUse.reset();
+  } else {
+    callEnded(call);
+  }
+}
+
+/// After all use of the response, in which libtorch may open the call's context, be it anew, and start further calls. The
+/// thread may hold the GIL.
+void Agent::callEnded(const CallTarget& call) noexcept {
+  if (call.context) {
+    guarded("the end of a call in an autograd context", [&] {
+      contexts_.ownCallEnded(*call.context, call.to);
+    });
+  }
+  activeCalls_.finish();
+}
+
+} // namespace torchwire

@@ -1,0 +1,274 @@
+// Membership: the rounds in which a group shuts down.
+#include <chrono>
+#include <stdexcept>
+#include <utility>
+
+#include "backend/membership/membership.h"
+#include "backend/membership/store_access.h"
+
+namespace torchwire {
+namespace {
+
+// Below the group's prefix.
+const std::string kShutdown = "shutdown/"; // + round + what is counted
+const std::string kFailed = kShutdown + "failed"; // why the group cannot shut down together
+
+// What was being done when the store failed.
+const std::string kShuttingDown = "shut down together with the RPC group";
+
+constexpr std::chrono::hours kForEver{24 * 365};
+constexpr std::chrono::seconds kLookInterval{1};
+constexpr std::chrono::seconds kFarewell{5};
+constexpr std::chrono::seconds kFailureFarewell{1};
+
+std::vector<uint8_t> encode(const Membership::Totals& totals) {
+  std::vector<char> bytes;
+  ByteWriter out(bytes);
+  out.number(totals.started);
+  out.number(totals.finished);
+  for (const auto* ids : {&totals.missing, &totals.present}) {
+    out.number(static_cast<uint32_t>(ids->size()));
+    for (const WorkerId id : *ids) {
+      out.number(id);
+    }
+  }
+  return toStore(bytes);
+}
+
+Membership::Totals decodeTotals(const std::vector<uint8_t>& value) {
+  const std::vector<char> bytes = fromStore(value);
+  ByteReader in(bytes);
+  Membership::Totals totals;
+  totals.started = in.number<int64_t>();
+  totals.finished = in.number<int64_t>();
+  for (auto* ids : {&totals.missing, &totals.present}) {
+    for (uint32_t left = in.count(sizeof(WorkerId)); left > 0; --left) {
+      ids->insert(in.number<WorkerId>());
+    }
+  }
+  return totals;
+}
+
+std::string numbersKey(const std::string& round, WorkerId id) {
+  return round + "of/" + std::to_string(id);
+}
+
+/// Another process in place of a worker of an elastic group has numbers of its own.
+std::string numbersKey(const std::string& round, WorkerId id, uint64_t incarnation) {
+  return numbersKey(round, id) + "/" + std::to_string(incarnation);
+}
+
+/// Does it anew whenever the shutdown's rounds move to another store, which is as empty as at their beginning.
+template <typename Step>
+auto whereverItIs(Step step) {
+  for (;;) {
+    try {
+      return step();
+    } catch (const StoreMoved&) {
+      continue;
+    }
+  }
+}
+
+} // namespace
+
+// The last to arrive writes down the sums. Where one is missing there is no last, and who knows of its death adds up what
+// the others have written each for itself; the first sums that are written stand.
+Membership::Totals Membership::sum(
+    const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
+    const Dead& dead) {
+  return whereverItIs([&] { return sumInOneStore(round, mine, interrupted, dead); });
+}
+
+std::string Membership::ownKey(const std::string& round) const {
+  const bool byIncarnation = self_.isElastic() && !rounds_.others();
+  return byIncarnation ? numbersKey(round, self_.id, self_.incarnation)
+                       : numbersKey(round, self_.id);
+}
+
+Membership::Totals Membership::sumInOneStore(
+    const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
+    const Dead& dead) {
+  const std::string key = keyOf(kShutdown) + round + "/";
+  asking(self_, kShuttingDown, [&] {
+    rounds_.add(key + "started", mine.started);
+    rounds_.add(key + "finished", mine.finished);
+    rounds_.set(ownKey(key), encode(mine));
+    const bool isLast = rounds_.add(key + "arrived", 1) == static_cast<int64_t>(worldSize_);
+    if (isLast && !self_.isElastic()) {
+      const Totals totals{rounds_.add(key + "started", 0), rounds_.add(key + "finished", 0)};
+      rounds_.compareSet(key + "all", {}, encode(totals));
+    }
+  });
+  awaitRound(key, interrupted, dead);
+  const std::vector<uint8_t> all =
+      asking(self_, kShuttingDown, [&] { return rounds_.get(key + "all"); });
+  rounds_.keep(key + "all", all);
+  Totals totals = decodeTotals(all);
+  if (totals.missing.contains(self_.id) ||
+      (self_.isElastic() && !totals.present.contains(self_.id))) {
+    throw std::runtime_error(
+        "the RPC group has shut down without " + self_.describe() + ", which it took for dead");
+  }
+  return totals;
+}
+
+void Membership::completeWithout(const std::set<WorkerId>& dead, const std::string& key) {
+  if (dead.empty()) {
+    return;
+  }
+  asking(self_, kShuttingDown, [&] {
+    Totals totals;
+    totals.missing = dead;
+    for (WorkerId id = 0; id < static_cast<WorkerId>(worldSize_); ++id) {
+      if (!dead.contains(id) && !addNumbers(numbersKey(key, id), totals)) {
+        return;
+      }
+    }
+    rounds_.compareSet(key + "all", {}, encode(totals));
+  });
+}
+
+/// False where they are not there yet.
+bool Membership::addNumbers(const std::string& key, Totals& totals) {
+  if (!rounds_.check(key)) {
+    return false;
+  }
+  const Totals one = decodeTotals(rounds_.get(key));
+  totals.started += one.started;
+  totals.finished += one.finished;
+  return true;
+}
+
+// All on the list, as it stands when it is closed, or later without the dead: who has not come to this round is waited for.
+void Membership::completeElastic(const std::string& key) {
+  if (auto others = rounds_.others()) {
+    completeAmong(std::move(*others), key);
+    return;
+  }
+  asking(self_, kShuttingDown, [&] {
+    const std::vector<uint8_t> seen = rounds_.get(keyOf(kRosterKey));
+    Roster roster = Roster::decode(fromStore(seen));
+    Totals totals;
+    for (const WorkerRecord& worker : roster.workers) {
+      if (!addNumbers(numbersKey(key, worker.id, worker.incarnation), totals)) {
+        lookFor(worker);
+        return;
+      }
+      totals.present.insert(worker.id);
+    }
+    if (!roster.closed) {
+      roster.closed = true;
+      const std::vector<uint8_t> wanted = toStore(roster.encode());
+      if (rounds_.compareSet(keyOf(kRosterKey), seen, wanted) != wanted) {
+        return; // somebody has come meanwhile, or gone
+      }
+    }
+    rounds_.compareSet(key + "all", {}, encode(totals));
+  });
+}
+
+// It may have ended right after it had joined, before anybody knew it.
+void Membership::lookFor(const WorkerRecord& missing) {
+  if (clock_->now() < lookedFor_ + kLookInterval) {
+    return;
+  }
+  if (hasEnded_(missing, /* isRival */ true)) {
+    takeOff(missing);
+  }
+  lookedFor_ = clock_->now();
+}
+
+// Without the store there is no list any more, and nobody to come: all are those whom this worker knows.
+void Membership::completeAmong(std::set<WorkerId> others, const std::string& key) {
+  others.insert(self_.id);
+  asking(self_, kShuttingDown, [&] {
+    Totals totals;
+    totals.present = others;
+    for (const WorkerId id : others) {
+      if (!addNumbers(numbersKey(key, id), totals)) {
+        return;
+      }
+    }
+    rounds_.compareSet(key + "all", {}, encode(totals));
+  });
+}
+
+// Looks up now and then: a worker that is gone will never come, and who finds that out tells the others,
+// which may have no link to it. (TCPStore can wait on its own, but logs every wait that times out.)
+void Membership::awaitRound(
+    const std::string& key, const std::function<void()>& interrupted, const Dead& dead) {
+  const auto ready = [&] {
+    return asking(self_, kShuttingDown, [&] { return rounds_.check(key + "all"); });
+  };
+  try {
+    poll(*clock_, kForEver, [&] {
+      if (ready()) {
+        return true;
+      }
+      throwIfFailed();
+      try {
+        interrupted();
+      } catch (const std::exception&) {
+        // A peer that has left is a bad sign unless it left because the round is complete.
+        if (!ready()) {
+          throw;
+        }
+      }
+      if (self_.isElastic()) {
+        completeElastic(key);
+      } else {
+        completeWithout(dead(), key);
+      }
+      return false;
+    });
+  } catch (const StoreMoved&) {
+    throw;
+  } catch (const LeftOut&) {
+    throw;
+  } catch (const std::exception& e) {
+    tellOthers(e.what());
+    throw;
+  }
+}
+
+void Membership::tellOthers(const std::string& failure) {
+  try {
+    whereverItIs([&] { return rounds_.compareSet(keyOf(kFailed), {}, toStore(failure)); });
+    awaitFinished(worldSize_ - 1, kFailureFarewell); // one of them is gone
+  } catch (const std::exception&) {
+    // The store is gone too; the others find that out by themselves.
+  }
+}
+
+void Membership::throwIfFailed() {
+  const bool failed = asking(self_, kShuttingDown, [&] { return rounds_.check(keyOf(kFailed)); });
+  if (failed) {
+    const std::vector<uint8_t> sentence =
+        asking(self_, kShuttingDown, [&] { return rounds_.get(keyOf(kFailed)); });
+    throw std::runtime_error(std::string(sentence.begin(), sentence.end()));
+  }
+}
+
+void Membership::waitForOthersToFinish(const Totals& last) {
+  const size_t count = self_.isElastic() ? last.present.size() : worldSize_ - last.missing.size();
+  try {
+    awaitFinished(static_cast<uint32_t>(count), kFarewell);
+  } catch (const StoreMoved&) {
+    return; // the store is gone: nobody depends on this worker for it any more
+  }
+}
+
+void Membership::awaitFinished(uint32_t count, std::chrono::milliseconds patience) {
+  const std::string key = keyOf(kShutdown) + "finished";
+  asking(self_, kShuttingDown, [&] {
+    rounds_.add(key, 1);
+    if (rounds_.isServedBy(self_.id)) {
+      poll(*clock_, patience, [&] {
+        return rounds_.add(key, 0) >= static_cast<int64_t>(count) || !rounds_.isWanted();
+      });
+    }
+  });
+}
+
+} // namespace torchwire
