@@ -354,14 +354,14 @@ void bindGivingUp(py::module_& module) {
       "By when, in time.monotonic()'s seconds, calls of this thread have to end; None: whenever. "
       "Returns what it was.");
   // Keeps the GIL: a lock is held for a moment at most.
-  py::class_<WatchedCall>(module, "ServedCall", "A call that this worker serves.")
+  py::class_<WatchedCall>(module, "WatchedCall", "A call that this worker serves.")
       .def_readonly("caller", &WatchedCall::caller)
       .def_property_readonly("is_cancelled", &isCancelled)
       .def(
           "add_cancel_callback", &addCancelCallback,
           "Takes a function that raises nothing. False if the call has been cancelled: it does not "
           "run then.");
-  module.def("served_call", &ServingScope::watch, "What this thread serves.");
+  module.def("watch_served_call", &ServingScope::watch, "What this thread serves.");
 }
 
 } // namespace

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "autograd/forward_call.h"
+#include "backend/agent/call_end.h"
 #include "backend/agent/seconds.h"
 #include "backend/agent/torch_store.h"
 #include "backend/base/bytes.h"
@@ -129,8 +130,13 @@ Agent::~Agent() {
 }
 
 void Agent::registerHandlers() {
-  dispatcher_.whenAnswering(
-      [this](WorkerId caller, const Message& answer) { noteForks(caller, answer); });
+  dispatcher_.whenAnswering([this](WorkerId caller, const Message& answer) -> Dispatcher::Undo {
+    auto passed = noteForks(caller, answer);
+    if (passed.empty()) { // as nearly always
+      return nullptr;
+    }
+    return [this, passed = std::move(passed)] { takeBack(passed); };
+  });
   dispatcher_.runFunctionsOn([this](Task&& task) { return requests_.run(std::move(task)); });
   dispatcher_.handleDirectCalls(
       [this](Message& request) { return serveDirectCall(dispatcher_, request); });
@@ -451,8 +457,12 @@ void Agent::onPeerLost(WorkerId peer, const Error& error, const CallIds& receive
 /// What functions want to have run when nobody waits for them any more.
 void Agent::runCallbacks(CancelledCalls::Tasks callbacks) {
   for (Task& callback : callbacks) {
-    if (!completions_.run(std::move(callback))) {
-      disposer_.keep(std::move(callback)); // this worker shuts down
+    Task task([callback = std::move(callback)]() mutable {
+      const at::ThreadLocalStateGuard restoredAfterwards{freshState()}; // as in complete()
+      callback();
+    });
+    if (!completions_.run(std::move(task))) {
+      disposer_.keep(std::move(task)); // this worker shuts down
     }
   }
 }

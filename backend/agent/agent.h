@@ -230,7 +230,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void checkCanSend(const WorkerInfo& to, const Message& message) const;
   TensorDevices targetsOf(
       const WorkerInfo& to, const Message& request,
-      const torch::distributed::rpc::DeviceMap& given = {}) const;
+      const torch::distributed::rpc::DeviceMap& given = {});
   std::chrono::milliseconds timeoutOf(float seconds) const;
   struct EncodedRequest {
     OutgoingFrame frame;

@@ -130,11 +130,16 @@ void Agent::checkCanSend(const WorkerInfo& to, const Message& message) const {
 
 /// Throws c10::Error for a tensor on a device that no map leads on from.
 TensorDevices Agent::targetsOf(
-    const WorkerInfo& to, const Message& request, const rpc::DeviceMap& given) const {
+    const WorkerInfo& to, const Message& request, const rpc::DeviceMap& given) {
   // libtorch gives gradients an empty one both where the way back leads nowhere and where it is the forward one. The latter
   // is taken for both; the receiver puts gradients where their tensors are (engine_service.cpp).
-  return devices_->targets(
-      to.id_, cuda::Direction::request, request.tensors(), given.empty() ? nullptr : &given);
+  try {
+    return devices_->targets(
+        to.id_, cuda::Direction::request, request.tensors(), given.empty() ? nullptr : &given);
+  } catch (const std::exception&) {
+    takeBack(noteForks(to.id_, request));
+    throw;
+  }
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Agent::futureOf(at::TypePtr type) const {

@@ -152,6 +152,9 @@ void Agent::shutdownImpl() {
     loop_->stopAside();
   }
   transfers_->close();
+  if (server_) {
+    const auto neverCalled = server_->shutDown();
+  }
   requests_.join();
   deaths_.join();
   copies_->join();

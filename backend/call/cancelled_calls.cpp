@@ -4,6 +4,13 @@
 #include <limits>
 
 namespace torchwire {
+namespace {
+
+void append(std::vector<Task>& all, std::vector<Task> more) {
+  all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+} // namespace
 
 bool Cancellation::add(Task& callback) {
   MutexLock lock(mutex_);
@@ -18,7 +25,9 @@ bool Cancellation::add(Task& callback) {
 
 Cancellation::Tasks Cancellation::request() {
   MutexLock lock(mutex_);
-  requested_.store(true);
+  if (!ended_) {
+    requested_.store(true);
+  }
   return std::exchange(callbacks_, {});
 }
 
@@ -50,13 +59,19 @@ CancelledCalls::Tasks CancelledCalls::add(WorkerId caller, uint64_t callId) {
   return watched->request();
 }
 
-std::shared_ptr<Cancellation> CancelledCalls::watch(WorkerId caller, uint64_t callId) {
+std::shared_ptr<Cancellation> CancelledCalls::watch(
+    WorkerId caller, uint64_t callId, Moment arrival) {
   MutexLock lock(mutex_);
+  if (wasLost(caller, arrival)) {
+    auto cancelled = std::make_shared<Cancellation>();
+    cancelled->request(); // it has no callbacks yet
+    return cancelled;
+  }
   std::shared_ptr<Cancellation>& watched = watched_[{caller, callId}];
   if (!watched) {
     watched = std::make_shared<Cancellation>();
     if (calls_.contains({caller, callId})) {
-      watched->request(); // it has no callbacks yet
+      watched->request();
     }
   }
   any_.store(true);
@@ -68,10 +83,13 @@ bool CancelledCalls::find(WorkerId caller, uint64_t callId) const {
   return calls_.contains({caller, callId});
 }
 
-CancelledCalls::Tasks CancelledCalls::remove(WorkerId caller, uint64_t callId) {
+CancelledCalls::Tasks CancelledCalls::remove(WorkerId caller, uint64_t callId, Moment arrival) {
   std::shared_ptr<Cancellation> watched;
   {
     MutexLock lock(mutex_);
+    if (wasLost(caller, arrival)) {
+      return {}; // what is there is of another call
+    }
     calls_.erase({caller, callId});
     if (auto node = watched_.extract({caller, callId})) {
       watched = std::move(node.mapped());
@@ -87,6 +105,7 @@ CancelledCalls::Tasks CancelledCalls::forget(WorkerId caller) {
   std::vector<std::shared_ptr<Cancellation>> watched;
   {
     MutexLock lock(mutex_);
+    lost_[caller] = ++now_;
     calls_.erase(calls_.lower_bound(first), calls_.upper_bound(last));
     const auto begin = watched_.lower_bound(first);
     const auto end = watched_.upper_bound(last);
@@ -98,11 +117,29 @@ CancelledCalls::Tasks CancelledCalls::forget(WorkerId caller) {
   }
   Tasks all;
   for (const auto& cancellation : watched) {
-    Tasks tasks = cancellation->request();
-    all.insert(
-        all.end(), std::make_move_iterator(tasks.begin()), std::make_move_iterator(tasks.end()));
+    append(all, cancellation->request());
   }
   return all;
+}
+
+CancelledCalls::Tasks CancelledCalls::endAll() {
+  std::map<Key, std::shared_ptr<Cancellation>> watched;
+  {
+    MutexLock lock(mutex_);
+    watched.swap(watched_);
+    noteWhetherAny();
+  }
+  Tasks all;
+  for (const auto& [call, cancellation] : watched) {
+    append(all, cancellation->end());
+  }
+  return all;
+}
+
+/// Whether that was after the moment.
+bool CancelledCalls::wasLost(WorkerId caller, Moment since) const {
+  const auto lost = lost_.find(caller);
+  return lost != lost_.end() && lost->second > since;
 }
 
 void CancelledCalls::noteWhetherAny() {

@@ -83,7 +83,7 @@ Roster Membership::enter() {
   for (;;) {
     Roster roster = seen.empty() ? Roster() : decoded<Roster>(seen);
     if (isOver(roster)) {
-      throwIfNewsOf(roster, seen);
+      throwIfNewsOf(roster);
       ++generation_;
       seen.clear();
       continue;
@@ -124,21 +124,40 @@ bool Membership::isOver(const Roster& roster) const {
          });
 }
 
-// A worker of a group that could not start may come when the others have ended already. Launchers may start it anew.
-void Membership::throwIfNewsOf(Roster over, const std::vector<uint8_t>& seen) {
+// A worker of a group that could not start may come when the others have ended already. To one that a launcher starts anew
+// that is no news: another was on the list in its place, or others have begun the next group.
+void Membership::throwIfNewsOf(const Roster& over) {
   const auto decision = startupDecision();
-  if (!decision || *decision == kAccepted || over.find(self_.id) != nullptr) {
+  if (!decision || *decision == kAccepted || over.find(self_.id) != nullptr || nextHasBegun()) {
     return;
   }
-  over.workers.push_back(self_); // for one that starts in this one's place it is no news
-  asking(self_, kJoining, [&] {
-    return store_->compareSet(keyOf(kRosterKey), seen, toStore(over.encode()));
-  });
+  listAsRefused();
   throw std::runtime_error(*decision);
 }
 
-std::string Membership::keyOf(const std::string& name) const {
-  return generation_ == 0 ? kPrefix + name : kPrefix + std::to_string(generation_) + "/" + name;
+bool Membership::nextHasBegun() {
+  return asking(self_, kJoining, [&] { return store_->check(keyOf(kRosterKey, generation_ + 1)); });
+}
+
+/// Enters this worker into the list of a group that cannot start, for who starts in its place.
+void Membership::listAsRefused() {
+  asking(self_, kJoining, [&] {
+    std::vector<uint8_t> seen = store_->get(keyOf(kRosterKey));
+    for (;;) {
+      Roster roster = Roster::decode(fromStore(seen));
+      roster.workers.push_back(self_);
+      const std::vector<uint8_t> wanted = toStore(roster.encode());
+      std::vector<uint8_t> now = store_->compareSet(keyOf(kRosterKey), seen, wanted);
+      if (now == wanted) {
+        return;
+      }
+      seen = std::move(now);
+    }
+  });
+}
+
+std::string Membership::keyOf(const std::string& name, int generation) {
+  return generation == 0 ? kPrefix + name : kPrefix + std::to_string(generation) + "/" + name;
 }
 
 void Membership::makeRoom(Roster& roster) const {
@@ -172,13 +191,20 @@ Roster Membership::currentRoster() {
 void Membership::refuse(const std::string& objection, const Roster& roster) {
   if (worldSize_ != 0 ||
       roster.isStatic()) { // those who wait for the group to be complete would wait in vain
-    endStartup(objection);
+    const std::string standing = decide(objection);
+    if (standing != kAccepted && roster.isStatic()) {
+      listAsRefused();
+    }
+    throwRefused(standing, objection);
   }
   throw std::runtime_error(objection);
 }
 
 void Membership::endStartup(const std::string& objection) {
-  const std::string standing = decide(objection);
+  throwRefused(decide(objection), objection);
+}
+
+void Membership::throwRefused(const std::string& standing, const std::string& objection) {
   // Of several that object each throws what the first has said; one that comes to a group that runs says its own.
   throw std::runtime_error(standing == kAccepted ? objection : standing);
 }

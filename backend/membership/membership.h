@@ -120,14 +120,20 @@ class Membership {
   Value decoded(const std::vector<uint8_t>& bytes);
   Roster currentRoster();
   bool isOver(const Roster& roster) const;
-  void throwIfNewsOf(Roster over, const std::vector<uint8_t>& seen);
-  std::string keyOf(const std::string& name) const;
+  void throwIfNewsOf(const Roster& over);
+  bool nextHasBegun();
+  void listAsRefused();
+  std::string keyOf(const std::string& name) const {
+    return keyOf(name, generation_);
+  }
+  static std::string keyOf(const std::string& name, int generation);
   void makeRoom(Roster& roster) const;
   void takeOff(const WorkerRecord& worker);
   [[noreturn]] void refuse(const std::string& objection, const Roster& roster);
   void awaitStartupDecision();
   std::optional<std::string> startupDecision();
   [[noreturn]] void endStartup(const std::string& objection);
+  [[noreturn]] static void throwRefused(const std::string& standing, const std::string& objection);
   std::string decide(const std::string& decision);
   std::string missingRanks();
 

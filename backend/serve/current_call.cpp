@@ -10,8 +10,13 @@ thread_local const ServingScope* innermost = nullptr;
 } // namespace
 
 ServingScope::ServingScope(
-    WorkerId caller, uint64_t id, const std::shared_ptr<CancelledCalls>& cancelled)
-    : caller_(caller), id_(id), cancelled_(cancelled), outer_(std::exchange(innermost, this)) {}
+    WorkerId caller, uint64_t id, CancelledCalls::Moment arrival,
+    const std::shared_ptr<CancelledCalls>& cancelled)
+    : caller_(caller),
+      id_(id),
+      arrival_(arrival),
+      cancelled_(cancelled),
+      outer_(std::exchange(innermost, this)) {}
 
 ServingScope::~ServingScope() {
   innermost = outer_;
@@ -25,14 +30,16 @@ bool ServingScope::isCancelled() {
 ServedCall ServingScope::current() {
   return innermost == nullptr
       ? ServedCall()
-      : ServedCall(innermost->caller_, innermost->id_, innermost->cancelled_);
+      : ServedCall(innermost->caller_, innermost->id_, innermost->arrival_, innermost->cancelled_);
 }
 
 WatchedCall ServingScope::watch() {
   if (innermost == nullptr || !innermost->cancelled_) {
     return {};
   }
-  return {innermost->caller_, innermost->cancelled_->watch(innermost->caller_, innermost->id_)};
+  return {
+      innermost->caller_,
+      innermost->cancelled_->watch(innermost->caller_, innermost->id_, innermost->arrival_)};
 }
 
 } // namespace torchwire

@@ -13,14 +13,19 @@ namespace torchwire {
 class ServedCall {
  public:
   ServedCall() = default; // none
-  ServedCall(WorkerId caller, uint64_t id, std::shared_ptr<CancelledCalls> cancelled)
-      : caller_(caller), id_(id), cancelled_(std::move(cancelled)) {}
+  ServedCall(
+      WorkerId caller, uint64_t id, CancelledCalls::Moment arrival,
+      std::shared_ptr<CancelledCalls> cancelled)
+      : caller_(caller), id_(id), arrival_(arrival), cancelled_(std::move(cancelled)) {}
 
   WorkerId caller() const {
     return caller_;
   }
   uint64_t id() const {
     return id_;
+  }
+  CancelledCalls::Moment arrival() const {
+    return arrival_;
   }
   const std::shared_ptr<CancelledCalls>& cancelledCalls() const {
     return cancelled_;
@@ -29,6 +34,7 @@ class ServedCall {
  private:
   WorkerId caller_ = -1;
   uint64_t id_ = 0;
+  CancelledCalls::Moment arrival_ = 0;
   std::shared_ptr<CancelledCalls> cancelled_;
 };
 
@@ -42,13 +48,16 @@ struct WatchedCall {
 class ServingScope {
  public:
   /// `cancelled` outlives the scope.
-  ServingScope(WorkerId caller, uint64_t id, const std::shared_ptr<CancelledCalls>& cancelled);
+  ServingScope(
+      WorkerId caller, uint64_t id, CancelledCalls::Moment arrival,
+      const std::shared_ptr<CancelledCalls>& cancelled);
   ~ServingScope();
   ServingScope(const ServingScope&) = delete;
   ServingScope& operator=(const ServingScope&) = delete;
 
   /// What the calling thread serves; none where it serves nothing.
   static ServedCall current();
+  /// As long as that lasts, so that it is told of the call's end.
   static WatchedCall watch();
   /// Whether that has been given up by its caller.
   static bool isCancelled();
@@ -56,6 +65,7 @@ class ServingScope {
  private:
   const WorkerId caller_;
   const uint64_t id_;
+  const CancelledCalls::Moment arrival_;
   const std::shared_ptr<CancelledCalls>& cancelled_; // not shared: nearly nobody asks
   const ServingScope* const outer_;
 };

@@ -167,7 +167,8 @@ c10::intrusive_ptr<JitFuture> Dispatcher::runOnceConfirmed(
   confirmed.addCallback([this, caller, command = std::move(command), type, response, filling,
                          served = ServingScope::current()](JitFuture&) {
     Task rest([this, caller, command, type, response, filling, served] {
-      const ServingScope serving(served.caller(), served.id(), served.cancelledCalls());
+      const ServingScope serving(
+          served.caller(), served.id(), served.arrival(), served.cancelledCalls());
       const at::ThreadLocalStateGuard restoredAfterwards{
           at::ThreadLocalState()}; // as in Server::run
       try {

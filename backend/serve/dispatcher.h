@@ -66,12 +66,14 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
     ownerUnpickled_ = std::move(callback);
   }
 
-  /// Called with each answer before it goes to its caller. On any thread, also with libtorch's locks held.
-  void whenAnswering(std::function<void(WorkerId caller, const Message& answer)> callback) {
+  /// Called with each answer before it goes to its caller. On any thread, also with libtorch's locks held. What it returns,
+  /// if anything, is called if the answer cannot be sent: on such a thread, too.
+  using Undo = std::function<void()>;
+  void whenAnswering(std::function<Undo(WorkerId caller, const Message& answer)> callback) {
     answering_ = std::move(callback);
   }
-  void answering(WorkerId caller, const Message& answer) const {
-    answering_(caller, answer);
+  Undo answering(WorkerId caller, const Message& answer) const {
+    return answering_(caller, answer);
   }
 
   /// Runs a task on a thread on which functions of the user's may block. False: it cannot, and the task stays the
@@ -139,7 +141,9 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   OwnHandler directForwards_;
   FailedCreationHandler failedCreations_;
   std::function<void()> ownerUnpickled_ = [] {};
-  std::function<void(WorkerId, const Message&)> answering_ = [](WorkerId, const Message&) {};
+  std::function<Undo(WorkerId, const Message&)> answering_ = [](WorkerId, const Message&) {
+    return Undo();
+  };
   RunFunctions runFunctions_ = [](Task&&) { return false; };
   mutable ScriptCallReader scriptCalls_;
 };

@@ -38,8 +38,10 @@ c10::intrusive_ptr<rpc::JitFuture> failedFuture() {
 /// has a result; and it does not run its callbacks if a device fails that it has them wait for.
 class Server::Pending {
  public:
-  Pending(std::shared_ptr<Server> server, WorkerId caller, uint64_t callId)
-      : server_(std::move(server)), caller_(caller), callId_(callId) {
+  Pending(
+      std::shared_ptr<Server> server, WorkerId caller, uint64_t callId,
+      CancelledCalls::Moment arrival)
+      : server_(std::move(server)), caller_(caller), callId_(callId), arrival_(arrival) {
     ++server_->metrics_.activeAsync;
   }
   ~Pending() {
@@ -64,7 +66,7 @@ class Server::Pending {
  private:
   void end() {
     answered_ = true;
-    if (auto dropped = server_->cancelled_->ended(caller_, callId_); !dropped.empty()) {
+    if (auto dropped = server_->cancelled_->ended(caller_, callId_, arrival_); !dropped.empty()) {
       server_->disposer_.keep(std::move(dropped));
     }
     --server_->metrics_.activeAsync;
@@ -74,6 +76,7 @@ class Server::Pending {
   const std::shared_ptr<Server> server_;
   const WorkerId caller_;
   const uint64_t callId_;
+  const CancelledCalls::Moment arrival_;
   bool answered_ = false;
 };
 
@@ -107,14 +110,15 @@ bool Server::serve(WorkerId caller, ReceivedFrame request) {
   }
   const bool accepted = runRequest_(
       header.messageType,
-      [self = shared_from_this(), caller, request = std::move(request), deadline]() mutable {
-        self->run(caller, std::move(request), deadline);
-      });
+      [self = shared_from_this(), caller, request = std::move(request), arrival = cancelled_->now(),
+       deadline]() mutable { self->run(caller, std::move(request), arrival, deadline); });
   metrics_.active -= accepted ? 0 : 1;
   return accepted;
 }
 
-void Server::run(WorkerId caller, ReceivedFrame request, std::optional<TimePoint> deadline) {
+void Server::run(
+    WorkerId caller, ReceivedFrame request, CancelledCalls::Moment arrival,
+    std::optional<TimePoint> deadline) {
   if (isFormer_ && isFormer_(caller, request.incarnation)) {
     --metrics_.active;
     return;
@@ -123,7 +127,7 @@ void Server::run(WorkerId caller, ReceivedFrame request, std::optional<TimePoint
   // its own off) must not be seen by the next one, which likely gets the same thread.
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
   const uint64_t callId = request.header.callId;
-  const ServingScope serving(caller, callId, cancelled_);
+  const ServingScope serving(caller, callId, arrival, cancelled_);
   const DeadlineScope limited(deadline);
   c10::intrusive_ptr<JitFuture> result;
   std::optional<cuda::RequestStreams> streams; // also of the answer, where there is one at once
@@ -132,8 +136,9 @@ void Server::run(WorkerId caller, ReceivedFrame request, std::optional<TimePoint
   } catch (const std::exception&) {
     result = failedFuture();
   }
-  result->addCallback([pending = std::make_shared<Pending>(shared_from_this(), caller, callId)](
-                          JitFuture& done) { pending->answer(done); });
+  result->addCallback(
+      [pending = std::make_shared<Pending>(shared_from_this(), caller, callId, arrival)](
+          JitFuture& done) { pending->answer(done); });
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Server::process(
@@ -180,7 +185,20 @@ void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {
 }
 
 void Server::answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response) {
-  dispatcher_.answering(caller, *response);
+  const Dispatcher::Undo notSent = dispatcher_.answering(caller, *response);
+  try {
+    begin(caller, callId, std::move(response), notSent);
+  } catch (const std::exception&) {
+    if (notSent) {
+      notSent();
+    }
+    throw;
+  }
+}
+
+void Server::begin(
+    WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
+    const Dispatcher::Undo& notSent) {
   const auto& tensors = std::as_const(*response).tensors();
   TensorDevices targets = devices_->targets(caller, cuda::Direction::response, tensors);
   if (!cuda::HostCopies::areNeeded(tensors)) {
@@ -189,7 +207,7 @@ void Server::answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Me
   }
   auto outgoing = transfers_->begin(caller, tensors, std::move(targets));
   if (outgoing.mustWait()) {
-    answerWhenCopied(caller, callId, std::move(response), std::move(outgoing));
+    answerWhenCopied(caller, callId, std::move(response), std::move(outgoing), notSent);
   } else {
     send(caller, callId, std::move(response), std::move(outgoing));
   }
@@ -198,12 +216,15 @@ void Server::answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Me
 // Not here: whoever completes a future is not to wait for its device.
 void Server::answerWhenCopied(
     WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
-    cuda::OutgoingTensors tensors) {
+    cuda::OutgoingTensors tensors, Dispatcher::Undo notSent) {
   Task task([self = shared_from_this(), caller, callId, response = std::move(response),
-             tensors = std::move(tensors)]() mutable {
+             tensors = std::move(tensors), notSent = std::move(notSent)]() mutable {
     try {
       self->send(caller, callId, std::move(response), std::move(tensors));
     } catch (const std::exception& e) {
+      if (notSent) {
+        notSent();
+      }
       self->sendError(caller, callId, cuda::reasonOf(e));
     }
   });

@@ -52,7 +52,7 @@ class Server : public std::enable_shared_from_this<Server> {
   /// False when it cannot run: the request is dropped.
   bool serve(WorkerId caller, ReceivedFrame request);
 
-  /// The caller is gone, or its link: what it sends from now on is new. Returns what is to be run, as cancel() does.
+  /// The caller is gone, or its session: what it sends from now on is new. Returns what is to be run, as cancel() does.
   [[nodiscard]] CancelledCalls::Tasks callerLost(WorkerId caller) {
     seen_.forget(caller);
     return cancelled_->forget(caller);
@@ -64,6 +64,11 @@ class Server : public std::enable_shared_from_this<Server> {
     return cancelled_->add(caller, callId);
   }
 
+  /// The agent shuts down. Returns what functions wanted to have run, to be dropped on a thread that may block.
+  [[nodiscard]] CancelledCalls::Tasks shutDown() {
+    return cancelled_->endAll();
+  }
+
   ServerMetrics& metrics() {
     return metrics_;
   }
@@ -73,15 +78,20 @@ class Server : public std::enable_shared_from_this<Server> {
   using JitFuture = torch::distributed::rpc::JitFuture;
 
   using TimePoint = std::chrono::steady_clock::time_point;
-  void run(WorkerId caller, ReceivedFrame request, std::optional<TimePoint> deadline);
+  void run(
+      WorkerId caller, ReceivedFrame request, CancelledCalls::Moment arrival,
+      std::optional<TimePoint> deadline);
   c10::intrusive_ptr<JitFuture> process(
       WorkerId caller, DecodedMessage request, std::optional<cuda::RequestStreams>& streams);
   class Pending;
   void answer(WorkerId caller, uint64_t callId, JitFuture& result);
   void answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response);
+  void begin(
+      WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response,
+      const Dispatcher::Undo& notSent);
   void answerWhenCopied(
       WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response,
-      cuda::OutgoingTensors tensors);
+      cuda::OutgoingTensors tensors, Dispatcher::Undo notSent);
   void send(
       WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response,
       cuda::OutgoingTensors tensors);

@@ -52,7 +52,7 @@ def deadline(seconds: float) -> Iterator[None]:
 class CurrentCall:
     """The call that a function runs for. It may be handed to other threads, and outlives the call."""
 
-    def __init__(self, served: _C.ServedCall) -> None:
+    def __init__(self, served: _C.WatchedCall) -> None:
         self._served = served
 
     @property
@@ -64,9 +64,7 @@ class CurrentCall:
         """Has `callback()` called, once, when the caller gives the call up or is gone; never if it is answered before.
 
         For functions that have returned a future (`rpc.functions.async_execution`), which is not failed for them: it
-        may be others' too, as that of a batch. One that is this call's alone can be failed here::
-
-            call.add_cancel_callback(lambda: result.set_exception(concurrent.futures.CancelledError()))
+        may be others' too, as that of a batch. docs/errors.md has an example that fails one.
 
         It runs on a thread of torchwire's that also runs callbacks of futures, or at once, on the calling thread, if
         that has happened. What it raises is logged. Thread-safe. Raises TypeError for what cannot be called.
@@ -93,4 +91,4 @@ class CurrentCall:
 
 def current_call() -> CurrentCall:
     """The call that the calling thread serves. Outside of one: a call without a caller, that is never cancelled."""
-    return CurrentCall(_C.served_call())
+    return CurrentCall(_C.watch_served_call())

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Counts the instructions of a call's path in torchwire, under Valgrind's callgrind: they are the same in each run.
 
-    python test/bench/instructions.py [--calls N] [--function add|noop] [--options NAME=VALUE...] [SITE...]
+    python test/bench/instructions.py [--calls N] [--function add|noop] [--option NAME=VALUE]... [SITE...]
 
 SITE: folders with a torchwire each, as for PYTHONPATH ("" is the one that is installed), to be compared. A worker
 under callgrind calls torch.add, or a Python function that does nothing, on a second one, N times, and is called as
 often. Printed is, for functions at the beginning of each stretch of the path, what one call costs in them and in all
 that they call, torch and TensorPipe included; and what it costs in all, Python and waiting included, which makes it
-differ from run to run. --options: of torchwire's, as session_timeout=0.
+differ from run to run. --option: of torchwire's, as session_timeout=0.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def count(site, options):
             environment["PYTHONPATH"] = site
         command = [sys.executable, os.path.abspath(__file__), "--calls", str(options.calls)]
         command += ["--function", options.function, "--store", f"{folder}/store"]
-        command += ["--options", *options.options, "--"] if options.options else []
+        command += [f"--option={text}" for text in options.option]
         profile = f"{folder}/profile"
         callgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}", "--instr-atstart=no"]
         other = subprocess.Popen([*command[:2], "--rank", "1", *command[2:]], env=environment)
@@ -111,13 +111,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=300)
     parser.add_argument("--function", choices=["add", "noop"], default="add")
-    parser.add_argument("--options", nargs="*", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--store", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("sites", nargs="*", default=[""])
     options = parser.parse_args()
     if options.rank is not None:
-        settings = {name: ast.literal_eval(value) for name, value in (text.split("=") for text in options.options)}
+        settings = {name: ast.literal_eval(value) for name, value in (text.split("=", 1) for text in options.option)}
         work(options.rank, options.store, options.calls, options.function, settings)
         return
     counts = [count(site, options) for site in options.sites]

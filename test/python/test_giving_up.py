@@ -178,6 +178,20 @@ def call_answer_with_callback(to):
     return future.wait(), torchwire.cancel(future)
 
 
+def test_a_function_that_begins_after_its_callers_death_knows(tmp_path):
+    with Group(2) as pair:
+        pair.init(file_in(tmp_path), num_worker_threads=1)
+        pair[0].run(begin, "worker1", pass_gate)
+        pair[1].run(await_begun)  # so that the only thread is taken
+        pair[0].run(begin, "worker1", fail_when_cancelled)
+        wait_until(lambda: pair[1].run(active_requests) == 2)
+        pair[0].kill()
+        wait_until(lambda: pair[1].run(kind_of_call, "worker0") == "WorkerDied")
+        pair[1].run(open_gate)
+        wait_until(lambda: pair[1].run(served) == ["CancelledError"])
+        pair.kill()
+
+
 def test_callbacks_of_a_call_that_was_answered_do_not_run(mortal_pair):
     assert mortal_pair[0].run(call_answer_with_callback, "worker1") == ("answered", False)
     assert mortal_pair[1].run(callback_after_the_end) == (False, [])
@@ -215,6 +229,10 @@ def test_a_function_that_has_not_begun_does_not_begin(tmp_path):
 
 def cancellations():
     return int(rpc.api._get_current_rpc_agent().get_debug_info()["agent.requests_cancelled"])
+
+
+def active_requests():
+    return int(rpc.api._get_current_rpc_agent().get_metrics()["agent.server_active_calls"])
 
 
 def rpc_sync_name(to):

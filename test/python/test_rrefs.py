@@ -55,12 +55,25 @@ def pass_on(name, to):
     rpc.rpc_sync(to, hold, (name, HELD[name]))
 
 
-def fail_to_pass_on(name, to, call):
+def tensor_that_cannot_be_sent(why):
+    return torch.empty(2, device="meta") if why == "device" else torch.rand(2, 2).to_mkldnn()
+
+
+def fail_to_pass_on(name, to, call, why):
     """Its call has another argument that cannot be sent."""
-    with pytest.raises(RuntimeError, match="cannot send a tensor"):
-        future = call(to, hold, ((name, torch.rand(2, 2).to_mkldnn()), HELD[name]))
+    with pytest.raises(RuntimeError, match="tensor"):
+        future = call(to, hold, ((name, tensor_that_cannot_be_sent(why)), HELD[name]))
         if isinstance(future, torch.futures.Future):
             future.wait()
+
+
+def fail_to_give(name, why):
+    return HELD[name], tensor_that_cannot_be_sent(why)
+
+
+def fail_to_get(name, of, why):
+    with pytest.raises(RuntimeError, match="tensor"):
+        rpc.rpc_sync(of, fail_to_give, (name, why))
 
 
 def create(name, to, function, args=()):
@@ -534,6 +547,18 @@ def test_leaks_are_not_reported_unless_asked_for(tmp_path):
 
 @pytest.mark.parametrize("call", [rpc.rpc_sync, rpc.rpc_async, rpc.remote])
 @pytest.mark.parametrize("owner", ["worker0", "worker1"])
-def test_an_rref_in_a_call_that_cannot_be_sent_is_not_passed_on(quartet, owner, call):
+@pytest.mark.parametrize("why", ["device", "layout"])
+def test_an_rref_in_a_call_that_cannot_be_sent_is_not_passed_on(quartet, owner, call, why):
     quartet[0].run(create, "one", owner, doubled, (21,))
-    quartet[0].run(fail_to_pass_on, "one", "worker2", call)
+    quartet[0].run(fail_to_pass_on, "one", "worker2", call, why)
+    quartet[0].run(drop, "one")
+    wait_until_none_is_left(quartet)
+
+
+@pytest.mark.parametrize("owner", ["worker0", "worker1"])
+@pytest.mark.parametrize("why", ["device", "layout"])
+def test_an_rref_in_an_answer_that_cannot_be_sent_is_not_passed_on(quartet, owner, why):
+    quartet[0].run(create, "one", owner, doubled, (21,))
+    quartet[2].run(fail_to_get, "one", "worker0", why)
+    quartet[0].run(drop, "one")
+    wait_until_none_is_left(quartet)

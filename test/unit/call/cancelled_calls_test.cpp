@@ -11,9 +11,9 @@ TEST_CASE("a call is cancelled until it has ended", "[cancelled_calls]") {
   CHECK(calls.contains(1, 7));
   CHECK_FALSE(calls.contains(2, 7)); // another caller's
   CHECK_FALSE(calls.contains(1, 8));
-  CHECK(calls.ended(1, 8).empty());
+  CHECK(calls.ended(1, 8, calls.now()).empty());
   CHECK(calls.contains(1, 7));
-  CHECK(calls.ended(1, 7).empty());
+  CHECK(calls.ended(1, 7, calls.now()).empty());
   CHECK_FALSE(calls.contains(1, 7));
 }
 
@@ -21,7 +21,7 @@ TEST_CASE("a call that is cancelled twice ends once", "[cancelled_calls]") {
   CancelledCalls calls;
   CHECK(calls.add(1, 7).empty());
   CHECK(calls.add(1, 7).empty());
-  CHECK(calls.ended(1, 7).empty());
+  CHECK(calls.ended(1, 7, calls.now()).empty());
   CHECK_FALSE(calls.contains(1, 7));
 }
 
@@ -66,8 +66,8 @@ Task counting(int& count) {
 TEST_CASE("callbacks of a call are for who hears of its cancellation", "[cancelled_calls]") {
   CancelledCalls calls;
   int count = 0;
-  const auto cancellation = calls.watch(1, 7);
-  CHECK(calls.watch(1, 7) == cancellation);
+  const auto cancellation = calls.watch(1, 7, calls.now());
+  CHECK(calls.watch(1, 7, calls.now()) == cancellation);
   for (int i = 0; i < 2; ++i) {
     Task task = counting(count);
     CHECK(cancellation->add(task));
@@ -87,29 +87,29 @@ TEST_CASE("callbacks of a call are for who hears of its cancellation", "[cancell
 TEST_CASE("who watches a call that is cancelled already hears of it", "[cancelled_calls]") {
   CancelledCalls calls;
   CHECK(calls.add(1, 7).empty());
-  CHECK(calls.watch(1, 7)->isRequested());
+  CHECK(calls.watch(1, 7, calls.now())->isRequested());
 }
 
 TEST_CASE("callbacks of a call that has been answered do not run", "[cancelled_calls]") {
   CancelledCalls calls;
   int count = 0;
-  const auto cancellation = calls.watch(1, 7);
+  const auto cancellation = calls.watch(1, 7, calls.now());
   Task task = counting(count);
   CHECK(cancellation->add(task));
-  CHECK(calls.ended(1, 7).size() == 1);
+  CHECK(calls.ended(1, 7, calls.now()).size() == 1);
   CHECK(calls.add(1, 7).empty());
   CHECK_FALSE(cancellation->isRequested());
   Task late = counting(count);
   CHECK(cancellation->add(late));
   CHECK_FALSE(late); // taken, and dropped
-  CHECK(calls.watch(1, 7) != cancellation);
+  CHECK(calls.watch(1, 7, calls.now()) != cancellation);
 }
 
 TEST_CASE("nobody waits for the calls of a caller that is gone", "[cancelled_calls]") {
   CancelledCalls calls;
   int count = 0;
-  const auto own = calls.watch(1, 7);
-  const auto others = calls.watch(2, 7);
+  const auto own = calls.watch(1, 7, calls.now());
+  const auto others = calls.watch(2, 7, calls.now());
   for (const auto& cancellation : {own, others}) {
     Task task = counting(count);
     CHECK(cancellation->add(task));
@@ -118,5 +118,39 @@ TEST_CASE("nobody waits for the calls of a caller that is gone", "[cancelled_cal
   CHECK(count == 1);
   CHECK(own->isRequested());
   CHECK_FALSE(others->isRequested());
-  CHECK_FALSE(calls.watch(1, 7)->isRequested()); // of who comes in its place
+}
+
+TEST_CASE("calls that came before their caller was lost stay cancelled", "[cancelled_calls]") {
+  CancelledCalls calls;
+  const CancelledCalls::Moment before = calls.now();
+  CHECK(calls.forget(1).empty());
+  CHECK(calls.watch(1, 7, before)->isRequested()); // one that has waited for a thread until now
+  CHECK_FALSE(calls.watch(2, 7, before)->isRequested());
+  // Who comes in the caller's place begins with the same numbers.
+  const auto successors = calls.watch(1, 7, calls.now());
+  CHECK_FALSE(successors->isRequested());
+  CHECK(calls.ended(1, 7, before).empty());
+  CHECK(calls.watch(1, 7, calls.now()) == successors);
+  CHECK(calls.add(1, 7).empty());
+  CHECK(successors->isRequested());
+}
+
+TEST_CASE("at a shutdown callbacks of all calls are given back", "[cancelled_calls]") {
+  CancelledCalls calls;
+  int count = 0;
+  for (const WorkerId caller : {1, 2}) {
+    Task task = counting(count);
+    CHECK(calls.watch(caller, 7, calls.now())->add(task));
+  }
+  CHECK(calls.endAll().size() == 2);
+  CHECK(calls.forget(1).empty());
+  CHECK(count == 0);
+}
+
+TEST_CASE("a cancellation that comes after the answer changes nothing", "[cancelled_calls]") {
+  CancelledCalls calls;
+  const auto cancellation = calls.watch(1, 7, calls.now());
+  CHECK(calls.ended(1, 7, calls.now()).empty());
+  CHECK(calls.add(1, 7).empty());
+  CHECK_FALSE(cancellation->isRequested());
 }
