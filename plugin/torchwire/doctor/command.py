@@ -63,10 +63,7 @@ def carry_out(command: argparse.Namespace) -> int:
         _refuse_misplaced(command)
         if command.target == _SERVE:
             return _serve(command)
-        if command.target is None:
-            checks = _machine_checks(command)
-        else:
-            checks = _pair_checks(command)
+        checks = _machine_checks(command) if command.target is None else _pair_checks(command)
         return _report(checks, command.json)
     except ValueError as error:
         print(f"{_PROGRAM}: {error}", file=sys.stderr)

@@ -20,8 +20,8 @@ from torchwire.doctor.reachability import Place
 SERVER, CLIENT = "doctor_server", "doctor_client"
 
 _CALL_LIMIT = 8.0  # seconds
-_PACE = Pace(seconds=0.5, at_least=20, warm_ups=20)
-_LARGE_PACE = Pace(seconds=1.0, at_least=3, warm_ups=1)
+_PACE = Pace(seconds=0.3, at_least=20, warm_ups=20)
+_LARGE_PACE = Pace(seconds=0.5, at_least=3, warm_ups=1)
 _LARGEST = 64 << 20  # bytes
 _FIRST = 1 << 20
 _LONGEST = 0.5  # seconds for one large tensor, more or less
