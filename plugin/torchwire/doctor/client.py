@@ -106,7 +106,7 @@ def _measured(place: Place, card: Card, secret_file: str | None) -> Iterator[Che
             result = child.run(measurement.measure, meeting, limit=pair.MEMBER_LIMIT)
         except child.ChildError as error:
             # The first one fails for what keeps workers from each other at all; and the server gives up on this client.
-            yield _failure(way, str(error))
+            yield _failure(place, way, str(error))
             return
         yield _result(way, result)
     try:
@@ -115,7 +115,10 @@ def _measured(place: Place, card: Card, secret_file: str | None) -> Iterator[Che
         pass  # all that was to be known is known; the server goes on to the next one by itself
 
 
-def _failure(way: Way, error: str) -> Check:
+def _failure(place: Place, way: Way, error: str) -> Check:
+    problem = reachability.problem_with(place, _LISTENER)
+    if problem:
+        return failed(_name_of(way), f"{error}; and {problem.found} any more", problem.remedy)
     remedy = next((remedy for text, remedy in _REMEDIES.items() if text in error), _REMEDY)
     return failed(_name_of(way), error, remedy)
 

@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from torchwire import __version__
 
-MEMBER_LIMIT = 25.0  # seconds for the processes of one measurement
-SILENCE = 10.0  # seconds without a sign of a client, after which the server goes on to the next one
+MEMBER_LIMIT = 20.0  # seconds for the processes of one measurement
+SILENCE = 6.0  # seconds without a sign of a client, after which the server goes on to the next one
 TURN_LIMIT = 60.0  # seconds for which a client waits for those before it
 
 CARD = "doctor/card"
