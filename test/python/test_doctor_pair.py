@@ -1,6 +1,7 @@
 """The command doctor between two machines: what it measures, and that each fault between them is found and mended."""
 
 import os
+import re
 import struct
 
 import doctors
@@ -215,6 +216,7 @@ def test_blocked_ports_of_workers_are_found_and_opening_them_helps(hosts):
         finally:
             hosts.ip(1, "rule", "delete", *rule)
         assert found.status == 1 and found.failed() == ["calls"]
+        assert re.search(f"at wire_tcp://{FAR}:[0-9]+, has not answered a call within", found["calls"]["found"])
         assert found["calls"]["remedy"].startswith("let all TCP ports through between the two machines")
         assert from_near(hosts, server.place).status == 0
 

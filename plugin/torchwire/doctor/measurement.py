@@ -13,7 +13,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 from torchwire.bench.batch import percentile
 from torchwire.bench.sampling import Pace, latency
-from torchwire.doctor import pair, store_check
+from torchwire.doctor import child, pair, store_check
 from torchwire.doctor.pair import Way
 from torchwire.doctor.reachability import Place
 
@@ -50,20 +50,33 @@ class Meeting(NamedTuple):
 
 
 def serve(meeting: Meeting) -> None:
-    """The server's worker, until the client's leaves."""
+    """The server's worker, until the client's has measured."""
     _join(meeting, SERVER, 0)
+    # A shutdown calls the other worker. Where that fails, this one would end before the other knows why its calls fail.
+    store = store_check.client(meeting.place)
+    child.wait_until(lambda: pair.has(store, pair.measured_key(meeting.client, meeting.step)), pair.MEMBER_LIMIT)
     rpc.shutdown()
 
 
 def measure(meeting: Meeting) -> Measurement:
     """The client's worker. Asks the server for its own first."""
-    store_check.client(meeting.place).set(pair.step_key(meeting.client, meeting.step), meeting.way.encode())
+    store = store_check.client(meeting.place)
+    store.set(pair.step_key(meeting.client, meeting.step), meeting.way.encode())
     _join(meeting, CLIENT, 1)
+    try:
+        measurement = _measure_calls()
+    finally:
+        store.set(pair.measured_key(meeting.client, meeting.step), "")
+    rpc.shutdown()
+    return measurement
+
+
+def _measure_calls() -> Measurement:
+    _call_first()
     small = _seconds(lambda: rpc.rpc_sync(SERVER, _nothing), _PACE)
     size = _size_of_tensors()
     large = _seconds(_sending(size), _LARGE_PACE)
     way = torchwire.explain(SERVER)
-    rpc.shutdown()
     return Measurement(
         way.transport,
         way.channel,
@@ -85,6 +98,17 @@ def _join(meeting: Meeting, name: str, rank: int) -> None:
         _channels=[meeting.way.channel] if meeting.way.channel else None,
     )
     rpc.init_rpc(name, backend=rpc.BackendType.TORCHWIRE, rank=rank, world_size=2, rpc_backend_options=options)
+
+
+def _call_first() -> None:
+    """Raises RuntimeError where the workers cannot connect, with the address that the client's has tried."""
+    try:
+        rpc.rpc_sync(SERVER, _nothing)
+    except torchwire.CallTimedOut:
+        address = next((peer["address"] for peer in torchwire.peers()), "its address")
+        raise RuntimeError(
+            f"the worker there, at {address}, has not answered a call within {_CALL_LIMIT:g} s"
+        ) from None
 
 
 def _nothing() -> None:

@@ -26,6 +26,11 @@ def step_key(client: int, step: int) -> str:
     return f"doctor/{client}/{step}"
 
 
+def measured_key(client: int, step: int) -> str:
+    """Set when the client's worker needs the server's no more."""
+    return f"doctor/{client}/{step}/measured"
+
+
 def group_prefix(client: int, step: int) -> str:
     """Below which the two workers of a measurement meet."""
     return f"doctor/group/{client}/{step}"
