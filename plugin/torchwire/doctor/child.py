@@ -27,7 +27,7 @@ class Child:
     """A process that runs function(*arguments), which must be at the top of a module. Not thread-safe.
 
     What the function and the C++ side write goes to a file, and from there its last line into the error of a process
-    that has crashed.
+    that has crashed. Raises ChildError where no process can be started.
     """
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -36,8 +36,12 @@ class Child:
         self._process = _CONTEXT.Process(
             target=_serve, args=(theirs, self._output.name, function, arguments), daemon=True
         )
-        self._process.start()
-        theirs.close()
+        try:
+            self._process.start()
+        except (OSError, EOFError) as error:  # EOFError: the fork server is gone
+            raise ChildError(f"no process could be started: {error or type(error).__name__}") from None
+        finally:
+            theirs.close()
 
     def result(self, limit: float) -> Any:
         """What the function returns; the process has ended then. Raises ChildError, after `limit` seconds at most."""
@@ -52,10 +56,6 @@ class Child:
         if kind == "error":
             raise ChildError(value)
         return value
-
-    def is_done(self) -> bool:
-        """Whether result() returns or raises at once."""
-        return self._answer.poll(0)
 
     def close(self) -> None:
         """Ends the process, whatever it does. May be called again."""

@@ -147,7 +147,7 @@ def threads() -> Check:
     try:
         started = child.run(count_of_threads, _THREADS, limit=_LIMIT)
     except child.ChildError as problem:
-        return failed(name, f"no process could be started: {problem}", "raise the limit of processes: ulimit -u")
+        return failed(name, f"it could not be tried: {problem}", "raise the limit of processes: ulimit -u")
     if started < _THREADS:
         return failed(
             name,

@@ -48,8 +48,10 @@ def lift_file_limit() -> FileLimit:
 def checks_of(limit: FileLimit, workers: int) -> list[Check]:
     """The checks that a trial allows; `workers` is the size of the group that is to run under this limit of files."""
     with tempfile.TemporaryDirectory(prefix="torchwire-doctor-") as folder:
-        members = [child.Child(join, folder, rank) for rank in (0, 1)]
+        members: list[child.Child] = []
         try:
+            for rank in (0, 1):
+                members.append(child.Child(join, folder, rank))
             trial = members[1].result(_LIMIT)
         except child.ChildError as error:
             return [
