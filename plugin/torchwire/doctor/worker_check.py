@@ -78,7 +78,14 @@ def join(folder: str, rank: int) -> Trial | None:
         world_size=2,
         rpc_backend_options=options,
     )
-    trial = _try_calls() if rank == 1 else None
+    done = os.path.join(folder, "done")
+    trial = None
+    if rank == 1:
+        trial = _try_calls()
+        open(done, "w").close()
+    else:
+        # Its shutdown would connect the two, perhaps before the other has counted its files.
+        child.wait_until(lambda: os.path.exists(done), _LIMIT)
     rpc.shutdown()
     return trial
 
