@@ -1,4 +1,4 @@
-"""The command `python -m torchwire`: runs a program on torchwire, measures it, or tells what this build of it has."""
+"""The command `python -m torchwire`: runs a program on torchwire, measures it, checks hosts, or describes it."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         help="measure tensors of devices on torchwire beside stock PyTorch",
         add_late=_add_bench_devices,
     )
+    commands.add_parser("doctor", help="check this machine, or measure between two", add_late=_add_doctor)
     info = commands.add_parser("info", help="print versions, devices, transports and channels")
     info.set_defaults(carry_out=_info)
     return parser
@@ -84,6 +85,12 @@ def _add_bench_devices(bench: argparse.ArgumentParser) -> None:
     from torchwire.bench.device_command import add_arguments
 
     add_arguments(bench)
+
+
+def _add_doctor(doctor: argparse.ArgumentParser) -> None:
+    from torchwire.doctor.command import add_arguments
+
+    add_arguments(doctor)
 
 
 def _run(command: argparse.Namespace) -> int:
