@@ -72,6 +72,7 @@ def from_near(hosts, place, *arguments):
 # ---- what is measured ----
 
 
+@pytest.mark.long
 def test_each_way_on_one_host_is_measured_for_one_client_after_the_other():
     with Server(*LOCAL) as server:
         clients = [doctors.start(server.place, "--json") for _ in (1, 2)]
@@ -83,6 +84,7 @@ def test_each_way_on_one_host_is_measured_for_one_client_after_the_other():
         assert server.interrupt() == 0
 
 
+@pytest.mark.long
 def test_each_way_across_hosts_is_measured(hosts):
     with Server("--once", fault=hosts.entrances()[1]) as server:
         assert server.place.startswith(f"{FAR}:")  # the first interface's
@@ -92,6 +94,7 @@ def test_each_way_across_hosts_is_measured(hosts):
         assert server.wait() == 0
 
 
+@pytest.mark.long
 def test_a_pair_may_meet_by_ipv6(hosts):
     with Server("--once", "--host", Hosts.V6_ADDRESSES[1], fault=hosts.entrances()[1]) as server:
         assert server.place.startswith(f"[{Hosts.V6_ADDRESSES[1]}]:")
@@ -142,6 +145,7 @@ def test_another_torch_is_found_and_the_same_one_helps(other_version):
         assert examine(server.place).status == 0
 
 
+@pytest.mark.long
 def test_another_torchwire_that_speaks_the_same_protocol_is_warned_of(other_version):
     with Server(*LOCAL, environment=other_version("torchwire.__version__ = '0.0.1'")) as server:
         found = examine(server.place)
@@ -149,6 +153,7 @@ def test_another_torchwire_that_speaks_the_same_protocol_is_warned_of(other_vers
     assert found["versions"]["remedy"] == "install the same torchwire on both machines"
 
 
+@pytest.mark.long
 def test_another_protocol_is_found():
     with Server(*LOCAL) as server:
         # As a worker of another version leaves them, which began the group of the first client.
@@ -183,6 +188,7 @@ def test_an_address_that_this_machine_does_not_have_is_a_sentence():
     assert len(found.errors.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_an_interface_that_is_down_is_found_and_its_remedy_helps(hosts):
     with Server("--port", PORT, fault=hosts.entrances()[1]) as server:
         hosts.ip(0, "link", "set", "net0", "down")
@@ -207,6 +213,7 @@ def test_a_blocked_port_is_found_and_opening_it_helps(hosts):
         assert from_near(hosts, server.place).status == 0
 
 
+@pytest.mark.long
 def test_blocked_ports_of_workers_are_found_and_opening_them_helps(hosts):
     with Server("--port", PORT, fault=hosts.entrances()[1]) as server:
         rule = ("ipproto", "tcp", "sport", "32768-60999", "blackhole")  # all but the server's
@@ -236,6 +243,7 @@ def test_a_client_that_dies_while_it_is_measured_is_not_missed():
         assert server.line() == "client 2: 5 measurements"
 
 
+@pytest.mark.long
 def test_a_client_that_never_says_what_it_wants_is_not_waited_for():
     with Server(*LOCAL) as server:
         assert store_of(server).add(pair.CLIENTS, 1) == 1
@@ -243,6 +251,7 @@ def test_a_client_that_never_says_what_it_wants_is_not_waited_for():
         assert server.line() == f"client 1: it has said nothing for {pair.SILENCE:g} s"
 
 
+@pytest.mark.long
 def test_a_client_that_stands_still_costs_the_server_its_turn_only():
     with Server(*LOCAL) as server:
         store = store_of(server)
@@ -252,6 +261,7 @@ def test_a_client_that_stands_still_costs_the_server_its_turn_only():
         assert server.line() == f"client 1: no result within {pair.MEMBER_LIMIT:g} s"
 
 
+@pytest.mark.long
 def test_a_server_that_dies_is_found_in_time():
     with Server(*LOCAL) as server:
         client = doctors.start(server.place, "--json")
