@@ -24,8 +24,8 @@ class Cancellation {
     return requested_.load();
   }
 
-  /// Takes the callback, for CancelledCalls to return when that happens; drops it if the call has been answered. Where it has
-  /// happened already: false, and the callback is not touched.
+  /// Takes the callback, for CancelledCalls to return when that happens, unless the call has been answered. Where it has
+  /// happened already: false, and the callback is to be run by who offers it.
   bool add(Task& callback) EXCLUDES(mutex_);
 
  private:
