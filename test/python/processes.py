@@ -134,7 +134,10 @@ class WorkerProcess:
             print(f"---- output of {self.name} (process {self.pid}) ----\n{text}", file=sys.stderr)
 
     def signal(self, number):
+        """After SIGSTOP no thread of it runs any more when this returns."""
         os.kill(self.pid, number)
+        if number == signal.SIGSTOP:
+            wait_until(lambda: all(state == "T" for state in _thread_states(self.pid)))
 
     def kill(self):
         """Ends the process as a crash would: nothing of it runs any more."""
@@ -165,6 +168,13 @@ class WorkerProcess:
         for worker in processes:
             worker.show_output()
         pytest.fail(f"{message}; the stacks of all processes are in the captured stderr")
+
+
+def _thread_states(pid):
+    """Of all threads of a process, as /proc has them."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/stat") as file:
+            yield file.read().rpartition(")")[2].split()[0]
 
 
 def wait_until(condition, limit=LIMIT):
