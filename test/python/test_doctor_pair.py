@@ -134,6 +134,7 @@ def other_version(tmp_path):
     return environment
 
 
+@pytest.mark.long
 def test_another_torch_is_found_and_the_same_one_helps(other_version):
     port = free_port()
     with Server(*LOCAL, "--port", port, environment=other_version("torch.__version__ = '1.0.0+cpu'")) as server:
@@ -200,6 +201,7 @@ def test_an_interface_that_is_down_is_found_and_its_remedy_helps(hosts):
         assert from_near(hosts, server.place).status == 0
 
 
+@pytest.mark.long
 def test_a_blocked_port_is_found_and_opening_it_helps(hosts):
     with Server("--port", PORT, fault=hosts.entrances()[1]) as server:
         rule = ("ipproto", "tcp", "sport", str(PORT), "blackhole")  # what comes from the port is dropped
@@ -231,6 +233,7 @@ def test_blocked_ports_of_workers_are_found_and_opening_them_helps(hosts):
 # ---- who dies ----
 
 
+@pytest.mark.long
 def test_a_client_that_dies_while_it_is_measured_is_not_missed():
     with Server(*LOCAL) as server:
         client = doctors.start(server.place)
