@@ -142,17 +142,10 @@ bool Membership::nextHasBegun() {
 /// Enters this worker into the list of a group that cannot start, for who starts in its place.
 void Membership::listAsRefused() {
   asking(self_, kJoining, [&] {
-    std::vector<uint8_t> seen = store_->get(keyOf(kRosterKey));
-    for (;;) {
-      Roster roster = Roster::decode(fromStore(seen));
+    changeRoster([&](Roster& roster) {
       roster.workers.push_back(self_);
-      const std::vector<uint8_t> wanted = toStore(roster.encode());
-      std::vector<uint8_t> now = store_->compareSet(keyOf(kRosterKey), seen, wanted);
-      if (now == wanted) {
-        return;
-      }
-      seen = std::move(now);
-    }
+      return true;
+    });
   });
 }
 
@@ -268,12 +261,19 @@ void Membership::remove(const WorkerRecord& dead) {
 }
 
 void Membership::takeOff(const WorkerRecord& worker) {
+  changeRoster([&](Roster& roster) {
+    const size_t before = roster.workers.size();
+    roster.remove(worker);
+    return roster.workers.size() != before;
+  });
+}
+
+/// Changes the list that is there, as it stands by then; `change` says whether there is anything to change.
+void Membership::changeRoster(const std::function<bool(Roster&)>& change) {
   std::vector<uint8_t> seen = store_->get(keyOf(kRosterKey));
   for (;;) {
     Roster roster = Roster::decode(fromStore(seen));
-    const size_t before = roster.workers.size();
-    roster.remove(worker);
-    if (roster.workers.size() == before) {
+    if (!change(roster)) {
       return;
     }
     const std::vector<uint8_t> wanted = toStore(roster.encode());

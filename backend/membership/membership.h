@@ -129,6 +129,7 @@ class Membership {
   static std::string keyOf(const std::string& name, int generation);
   void makeRoom(Roster& roster) const;
   void takeOff(const WorkerRecord& worker);
+  void changeRoster(const std::function<bool(Roster&)>& change);
   [[noreturn]] void refuse(const std::string& objection, const Roster& roster);
   void awaitStartupDecision();
   std::optional<std::string> startupDecision();

@@ -78,13 +78,8 @@ def count(site, options):
         command += [f"--option={text}" for text in options.option]
         profile = f"{folder}/profile"
         callgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}", "--instr-atstart=no"]
-        other = subprocess.Popen([*command[:2], "--rank", "1", *command[2:]], env=environment)
-        subprocess.run(
-            [*callgrind, *command[:2], "--rank", "0", *command[2:]],
-            env=environment,
-            check=True,
-            stderr=subprocess.DEVNULL,
-        )
+        other = subprocess.Popen([*command, "--rank", "1"], env=environment)
+        subprocess.run([*callgrind, *command, "--rank", "0"], env=environment, check=True, stderr=subprocess.DEVNULL)
         assert other.wait() == 0
         listing = subprocess.run(
             ["callgrind_annotate", "--inclusive=yes", "--threshold=100", profile],

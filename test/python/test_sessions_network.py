@@ -12,7 +12,7 @@ import torchwire
 from bad_cable import BadCable
 from group import Group
 from network import Hosts, why_impossible
-from processes import wait_until
+from processes import LIMIT, wait_until
 from repetition import Repetition, begin, count, stop
 from test_sessions import Calls, runs
 
@@ -89,6 +89,27 @@ def init(group, **options):
     group.init(STORE, _channels=["mpt_wire_tcp"], **options)
 
 
+def begin_on_both(group, kind):
+    """Returns once each of the two has made some calls to the other."""
+    group[0].run(begin, kind, "worker1")
+    group[1].run(begin, kind, "worker0")
+    wait_until(lambda: min(group.all(count)) >= 3)
+
+
+def await_steps(group, number, limit=LIMIT):
+    """Returns once each has made so many steps more."""
+    done = group.all(count)
+    wait_until(lambda: all(now >= then + number for now, then in zip(group.all(count), done, strict=True)), limit)
+
+
+def stop_and_expect_one_run_each(group):
+    """Returns how many calls each has made, all of which the other has run once."""
+    made = group.all(stop)
+    for callee, number in zip(group, reversed(made), strict=True):
+        assert callee.run(runs) == dict.fromkeys(range(number), 1)
+    return made
+
+
 def rate(group, seconds=1.0):
     before = group.all(count)
     time.sleep(seconds)
@@ -104,25 +125,20 @@ def rate(group, seconds=1.0):
 def test_a_cut_within_a_session_costs_time_only(hosts, cable, seconds):
     with running_across(hosts, "net1") as group:
         init(group)
-        group[0].run(begin, Calls, "worker1")
-        group[1].run(begin, Calls, "worker0")
-        wait_until(lambda: min(group.all(count)) >= 3)
+        begin_on_both(group, Calls)
         usual = rate(group)
         cable("down")
         time.sleep(seconds)
         cable("up")
         healed = time.monotonic()
-        done = group.all(count)
-        wait_until(lambda: all(now > then for now, then in zip(group.all(count), done, strict=True)))
+        await_steps(group, 1)
         back = time.monotonic() - healed
         time.sleep(max(0.0, healed + BACK - time.monotonic()))
         after = rate(group)
         print(f"cut for {seconds} s: back after {back:.2f} s, steps/s before {usual}, after {after}")
         assert back < BACK
         assert sum(after) > sum(usual) / 2
-        made = group.all(stop)
-        for callee, number in zip(group, reversed(made), strict=True):
-            assert callee.run(runs) == dict.fromkeys(range(number), 1)
+        stop_and_expect_one_run_each(group)
         group.shut_down()
 
 
@@ -130,9 +146,7 @@ def test_a_cut_within_a_session_costs_time_only(hosts, cable, seconds):
 def test_after_a_longer_cut_each_error_says_what_is_known(hosts, cable, session, seconds):
     with running_across(hosts, "net1") as group:
         init(group, session_timeout=session)
-        group[0].run(begin, CallsThatMayFail, "worker1")
-        group[1].run(begin, CallsThatMayFail, "worker0")
-        wait_until(lambda: min(group.all(count)) >= 3)
+        begin_on_both(group, CallsThatMayFail)
         cable("down")
         time.sleep(seconds)
         cable("up")
@@ -140,8 +154,7 @@ def test_after_a_longer_cut_each_error_says_what_is_known(hosts, cable, session,
 
 
 def expect_that_each_error_says_what_is_known(group):
-    done = group.all(count)
-    wait_until(lambda: all(now > then + 5 for now, then in zip(group.all(count), done, strict=True)))
+    await_steps(group, 6)
     outcomes = group.all(stop)
     for callee, of_caller in zip(group, reversed(outcomes), strict=True):
         check(of_caller, callee.run(begun))
@@ -179,12 +192,8 @@ needs_tun = pytest.mark.skipif(not os.path.exists("/dev/net/tun"), reason="needs
 def test_nothing_fails_over_a_cable_that_loses_delays_and_reorders(hosts):
     with BadCable(hosts, loss=0.05, delay=0.05, reorder=0.1) as cable, running_across(hosts, "net2") as group:
         init(group)
-        group[0].run(begin, Calls, "worker1")
-        group[1].run(begin, Calls, "worker0")
-        wait_until(lambda: min(group.all(count)) >= 3)
-        made = group.all(stop)
-        for callee, number in zip(group, reversed(made), strict=True):
-            assert callee.run(runs) == dict.fromkeys(range(number), 1)
+        begin_on_both(group, Calls)
+        made = stop_and_expect_one_run_each(group)
         print(f"{made} calls; packets: {cable.passed} passed, {cable.lost} lost, {cable.reordered} reordered")
         assert cable.lost and cable.reordered
         group.shut_down()
@@ -195,17 +204,12 @@ def test_nothing_fails_over_a_cable_that_loses_delays_and_reorders(hosts):
 def test_a_cut_of_one_way_within_a_session_costs_time_only(hosts, deaf):
     with BadCable(hosts) as cable, running_across(hosts, "net2") as group:
         init(group)
-        group[0].run(begin, Calls, "worker1")
-        group[1].run(begin, Calls, "worker0")
-        wait_until(lambda: min(group.all(count)) >= 3)
+        begin_on_both(group, Calls)
         cable.cut(to=deaf)
         time.sleep(3)
         cable.heal()
-        done = group.all(count)
-        wait_until(lambda: all(now > then for now, then in zip(group.all(count), done, strict=True)), BACK)
-        made = group.all(stop)
-        for callee, number in zip(group, reversed(made), strict=True):
-            assert callee.run(runs) == dict.fromkeys(range(number), 1)
+        await_steps(group, 1, BACK)
+        stop_and_expect_one_run_each(group)
         assert cable.lost
         group.shut_down()
 
@@ -215,9 +219,7 @@ def test_a_cut_of_one_way_within_a_session_costs_time_only(hosts, deaf):
 def test_after_a_longer_cut_of_one_way_each_error_says_what_is_known(hosts, deaf):
     with BadCable(hosts) as cable, running_across(hosts, "net2") as group:
         init(group, session_timeout=3)
-        group[0].run(begin, CallsThatMayFail, "worker1")
-        group[1].run(begin, CallsThatMayFail, "worker0")
-        wait_until(lambda: min(group.all(count)) >= 3)
+        begin_on_both(group, CallsThatMayFail)
         cable.cut(to=deaf)
         time.sleep(6)
         cable.heal()
