@@ -16,9 +16,7 @@ namespace {
 const Names kNobody;
 
 SimulatedWorker::Settings elastic(uint32_t worldSize, WorkerId id) {
-  SimulatedWorker::Settings settings;
-  settings.id = id;
-  settings.worldSize = worldSize;
+  SimulatedWorker::Settings settings = rankOf(worldSize, id);
   settings.linkOptions = link_options::kElastic;
   return settings;
 }

@@ -16,13 +16,6 @@ const std::vector<std::string> kNobody;
 
 const auto kJoin = [](SimulatedWorker& self) { self.start(); };
 
-SimulatedWorker::Settings rankOf(uint32_t worldSize, WorkerId id) {
-  SimulatedWorker::Settings settings;
-  settings.id = id;
-  settings.worldSize = worldSize;
-  return settings;
-}
-
 } // namespace
 
 TEST_CASE("a worker takes the place of one that has ended", "[membership_succession]") {

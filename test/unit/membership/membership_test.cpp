@@ -17,13 +17,6 @@ const std::vector<std::string> kNobody;
 
 const auto kJoin = [](SimulatedWorker& self) { self.start(); };
 
-SimulatedWorker::Settings rankOf(uint32_t worldSize, WorkerId id) {
-  SimulatedWorker::Settings settings;
-  settings.id = id;
-  settings.worldSize = worldSize;
-  return settings;
-}
-
 void joinAndLeave(SimulatedWorker& self, int times) {
   for (int i = 0; i < times; ++i) {
     self.scheduler->sleepFor(milliseconds(self.scheduler->draw(20)));

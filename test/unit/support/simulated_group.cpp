@@ -23,6 +23,13 @@ void SimulatedWorker::start() {
   roster = membership->join("tcp://192.168.100.100:" + std::to_string(10000 + settings.id));
 }
 
+SimulatedWorker::Settings rankOf(uint32_t worldSize, WorkerId id) {
+  SimulatedWorker::Settings settings;
+  settings.id = id;
+  settings.worldSize = worldSize;
+  return settings;
+}
+
 SimulatedGroup::SimulatedGroup(unsigned seed, Scheduler::Limits limits) : scheduler(seed, limits) {}
 
 SimulatedWorker& SimulatedGroup::add(const SimulatedWorker::Settings& settings, Body body) {
@@ -52,10 +59,7 @@ SimulatedWorker& SimulatedGroup::add(const SimulatedWorker::Settings& settings, 
 
 void SimulatedGroup::addStatic(uint32_t count, const Body& body) {
   for (uint32_t id = 0; id < count; ++id) {
-    SimulatedWorker::Settings settings;
-    settings.id = static_cast<WorkerId>(id);
-    settings.worldSize = count;
-    add(settings, body);
+    add(rankOf(count, static_cast<WorkerId>(id)), body);
   }
 }
 

@@ -46,6 +46,9 @@ struct SimulatedWorker {
   Clock::TimePoint end;
 };
 
+/// Of that rank, in a group of that size; 0: a dynamic one.
+SimulatedWorker::Settings rankOf(uint32_t worldSize, WorkerId id);
+
 /// Used by one thread; the bodies run one at a time.
 class SimulatedGroup {
  public:
