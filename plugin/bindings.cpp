@@ -19,6 +19,7 @@
 #include "plugin/call_bindings.h"
 #include "plugin/error_bindings.h"
 #include "plugin/fault_bindings.h"
+#include "plugin/metrics_bindings.h"
 #include "plugin/rref_bindings.h"
 #include "plugin/thread_check_bindings.h"
 #include "plugin/worker_event_bindings.h"
@@ -80,6 +81,10 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.devicePathsLeftOut = devicePathsWithout(dict["device_paths"].cast<Names>());
   options.devices = devicesFrom(dict["devices"]);
   options.workerEvents = pythonsWorkerEvents();
+  options.slowCallWarning = std::chrono::milliseconds(
+      static_cast<int64_t>(std::ceil(dict["slow_call_warning"].cast<double>() * 1000)));
+  options.stackOf = pythonsStackOf;
+  options.answer = pythonsAnswer;
   options.devices.nccl = dict["nccl"].cast<bool>();
   return options;
 }
@@ -238,6 +243,7 @@ void bindAgent(py::module_& module) {
   bindAutograd(module, agent);
   bindCalls(module);
   bindRRefs(agent);
+  bindMetrics(module, agent);
 }
 
 } // namespace

@@ -197,9 +197,8 @@ struct PreparedCall {
 
 /// None where the call has to go PyTorch's way.
 std::optional<PreparedCall> prepareCall(
-    const py::object& to, const py::object& function, const py::object& args,
-    const py::object& kwargs, bool isAsync) {
-  auto agent = currentAgent();
+    std::shared_ptr<Agent> agent, const py::object& to, const py::object& function,
+    const py::object& args, const py::object& kwargs, bool isAsync) {
   const rpc::WorkerInfo* const worker =
       agent && !torch::autograd::profiler::profilerEnabled() ? findWorker(*agent, to) : nullptr;
   if (worker == nullptr) {
@@ -215,11 +214,17 @@ std::optional<PreparedCall> prepareCall(
       std::move(agent), *worker, std::move(request), std::move(tensors), rrefs.take()};
 }
 
+const TraceLog* traceOf(const std::shared_ptr<Agent>& agent) {
+  return agent ? &agent->callMetrics().trace : nullptr;
+}
+
 /// The result in a tuple, or None where the call has to go PyTorch's way, and has not begun.
 py::object callPython(
     const py::object& to, const py::object& function, const py::object& args,
     const py::object& kwargs, float timeout, bool isAsync) {
-  auto call = prepareCall(to, function, args, kwargs, isAsync);
+  auto agent = currentAgent();
+  const TraceLog::Making making(traceOf(agent));
+  auto call = prepareCall(std::move(agent), to, function, args, kwargs, isAsync);
   if (!call) {
     return py::none();
   }
@@ -250,7 +255,9 @@ struct SentPythonCall {
 py::object callPythonAsync(
     const py::object& to, const py::object& function, const py::object& args,
     const py::object& kwargs, float timeout, bool isAsync) {
-  auto call = prepareCall(to, function, args, kwargs, isAsync);
+  auto agent = currentAgent();
+  const TraceLog::Making making(traceOf(agent));
+  auto call = prepareCall(std::move(agent), to, function, args, kwargs, isAsync);
   if (!call) {
     return py::none();
   }

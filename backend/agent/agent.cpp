@@ -116,6 +116,8 @@ Agent::Agent(
     calls_->whenTrackedEnd(
         [this](const std::vector<CallTable::Key>& calls) { return window_->ended(calls); });
   }
+  calls_->traceTo(&metrics_->trace);
+  watchSlowCalls();
   keepErrorHandlersValid();
   registerHandlers();
   connectTransfers();
@@ -150,6 +152,8 @@ void Agent::registerHandlers() {
     return completed(messageOf({}, own_messages::kNoted));
   });
   serveDeaths();
+  serveWhereabouts();
+  serveObservers();
   serveProfiledCalls(dispatcher_);
   rrefs_->serve(dispatcher_);
   engine_->serve(dispatcher_);
@@ -342,7 +346,7 @@ void Agent::startServer() {
           }
         });
       },
-      devices_, transfers_, copies_, options_.inheritDeadline);
+      devices_, transfers_, copies_, metrics_, options_.inheritDeadline);
   server_->dropRequestsIf([links = links_](WorkerId caller, uint64_t incarnation) {
     return links->isFormer(caller, incarnation);
   });

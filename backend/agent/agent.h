@@ -22,6 +22,7 @@
 #include "backend/agent/worker_events.h"
 #include "backend/base/address.h"
 #include "backend/base/buffer_pool.h"
+#include "backend/base/bytes.h"
 #include "backend/base/disposer.h"
 #include "backend/base/thread_pool.h"
 #include "backend/base/timer.h"
@@ -70,13 +71,19 @@ struct AgentOptions {
       false; // what functions call for a caller ends when that one's deadline is over
   bool elastic = false; // whether a static group's workers may be replaced, and others join
   WorkerEvents workerEvents;
+  std::chrono::milliseconds slowCallWarning{30000}; // 0: none
+  // The stack of a thread, as pthread_self() has it, of Python's frames; empty: it has none. It may take the GIL.
+  std::function<std::string(uint64_t thread)> stackOf = [](uint64_t) { return std::string(); };
+  // Answers what an observer asks of this worker, on a thread that may block. Throws where it cannot.
+  std::function<std::string(const std::string& question)> answer;
   cuda::DeviceRecord devices; // the worker's name is the agent's
 };
 
-/// Runs everything of torch.distributed.rpc over links. In six files: agent.cpp starts, wires and ends it,
-/// agent_calls.cpp has the calls of this worker, agent_bookkeeping.cpp those that must not fail, agent_deaths.cpp what
-/// becomes of workers that die, agent_stores.cpp what takes the rendezvous store's place, agent_metrics.cpp what it tells
-/// about itself. Thread-safe.
+/// Runs everything of torch.distributed.rpc over links. In nine files: agent.cpp starts and wires it,
+/// agent_shutdown.cpp ends it, agent_calls.cpp and agent_completion.cpp have the calls of this worker,
+/// agent_bookkeeping.cpp those that must not fail, agent_deaths.cpp what becomes of workers that die, agent_stores.cpp what
+/// takes the rendezvous store's place, agent_metrics.cpp what it tells about itself, agent_whereabouts.cpp where calls are and what observers ask.
+/// Thread-safe.
 class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner {
  public:
   using Message = torch::distributed::rpc::Message;
@@ -178,6 +185,42 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   std::unordered_map<std::string, std::string> getMetrics() override;
   std::unordered_map<std::string, std::string> getDebugInfo() override;
   std::vector<PeerStatus> peers() const;
+
+  /// What has been counted. What a worker that has not started has nothing of is 0.
+  struct Counts {
+    int64_t callsInFlight = 0;
+    int64_t requestsActive = 0; // that came and are not answered
+    int64_t requestsAsync = 0; // of these, whose function has left a future
+    int64_t requestsCancelled = 0;
+    uint64_t threads = 0; // for requests, at most
+    uint64_t threadsIdle = 0;
+    int64_t gilWaits = 0;
+    std::chrono::microseconds gilWait{0};
+    uint64_t strangersRejected = 0;
+    uint64_t backwardPasses = 0;
+    size_t bytesInFlight = 0; // of requests that count, see AgentOptions::maxBytesInFlight
+    size_t requestsWaiting = 0; // for room
+    size_t bufferBytesLent = 0, bufferBytesKept = 0;
+  };
+  Counts counts() const;
+  CallMetrics& callMetrics() {
+    return *metrics_;
+  }
+  /// Calls of this worker that are under way, and requests of peers that are not answered; the oldest first.
+  std::vector<CallTable::Pending> pendingCalls() const {
+    return calls_->pending();
+  }
+  std::vector<ServedCalls::Status> servedCalls() const {
+    return server_ ? server_->served().all() : std::vector<ServedCalls::Status>();
+  }
+  /// What the worker's AgentOptions::answer says to the question. On a thread that may block, without the GIL. Not one of
+  /// the calls that shutdown waits for. Throws std::runtime_error where there is no answer within `patience`.
+  std::string askObserver(
+      WorkerId to, const std::string& question, std::chrono::milliseconds patience);
+  /// Where each of those calls, to one worker, is: asks that worker for `patience`. In a sentence, or with a stack behind
+  /// it. On a thread that may block, without the GIL.
+  std::vector<std::string> whereabouts(
+      WorkerId to, const std::vector<uint64_t>& calls, std::chrono::milliseconds patience);
   /// Which way large tensors take to the worker, by each entry of the device map for it.
   std::vector<cuda::DevicePaths::Explanation> explainDevices(WorkerId peer) const {
     return transfers_->explain(peer);
@@ -238,7 +281,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     PassedForks::Forks passed;
   };
   Outcome outcomeOf(
-      const WorkerInfo& to, EncodedRequest request, std::chrono::milliseconds timeout);
+      const WorkerInfo& to, EncodedRequest request, std::chrono::milliseconds timeout,
+      FunctionMetrics& function);
+  FunctionMetrics& metricsOf(const Message& request);
   bool isCounted(size_t requestBytes) const;
   PassedForks::Forks noteForks(WorkerId to, const Message& message);
   void takeBack(const PassedForks::Forks& passed, const Error& failure);
@@ -261,6 +306,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     bool creates = false; // for certain
     std::shared_ptr<Pass> pass; // that has to wait for the answer; null: none
     c10::intrusive_ptr<JitFuture> future;
+    FunctionMetrics* function = nullptr; // set when it is sent
     ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
     std::shared_ptr<KeptRRefs> kept; // null: none
@@ -337,6 +383,25 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void expectPart() const;
   bool hasEnded(const WorkerRecord& worker, bool isRival) const;
 
+  // Where calls are.
+  void watchSlowCalls();
+  void serveWhereabouts();
+  void serveObservers();
+  std::optional<std::string> whyUnsent(WorkerId to, uint64_t callId) const;
+  std::vector<std::string> whereaboutsHere(WorkerId caller, ByteReader& request);
+  std::string describe(const ServedCalls::Status& request, bool withStack) const;
+  void lookAfter(const std::vector<CallTable::Pending>& slow);
+  struct Inquiry;
+  void inquire(
+      const std::shared_ptr<Inquiry>& inquiry, std::chrono::milliseconds patience,
+      std::function<void()> done);
+  void ask(
+      const std::shared_ptr<Inquiry>& inquiry, bool withStack, std::chrono::milliseconds patience,
+      std::function<void()> done);
+  void noteSlow(
+      WorkerId to, const std::vector<CallTable::Pending>& calls,
+      const std::vector<std::string>& where);
+
   // Ending.
   void awaitOwnCalls(const std::function<void()>& interrupted);
   std::set<WorkerId> deadPeers() const;
@@ -360,6 +425,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   const uint32_t worldSize_; // 0: dynamic
   const AgentOptions options_;
   WorkerId self_;
+  const std::shared_ptr<CallMetrics> metrics_ = std::make_shared<CallMetrics>();
   ChosenAddress chosen_;
   std::string address_;
 

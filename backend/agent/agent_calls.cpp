@@ -21,6 +21,7 @@
 #include "backend/codec/codec.h"
 #include "backend/serve/call_deadline.h"
 #include "backend/serve/own_messages.h"
+#include "backend/serve/request_label.h"
 #include "backend/serve/response.h"
 #include "backend/serve/signals.h"
 #include "backend/transport/loop.h"
@@ -229,6 +230,7 @@ Agent::SentCall Agent::start(
     const Error error = ownerDied(directory_.describe(call.to));
     return {open(std::move(call), rpcTimeoutSeconds, /* counted */ false), error};
   }
+  call.function = &metricsOf(*request);
   call.passed = noteForks(call.to, *request);
   const PassedForks::Forks passed = call.passed;
   auto unsent = c10::make_scope_exit([&] { takeBack(passed); });
@@ -318,12 +320,17 @@ void Agent::sendWhenCopied(
   }
 }
 
+FunctionMetrics& Agent::metricsOf(const Message& request) {
+  return metrics_->functions.find(LabelledRequest(request).label());
+}
+
 /// Enters the call into the table, as the latest of this thread's.
 uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds, bool counted) {
   if (!call.inUse) {
     activeCalls_.start();
   }
   const WorkerId to = call.to;
+  FunctionMetrics* const function = call.function;
   const auto pass = call.pass;
   const auto future = call.future;
   sentCalls.future = future.get();
@@ -333,7 +340,7 @@ uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds, bool counted) {
       [this, call = std::move(call)](Outcome outcome) mutable {
         complete(std::move(call), std::move(outcome));
       },
-      counted, CallDeadline::get().has_value());
+      counted, CallDeadline::get().has_value(), function);
   if (pass) {
     TorchEngine::track(pass, future);
   }
@@ -350,6 +357,7 @@ void Agent::call(
   const CallTarget target{to.id_, joinContext(to.id_, request)};
   const milliseconds timeout = timeoutOf(rpcTimeoutSeconds);
   const auto begun = std::chrono::steady_clock::now();
+  FunctionMetrics& function = metricsOf(*request);
   EncodedRequest encoded = encodeRequest(to.id_, std::move(request), std::move(targets), [&] {
     expectTimeLeft(to.name_, timeout, begun);
   });
@@ -357,7 +365,7 @@ void Agent::call(
   activeCalls_.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
   const PassedForks::Forks passed = std::move(encoded.passed);
-  Outcome outcome = outcomeOf(to, std::move(encoded), timeout);
+  Outcome outcome = outcomeOf(to, std::move(encoded), timeout, function);
   takeBack(passed, outcome.error);
   if (outcome.error) {
     outcome.error = outcome.error.to(to.name_);
@@ -378,6 +386,7 @@ void Agent::call(
     response =
         placed(to.id_, responseIn(std::move(outcome), /* mayCreate */ false, /* creates */ false));
   }
+  const TraceLog::Reading reading(metrics_->trace, to.id_, response->id());
   receiveDirectForward(to.id_, target.context, response);
   use(*response);
 }
@@ -415,7 +424,8 @@ Agent::EncodedRequest Agent::encodeRequest(
 }
 
 /// Sends the request of a call and waits until the call has ended, which then counts in endingOnWaiters_.
-Outcome Agent::outcomeOf(const WorkerInfo& to, EncodedRequest request, milliseconds timeout) {
+Outcome Agent::outcomeOf(
+    const WorkerInfo& to, EncodedRequest request, milliseconds timeout, FunctionMetrics& function) {
   const auto waiter = std::make_shared<Waiter>();
   const auto result = std::make_shared<Outcome>();
   const uint64_t callId = calls_->open(
@@ -425,7 +435,7 @@ Outcome Agent::outcomeOf(const WorkerInfo& to, EncodedRequest request, milliseco
         *result = std::move(outcome);
         waiter->give([] {});
       },
-      request.counted, CallDeadline::get().has_value());
+      request.counted, CallDeadline::get().has_value(), &function);
   address(request.frame, callId);
   if (const Error failed = transmit(to.id_, callId, std::move(request.frame), request.counted)) {
     calls_->fail(callId, failed);
@@ -485,7 +495,7 @@ void Agent::sendFailed(uint64_t callId, const Error& error) {
 // Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that no
 // callback runs but that of watchCreation, which only marks an RRef.
 void Agent::failUnseen(OwnCall call, uint64_t callId, const Error& error) {
-  if (!calls_->withdraw(callId)) {
+  if (!calls_->withdraw(callId, error.code())) {
     return; // it has ended meanwhile in another way
   }
   call.future->setError(toException(error.to(directory_.nameOf(call.to)), call.mayCreate));

@@ -109,6 +109,7 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   if (!failed) {
     try {
       if (call.read) {
+        const TraceLog::Reading reading(metrics_->trace, call.to, response->id());
         receiveDirectForward(call.to, call.context, response);
         value = call.read(std::move(response));
       } else {

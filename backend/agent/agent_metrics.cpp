@@ -3,6 +3,7 @@
 #include <string>
 
 #include "backend/agent/agent.h"
+#include "backend/transport/rejection_log.h"
 
 namespace torchwire {
 
@@ -71,6 +72,34 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
     info[key + ".links_lost"] = std::to_string(peer.traffic.linksLost);
   }
   return info;
+}
+
+Agent::Counts Agent::counts() const {
+  Counts counts;
+  counts.callsInFlight = activeCalls_.active();
+  counts.threads = requests_.capacity();
+  counts.threadsIdle = requests_.idle();
+  counts.strangersRejected = RejectionLog::countInProcess();
+  counts.backwardPasses = engine_->passesStarted();
+  if (server_) {
+    const ServerMetrics& server = server_->metrics();
+    counts.requestsActive = server.active;
+    counts.requestsAsync = server.activeAsync;
+    counts.requestsCancelled = server.cancelled;
+    counts.gilWaits = server.gilWaits;
+    counts.gilWait = std::chrono::microseconds(server.gilWaitMicroseconds);
+  }
+  if (window_) {
+    const SendWindow::Usage usage = window_->usage();
+    counts.bytesInFlight = usage.bytes;
+    counts.requestsWaiting = usage.waiting;
+  }
+  if (buffers_) {
+    const BufferPool::Usage usage = buffers_->usage();
+    counts.bufferBytesLent = usage.lent;
+    counts.bufferBytesKept = usage.kept;
+  }
+  return counts;
 }
 
 std::vector<PeerStatus> Agent::peers() const {

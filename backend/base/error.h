@@ -1,6 +1,7 @@
 // The error value of the torch-free core: copyable, typed, with a sentence for the user.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -27,6 +28,8 @@ enum class ErrorCode {
   injected, // by a fault plan, whose rule it names
   passFailed, // a backward pass: user code raised, or the pass cannot finish
 };
+/// How many there are.
+constexpr size_t kErrorCodes = static_cast<size_t>(ErrorCode::passFailed) + 1;
 
 /// Whether a call that has failed has run.
 enum class Executed {

@@ -52,6 +52,9 @@ namespace torchwire {
   X(cancellation)      /* Cancellation: callbacks of one of them */                                    \
   X(duplicates)        /* DuplicateFilter: the latest requests of our own */                          \
   X(activeCalls)       /* ActiveCalls: two counters */                                                \
+  X(functionTable)     /* FunctionTable: names */                                                     \
+  X(servedCalls)       /* ServedCalls: requests that have not been answered */                        \
+  X(traceLog)          /* TraceLog: what has been traced */                                           \
   X(linkManager)       /* LinkManager: peers, their links and queues */                               \
   X(callTable)         /* CallTable: pending calls; sets a timer */                                   \
   X(sendWindow)        /* SendWindow: requests under way, and those that wait */                      \

@@ -1,5 +1,7 @@
 #include "backend/call/call_table.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -7,11 +9,24 @@
 namespace torchwire {
 namespace {
 
+using std::chrono::milliseconds;
+using TimePoint = Timer::Clock::time_point;
+
 constexpr size_t kSpareDeadlines = 1024;
+
+// Looking after calls goes through all of them.
+constexpr milliseconds kBetweenLooks{100};
+// Who has less time than this is not asked where its call is: the answer would come too late too often.
+constexpr milliseconds kLeastTimeout{1000};
+
+// When who waits is about to be told that the time is over.
+milliseconds nearEnd(milliseconds timeout) {
+  return timeout * 3 / 4;
+}
 
 } // namespace
 
-Error timeoutError(std::chrono::milliseconds timeout, bool sent) {
+Error timeoutError(milliseconds timeout, bool sent, const std::string& whereabouts) {
   return Error(
       sent ? ErrorCode::timeout : ErrorCode::overloaded,
       "RPC ran for more than set timeout (" + std::to_string(timeout.count()) +
@@ -19,20 +34,63 @@ Error timeoutError(std::chrono::milliseconds timeout, bool sent) {
           (sent
                ? ""
                : "; its request has not been sent, for as many bytes as max_bytes_in_flight allows "
-                 "were under way to the worker"),
+                 "were under way to the worker") +
+          (sent && !whereabouts.empty() ? "; " + whereabouts : ""),
       sent ? Executed::unknown : Executed::no);
 }
 
 uint64_t CallTable::open(
-    WorkerId to, std::chrono::milliseconds timeout, Completion completion, bool tracked,
-    bool limited) {
+    WorkerId to, milliseconds timeout, Completion completion, bool tracked, bool limited,
+    FunctionMetrics* function) {
+  Call call;
+  call.to = to;
+  call.timeout = timeout;
+  call.completion = std::move(completion);
+  call.tracked = tracked;
+  call.limited = limited;
+  call.function = function;
+  call.begun = timer_.now();
+  call.nextLook = nextLookAt(call, call.begun);
+  if (trace_ != nullptr && trace_->isOn()) {
+    call.thread = static_cast<uint64_t>(pthread_self());
+    call.making = TraceLog::Making::begunOr(call.begun);
+  }
+  const TimePoint deadline = call.begun + timeout;
+  const TimePoint nextLook = call.nextLook;
   MutexLock lock(mutex_);
   const uint64_t id = nextId_++;
-  calls_.emplace(id, Call{to, timeout, std::move(completion), nullptr, tracked, limited});
+  calls_.emplace(id, std::move(call));
   if (timeout.count() > 0) {
-    addDeadline({timer_.now() + timeout, id});
+    addDeadline({deadline, id});
   }
+  lookLater(nextLook);
   return id;
+}
+
+/// Once the call is out of the table, and unlocked.
+void CallTable::end(uint64_t id, Call& call, Error error, ReceivedFrame response) {
+  note(id, call, error.code(), response.header.served);
+  call.completion({std::move(error), std::move(response), std::move(call.waiter)});
+}
+
+void CallTable::note(
+    uint64_t id, const Call& call, ErrorCode error, std::chrono::nanoseconds served) {
+  FunctionMetrics* const function = call.function;
+  if (function == nullptr) {
+    return;
+  }
+  const TimePoint now = timer_.now();
+  function->latency.add(now - call.begun);
+  if (error != ErrorCode::none) {
+    function->failed(error);
+  } else {
+    function->wire.add(now - call.begun - served);
+  }
+  if (trace_ != nullptr && trace_->isOn()) {
+    trace_->add(
+        {TraceLog::Kind::caller, call.to, id, function->id, call.making, call.begun, now, served,
+         error, call.thread});
+  }
 }
 
 bool CallTable::await(uint64_t id, std::shared_ptr<Waiter> waiter) {
@@ -48,7 +106,7 @@ bool CallTable::await(uint64_t id, std::shared_ptr<Waiter> waiter) {
 bool CallTable::answer(uint64_t id, WorkerId from, ReceivedFrame&& response) {
   std::optional<Call> call = take(id, from);
   if (call) {
-    call->end(Error(), std::move(response));
+    end(id, *call, Error(), std::move(response));
   }
   return call.has_value();
 }
@@ -96,7 +154,7 @@ bool CallTable::contains(uint64_t id) const {
 bool CallTable::fail(uint64_t id, const Error& error) {
   std::optional<Call> call = take(id);
   if (call) {
-    call->end(error);
+    end(id, *call, error);
   }
   return call.has_value();
 }
@@ -114,12 +172,16 @@ CallTable::GivenUp CallTable::giveUp(uint64_t id, const Error& error) {
   }
   const bool sent = noteEnds(ended).empty();
   Call& call = ended.front().second;
-  call.end(sent ? error : error.notSent());
+  end(id, call, sent ? error : error.notSent());
   return {true, sent ? std::optional(call.to) : std::nullopt};
 }
 
-bool CallTable::withdraw(uint64_t id) {
-  return take(id).has_value();
+bool CallTable::withdraw(uint64_t id, ErrorCode error) {
+  const std::optional<Call> call = take(id);
+  if (call) {
+    note(id, *call, error, std::chrono::nanoseconds(0));
+  }
+  return call.has_value();
 }
 
 template <typename Predicate>
@@ -139,7 +201,7 @@ void CallTable::failWhere(
   }
   const auto unsent = noteEnds(ended);
   for (auto& [id, call] : ended) {
-    call.end(
+    end(id, call,
         unsent.contains(id)         ? error.notSent()
             : received.contains(id) ? error.onlyAnswerLost()
                                     : error);
@@ -153,6 +215,87 @@ void CallTable::failPeer(
 
 void CallTable::failAll(const Error& error) {
   failWhere([](const Call&) { return true; }, error);
+}
+
+// ---- calls that take long -----------------------------------------------------------------------
+
+/// When somebody is to look after the call next, from now on: max where nobody is.
+TimePoint CallTable::nextLookAt(const Call& call, TimePoint now) const {
+  TimePoint next = TimePoint::max();
+  if (!slow_ || call.function == nullptr) {
+    return next;
+  }
+  for (const milliseconds age :
+       {slowAfter_, call.timeout >= kLeastTimeout ? nearEnd(call.timeout) : milliseconds(0)}) {
+    const TimePoint when = call.begun + age;
+    if (age.count() > 0 && when > now) {
+      next = std::min(next, when);
+    }
+  }
+  return next;
+}
+
+// As with deadlines: what comes later finds an earlier look set, as a rule.
+void CallTable::lookLater(TimePoint when) {
+  if (when < lookAt_) {
+    lookAt_ = when;
+    timer_.at(when, [this] { look(); });
+  }
+}
+
+void CallTable::look() {
+  std::vector<Pending> slow;
+  {
+    MutexLock lock(mutex_);
+    const TimePoint now = timer_.now();
+    if (now < lookAt_) {
+      return; // an earlier one has taken its place
+    }
+    lookAt_ = TimePoint::max();
+    TimePoint next = TimePoint::max();
+    for (auto& [id, call] : calls_) {
+      if (call.nextLook <= now) {
+        slow.push_back(pendingOf(id, call, now));
+        call.nextLook = nextLookAt(call, now);
+      }
+      next = std::min(next, call.nextLook);
+    }
+    if (next != TimePoint::max()) {
+      lookLater(std::max(next, now + kBetweenLooks));
+    }
+  }
+  if (!slow.empty()) {
+    slow_(std::move(slow));
+  }
+}
+
+void CallTable::noteWhereabouts(uint64_t id, std::string whereabouts) {
+  MutexLock lock(mutex_);
+  const auto it = calls_.find(id);
+  if (it != calls_.end()) {
+    it->second.whereabouts = std::move(whereabouts);
+  }
+}
+
+CallTable::Pending CallTable::pendingOf(uint64_t id, const Call& call, TimePoint now) {
+  return {{call.to, id}, call.function, now - call.begun, call.timeout, call.whereabouts};
+}
+
+std::vector<CallTable::Pending> CallTable::pending() const {
+  std::vector<Pending> pending;
+  {
+    MutexLock lock(mutex_);
+    const TimePoint now = timer_.now();
+    for (const auto& [id, call] : calls_) {
+      if (call.function != nullptr) {
+        pending.push_back(pendingOf(id, call, now));
+      }
+    }
+  }
+  std::sort(pending.begin(), pending.end(), [](const Pending& one, const Pending& other) {
+    return one.age > other.age;
+  });
+  return pending;
 }
 
 size_t CallTable::size() const {
@@ -205,7 +348,7 @@ void CallTable::expire() {
   const auto unsent = noteEnds(expired);
   for (auto& [id, call] : expired) {
     const bool sent = !unsent.contains(id);
-    call.end(timeoutError(call.timeout, sent));
+    end(id, call, timeoutError(call.timeout, sent, call.whereabouts));
     if (call.limited && sent) {
       limitedExpired_({call.to, id});
     }

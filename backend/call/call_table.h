@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -15,6 +16,8 @@
 #include "backend/base/error.h"
 #include "backend/base/task.h"
 #include "backend/base/timer.h"
+#include "backend/call/function_table.h"
+#include "backend/call/trace_log.h"
 #include "backend/call/waiter.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/roster.h"
@@ -28,8 +31,9 @@ struct Outcome {
   std::shared_ptr<Waiter> waiter; // null: no thread waits
 };
 
-/// What a call fails with when its time is over; `sent`: its request.
-Error timeoutError(std::chrono::milliseconds timeout, bool sent = true);
+/// What a call fails with when its time is over; `sent`: its request. `whereabouts`: where it is, as far as is known.
+Error timeoutError(
+    std::chrono::milliseconds timeout, bool sent = true, const std::string& whereabouts = {});
 
 /// Holds every pending call once and completes each exactly once: with the first response, at its
 /// deadline, or when its peer or this worker goes. What comes later is dropped.
@@ -56,10 +60,11 @@ class CallTable {
   CallTable& operator=(const CallTable&) = delete;
 
   /// Enters a call and returns its id. A time-out of 0 means none.
-  /// A call that is `tracked` is told of when it ends; one that is `limited`, when its time is over.
+  /// A call that is `tracked` is told of when it ends; one that is `limited`, when its time is over. What it took is noted
+  /// with its `function`, which outlives the table; null: it is not, nor is the call ever slow.
   uint64_t open(
       WorkerId to, std::chrono::milliseconds timeout, Completion completion, bool tracked = false,
-      bool limited = false) EXCLUDES(mutex_);
+      bool limited = false, FunctionMetrics* function = nullptr) EXCLUDES(mutex_);
 
   /// Who is told of a limited call that has been sent and timed out. On the timer's thread, unlocked. Before the first.
   void whenLimitedExpire(std::function<void(const Key&)> expired) {
@@ -70,6 +75,31 @@ class CallTable {
   void whenTrackedEnd(Ended ended) {
     trackedEnded_ = std::move(ended);
   }
+
+  /// Where calls are noted that have ended, while it is on. It outlives the table. Before the first call.
+  void traceTo(TraceLog* trace) {
+    trace_ = trace;
+  }
+
+  /// A call that has been under way for some time.
+  struct Pending {
+    Key key;
+    const FunctionMetrics* function = nullptr;
+    std::chrono::nanoseconds age{0};
+    std::chrono::milliseconds timeout{0}; // 0: none
+    std::string whereabouts; // as of noteWhereabouts(); empty: not known
+  };
+  /// Has calls looked after that take long: `slow` is told of each of them once it has taken `after` (0: of none for that),
+  /// and when three quarters of its time-out are over, if that is a second or more. On the timer's thread, unlocked, some
+  /// 100 ms late at most. Before the first call.
+  void watchSlow(std::chrono::milliseconds after, std::function<void(std::vector<Pending>)> slow) {
+    slowAfter_ = after;
+    slow_ = std::move(slow);
+  }
+  /// What the call's error is to say if its time-out ends it: where it was.
+  void noteWhereabouts(uint64_t id, std::string whereabouts) EXCLUDES(mutex_);
+  /// All that are under way and have a function, the oldest first.
+  std::vector<Pending> pending() const EXCLUDES(mutex_);
 
   /// Whether the call is under way.
   bool contains(uint64_t id) const EXCLUDES(mutex_);
@@ -96,24 +126,25 @@ class CallTable {
   };
   GivenUp giveUp(uint64_t id, const Error& error) EXCLUDES(mutex_);
 
-  /// Takes a call out, for its caller to complete. False if it has ended.
-  bool withdraw(uint64_t id) EXCLUDES(mutex_);
+  /// Takes a call out, for its caller to complete with that error. False if it has ended.
+  bool withdraw(uint64_t id, ErrorCode error) EXCLUDES(mutex_);
 
   size_t size() const EXCLUDES(mutex_);
 
  private:
   struct Call {
-    WorkerId to;
-    std::chrono::milliseconds timeout;
+    WorkerId to = -1;
+    std::chrono::milliseconds timeout{0};
     Completion completion;
     std::shared_ptr<Waiter> waiter;
     bool tracked = false;
     bool limited = false;
-
-    /// Once the call is out of the table, and unlocked.
-    void end(Error error, ReceivedFrame response = {}) {
-      completion({std::move(error), std::move(response), std::move(waiter)});
-    }
+    FunctionMetrics* function = nullptr;
+    Timer::Clock::time_point begun;
+    Timer::Clock::time_point nextLook; // when somebody looks after it, if it still is under way
+    Timer::Clock::time_point making; // when that began, where it is traced
+    uint64_t thread = 0; // that has made it, as pthread_self() has it, where it is traced
+    std::string whereabouts;
   };
   struct Deadline {
     Timer::Clock::time_point when;
@@ -125,6 +156,12 @@ class CallTable {
 
   std::optional<Call> take(uint64_t id, std::optional<WorkerId> from = std::nullopt)
       EXCLUDES(mutex_);
+  void end(uint64_t id, Call& call, Error error, ReceivedFrame response = {}) EXCLUDES(mutex_);
+  void note(uint64_t id, const Call& call, ErrorCode error, std::chrono::nanoseconds served);
+  static Pending pendingOf(uint64_t id, const Call& call, Timer::Clock::time_point now);
+  Timer::Clock::time_point nextLookAt(const Call& call, Timer::Clock::time_point now) const;
+  void lookLater(Timer::Clock::time_point when) REQUIRES(mutex_);
+  void look() EXCLUDES(mutex_);
   template <typename Predicate>
   void failWhere(
       Predicate matches, const Error& error, const std::unordered_set<uint64_t>& received = {})
@@ -136,6 +173,9 @@ class CallTable {
   void expire() EXCLUDES(mutex_);
 
   Timer& timer_;
+  TraceLog* trace_ = nullptr;
+  std::chrono::milliseconds slowAfter_{0};
+  std::function<void(std::vector<Pending>)> slow_; // null: nobody looks after calls
   Ended trackedEnded_;
   std::function<void(const Key&)> limitedExpired_;
   mutable Mutex mutex_{LockRank::callTable};
@@ -145,6 +185,7 @@ class CallTable {
   // entries outnumber the calls by far: removing it at once would cost every call a search.
   std::vector<Deadline> deadlines_ GUARDED_BY(mutex_);
   Timer::Clock::time_point armedFor_ GUARDED_BY(mutex_) = Timer::Clock::time_point::max();
+  Timer::Clock::time_point lookAt_ GUARDED_BY(mutex_) = Timer::Clock::time_point::max();
 };
 
 } // namespace torchwire

@@ -7,6 +7,8 @@
 #include <cstdint>
 
 #include "backend/base/annotations.h"
+#include "backend/call/function_table.h"
+#include "backend/call/trace_log.h"
 
 namespace torchwire {
 
@@ -34,6 +36,12 @@ class ActiveCalls {
   mutable Mutex mutex_{LockRank::activeCalls};
   mutable std::condition_variable_any none_;
   Count count_ GUARDED_BY(mutex_){0, 0};
+};
+
+/// What is noted of each call, made and served. Shared by all who may end one, be it after the agent. Thread-safe.
+struct CallMetrics {
+  FunctionTable functions;
+  TraceLog trace;
 };
 
 /// What the serving side counts, and the wait for Python's global interpreter lock. Thread-safe.

@@ -76,6 +76,12 @@ void SendWindow::sendWaiting() {
   sending_ = false;
 }
 
+bool SendWindow::isWaiting(WorkerId to, uint64_t callId) const {
+  MutexLock lock(mutex_);
+  const auto peer = peers_.find(to);
+  return peer != peers_.end() && peer->second.waiting.contains(callId);
+}
+
 SendWindow::Usage SendWindow::usage() const {
   Usage usage;
   MutexLock lock(mutex_);

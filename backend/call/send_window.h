@@ -35,6 +35,9 @@ class SendWindow {
   /// reported before, do not matter.
   std::vector<CallTable::Key> ended(const std::vector<CallTable::Key>& calls) EXCLUDES(mutex_);
 
+  /// Whether the call's request waits for room.
+  bool isWaiting(WorkerId to, uint64_t callId) const EXCLUDES(mutex_);
+
   struct Usage {
     size_t bytes = 0; // under way
     size_t waiting = 0; // requests

@@ -22,6 +22,8 @@
 // | death          | who has found out -> the others  | noted          | a worker is dead                        |
 // | hearing        | who would declare a worker dead  | noted          | does it hear anybody at all?            |
 // |                | -> the others                    |                |                                         |
+// | whereabouts    | caller -> callee                 | whereaboutsReply | where are these calls of mine?          |
+// | observe        | any -> any                       | observed       | what an observer wants to know          |
 // | storeRequest   | any -> who serves a store in the | storeReply     | an operation of the store's; or: come   |
 // |                | rendezvous store's place; and    |                | over to the one that is served here     |
 // |                | back                             |                | (backend/membership/peer_stores.h)      |
@@ -99,6 +101,12 @@ constexpr MessageType kCancel = detail::request(0xa0);
 constexpr MessageType kFailed = detail::response(0xa1);
 constexpr MessageType kDeath = detail::request(0xa2);
 constexpr MessageType kHearing = detail::request(0xa4);
+
+constexpr MessageType kWhereabouts = detail::request(0xa6);
+constexpr MessageType kWhereaboutsReply = detail::response(0xa7);
+
+constexpr MessageType kObserve = detail::request(0xaa);
+constexpr MessageType kObserved = detail::response(0xab);
 
 constexpr MessageType kStoreRequest = detail::request(0xa8);
 constexpr MessageType kStoreReply = detail::response(0xa9);

@@ -15,6 +15,7 @@
 #include "backend/serve/call_deadline.h"
 #include "backend/serve/current_call.h"
 #include "backend/serve/own_messages.h"
+#include "backend/serve/request_label.h"
 #include "backend/serve/response.h"
 #include "backend/wire/failure.h"
 #include "cuda/error_text.h"
@@ -40,16 +41,19 @@ class Server::Pending {
  public:
   Pending(
       std::shared_ptr<Server> server, WorkerId caller, uint64_t callId,
-      CancelledCalls::Moment arrival)
-      : server_(std::move(server)), caller_(caller), callId_(callId), arrival_(arrival) {
+      CancelledCalls::Moment arrival, ServedCalls::Ticket ticket)
+      : server_(std::move(server)),
+        caller_(caller),
+        callId_(callId),
+        arrival_(arrival),
+        ticket_(std::move(ticket)) {
     ++server_->metrics_.activeAsync;
   }
   ~Pending() {
     if (!answered_) {
       guarded("an answer", [&] {
-        end();
         server_->sendError(
-            caller_, callId_,
+            end(),
             "worker '" + server_->devices_->self().name +
                 "' has no result for the call: its future was dropped, or a device has failed");
       });
@@ -59,31 +63,42 @@ class Server::Pending {
   Pending& operator=(const Pending&) = delete;
 
   void answer(JitFuture& result) {
-    end();
-    server_->answer(caller_, callId_, result);
+    server_->answer(end(), result);
   }
 
  private:
-  void end() {
+  Answered end() {
     answered_ = true;
     if (auto dropped = server_->cancelled_->ended(caller_, callId_, arrival_); !dropped.empty()) {
       server_->disposer_.keep(std::move(dropped));
     }
     --server_->metrics_.activeAsync;
     --server_->metrics_.active;
+    return {caller_, callId_, ticket_.end()};
   }
 
   const std::shared_ptr<Server> server_;
   const WorkerId caller_;
   const uint64_t callId_;
   const CancelledCalls::Moment arrival_;
+  ServedCalls::Ticket ticket_; // which goes before the server that it is of
   bool answered_ = false;
+};
+
+/// A request that waits for a thread.
+struct Server::Arrived {
+  std::shared_ptr<Server> server;
+  ServedCalls::Ticket ticket; // which goes before the server
+  WorkerId caller;
+  ReceivedFrame request;
+  CancelledCalls::Moment arrival;
+  std::optional<TimePoint> deadline;
 };
 
 Server::Server(
     const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond,
     std::shared_ptr<const cuda::GroupDevices> devices, std::shared_ptr<cuda::Transfers> transfers,
-    std::shared_ptr<ThreadPool> copies, bool inheritDeadline)
+    std::shared_ptr<ThreadPool> copies, std::shared_ptr<CallMetrics> calls, bool inheritDeadline)
     : dispatcher_(dispatcher),
       runRequest_(std::move(run)),
       disposer_(std::move(disposer)),
@@ -91,7 +106,8 @@ Server::Server(
       devices_(std::move(devices)),
       transfers_(std::move(transfers)),
       copies_(std::move(copies)),
-      inheritDeadline_(inheritDeadline) {}
+      inheritDeadline_(inheritDeadline),
+      calls_(std::move(calls)) {}
 
 bool Server::serve(WorkerId caller, ReceivedFrame request) {
   const FrameHeader header = request.header;
@@ -108,37 +124,49 @@ bool Server::serve(WorkerId caller, ReceivedFrame request) {
     deadline =
         TimePoint::clock::now() + header.timeLeft; // the way here is not known, and mostly short
   }
-  const bool accepted = runRequest_(
-      header.messageType,
-      [self = shared_from_this(), caller, request = std::move(request), arrival = cancelled_->now(),
-       deadline]() mutable { self->run(caller, std::move(request), arrival, deadline); });
+  FunctionMetrics& function = calls_->functions.find(LabelledRequest(request).label());
+  Arrived arrived{
+      shared_from_this(),
+      served_.add({caller, header.callId, &function}),
+      caller,
+      std::move(request),
+      cancelled_->now(),
+      deadline};
+  const bool accepted = runRequest_(header.messageType, [arrived = std::move(arrived)]() mutable {
+    Server& self = *arrived.server;
+    self.run(std::move(arrived));
+  });
   metrics_.active -= accepted ? 0 : 1;
   return accepted;
 }
 
-void Server::run(
-    WorkerId caller, ReceivedFrame request, CancelledCalls::Moment arrival,
-    std::optional<TimePoint> deadline) {
-  if (isFormer_ && isFormer_(caller, request.incarnation)) {
+void Server::run(Arrived arrived) {
+  const WorkerId caller = arrived.caller;
+  const CancelledCalls::Moment arrival = arrived.arrival;
+  if (isFormer_ && isFormer_(caller, arrived.request.incarnation)) {
     --metrics_.active;
     return;
   }
+  arrived.ticket.start();
   // What a request leaves in the thread's state (grad mode, profiler callbacks: libtorch forgets to take
   // its own off) must not be seen by the next one, which likely gets the same thread.
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
-  const uint64_t callId = request.header.callId;
+  const uint64_t callId = arrived.request.header.callId;
   const ServingScope serving(caller, callId, arrival, cancelled_);
-  const DeadlineScope limited(deadline);
+  const DeadlineScope limited(arrived.deadline);
   c10::intrusive_ptr<JitFuture> result;
   std::optional<cuda::RequestStreams> streams; // also of the answer, where there is one at once
   try {
-    result = process(caller, decodeMessage(std::move(request)), streams);
+    result = process(caller, decodeMessage(std::move(arrived.request)), streams);
   } catch (const std::exception&) {
     result = failedFuture();
   }
-  result->addCallback(
-      [pending = std::make_shared<Pending>(shared_from_this(), caller, callId, arrival)](
-          JitFuture& done) { pending->answer(done); });
+  if (!result->completed()) {
+    arrived.ticket.returned();
+  }
+  result->addCallback([pending = std::make_shared<Pending>(
+                           shared_from_this(), caller, callId, arrival, std::move(arrived.ticket))](
+                          JitFuture& done) { pending->answer(done); });
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Server::process(
@@ -168,26 +196,26 @@ c10::intrusive_ptr<rpc::JitFuture> Server::process(
   return result;
 }
 
-void Server::answer(WorkerId caller, uint64_t callId, JitFuture& result) {
+void Server::answer(const Answered& request, JitFuture& result) {
   if (result.hasError()) {
     if (const auto failed = callErrorIn(result.exception_ptr())) {
-      send(caller, callId, messageOf(encodeFailure(*failed), own_messages::kFailed), {});
+      send(request, messageOf(encodeFailure(*failed), own_messages::kFailed), {});
     } else {
-      sendError(caller, callId, devices_->withRemedy(caller, result.tryRetrieveErrorMessage()));
+      sendError(request, devices_->withRemedy(request.caller, result.tryRetrieveErrorMessage()));
     }
     return;
   }
   try {
-    answer(caller, callId, result.value().toCustomClass<rpc::Message>());
+    answer(request, result.value().toCustomClass<rpc::Message>());
   } catch (const std::exception& e) { // the response cannot be sent
-    sendError(caller, callId, cuda::reasonOf(e));
+    sendError(request, cuda::reasonOf(e));
   }
 }
 
-void Server::answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response) {
-  const Dispatcher::Undo notSent = dispatcher_.answering(caller, *response);
+void Server::answer(const Answered& request, c10::intrusive_ptr<rpc::Message> response) {
+  const Dispatcher::Undo notSent = dispatcher_.answering(request.caller, *response);
   try {
-    begin(caller, callId, std::move(response), notSent);
+    begin(request, std::move(response), notSent);
   } catch (const std::exception&) {
     if (notSent) {
       notSent();
@@ -197,35 +225,35 @@ void Server::answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Me
 }
 
 void Server::begin(
-    WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
+    const Answered& request, c10::intrusive_ptr<rpc::Message> response,
     const Dispatcher::Undo& notSent) {
   const auto& tensors = std::as_const(*response).tensors();
-  TensorDevices targets = devices_->targets(caller, cuda::Direction::response, tensors);
+  TensorDevices targets = devices_->targets(request.caller, cuda::Direction::response, tensors);
   if (!cuda::HostCopies::areNeeded(tensors)) {
-    send(caller, callId, std::move(response), TensorTargets{std::move(targets), {}});
+    send(request, std::move(response), TensorTargets{std::move(targets), {}});
     return;
   }
-  auto outgoing = transfers_->begin(caller, tensors, std::move(targets));
+  auto outgoing = transfers_->begin(request.caller, tensors, std::move(targets));
   if (outgoing.mustWait()) {
-    answerWhenCopied(caller, callId, std::move(response), std::move(outgoing), notSent);
+    answerWhenCopied(request, std::move(response), std::move(outgoing), notSent);
   } else {
-    send(caller, callId, std::move(response), std::move(outgoing));
+    send(request, std::move(response), std::move(outgoing));
   }
 }
 
 // Not here: whoever completes a future is not to wait for its device.
 void Server::answerWhenCopied(
-    WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
+    const Answered& request, c10::intrusive_ptr<rpc::Message> response,
     cuda::OutgoingTensors tensors, Dispatcher::Undo notSent) {
-  Task task([self = shared_from_this(), caller, callId, response = std::move(response),
+  Task task([self = shared_from_this(), request, response = std::move(response),
              tensors = std::move(tensors), notSent = std::move(notSent)]() mutable {
     try {
-      self->send(caller, callId, std::move(response), std::move(tensors));
+      self->send(request, std::move(response), std::move(tensors));
     } catch (const std::exception& e) {
       if (notSent) {
         notSent();
       }
-      self->sendError(caller, callId, cuda::reasonOf(e));
+      self->sendError(request, cuda::reasonOf(e));
     }
   });
   if (!copies_->run(std::move(task))) {
@@ -234,26 +262,29 @@ void Server::answerWhenCopied(
 }
 
 void Server::send(
-    WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
+    const Answered& request, c10::intrusive_ptr<rpc::Message> response,
     cuda::OutgoingTensors tensors) {
   response->tensors() = tensors.take();
   OutgoingFrame frame =
       encodeMessage(FrameKind::response, std::move(response), disposer_, tensors.targets());
   tensors.sent(); // once the receiver may have read a ticket, it says when the memory is free
-  setCallId(frame, callId);
-  respond_(caller, std::move(frame));
+  respond(request, std::move(frame));
 }
 
 void Server::send(
-    WorkerId caller, uint64_t callId, c10::intrusive_ptr<rpc::Message> response,
+    const Answered& request, c10::intrusive_ptr<rpc::Message> response,
     const TensorTargets& targets) {
-  OutgoingFrame frame = encodeMessage(FrameKind::response, std::move(response), disposer_, targets);
-  setCallId(frame, callId);
-  respond_(caller, std::move(frame));
+  respond(request, encodeMessage(FrameKind::response, std::move(response), disposer_, targets));
 }
 
-void Server::sendError(WorkerId caller, uint64_t callId, const std::string& text) {
-  send(caller, callId, rpc::createExceptionResponse(text, -1));
+void Server::respond(const Answered& request, OutgoingFrame frame) {
+  setCallId(frame, request.callId);
+  setServed(frame, request.served);
+  respond_(request.caller, std::move(frame));
+}
+
+void Server::sendError(const Answered& request, const std::string& text) {
+  send(request, rpc::createExceptionResponse(text, -1));
 }
 
 } // namespace torchwire

@@ -15,6 +15,7 @@
 #include "backend/call/cancelled_calls.h"
 #include "backend/call/duplicate_filter.h"
 #include "backend/call/metrics.h"
+#include "backend/call/served_calls.h"
 #include "backend/codec/codec.h"
 #include "backend/serve/dispatcher.h"
 #include "backend/wire/frame.h"
@@ -40,7 +41,8 @@ class Server : public std::enable_shared_from_this<Server> {
   Server(
       const Dispatcher& dispatcher, RunRequest run, Disposer disposer, Respond respond,
       std::shared_ptr<const cuda::GroupDevices> devices, std::shared_ptr<cuda::Transfers> transfers,
-      std::shared_ptr<ThreadPool> copies, bool inheritDeadline = false);
+      std::shared_ptr<ThreadPool> copies, std::shared_ptr<CallMetrics> calls,
+      bool inheritDeadline = false);
 
   /// Which requests are not run: those of a process in whose place another one is by then. Nobody waits for their answers,
   /// and what they leave behind (forks, contexts) would be taken for the other's. Before the first request.
@@ -72,33 +74,42 @@ class Server : public std::enable_shared_from_this<Server> {
   ServerMetrics& metrics() {
     return metrics_;
   }
+  /// Requests that have come and are not answered.
+  const ServedCalls& served() const {
+    return served_;
+  }
 
  private:
   using Message = torch::distributed::rpc::Message;
   using JitFuture = torch::distributed::rpc::JitFuture;
 
   using TimePoint = std::chrono::steady_clock::time_point;
-  void run(
-      WorkerId caller, ReceivedFrame request, CancelledCalls::Moment arrival,
-      std::optional<TimePoint> deadline);
+  struct Arrived;
+  void run(Arrived arrived);
   c10::intrusive_ptr<JitFuture> process(
       WorkerId caller, DecodedMessage request, std::optional<cuda::RequestStreams>& streams);
   class Pending;
-  void answer(WorkerId caller, uint64_t callId, JitFuture& result);
-  void answer(WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response);
+  /// The request that a response is for.
+  struct Answered {
+    WorkerId caller;
+    uint64_t callId;
+    std::chrono::nanoseconds served; // how long it was here
+  };
+  void answer(const Answered& request, JitFuture& result);
+  void answer(const Answered& request, c10::intrusive_ptr<Message> response);
   void begin(
-      WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response,
+      const Answered& request, c10::intrusive_ptr<Message> response,
       const Dispatcher::Undo& notSent);
   void answerWhenCopied(
-      WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response,
-      cuda::OutgoingTensors tensors, Dispatcher::Undo notSent);
+      const Answered& request, c10::intrusive_ptr<Message> response, cuda::OutgoingTensors tensors,
+      Dispatcher::Undo notSent);
   void send(
-      WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response,
-      cuda::OutgoingTensors tensors);
+      const Answered& request, c10::intrusive_ptr<Message> response, cuda::OutgoingTensors tensors);
   void send(
-      WorkerId caller, uint64_t callId, c10::intrusive_ptr<Message> response,
+      const Answered& request, c10::intrusive_ptr<Message> response,
       const TensorTargets& targets = {});
-  void sendError(WorkerId caller, uint64_t callId, const std::string& text);
+  void sendError(const Answered& request, const std::string& text);
+  void respond(const Answered& request, OutgoingFrame frame);
 
   const Dispatcher& dispatcher_;
   const RunRequest runRequest_;
@@ -113,6 +124,8 @@ class Server : public std::enable_shared_from_this<Server> {
   const std::shared_ptr<CancelledCalls> cancelled_ =
       std::make_shared<CancelledCalls>(); // what runs may ask after the end
   ServerMetrics metrics_;
+  const std::shared_ptr<CallMetrics> calls_;
+  ServedCalls served_{calls_->trace};
 };
 
 } // namespace torchwire

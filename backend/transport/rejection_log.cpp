@@ -1,5 +1,7 @@
 #include "backend/transport/rejection_log.h"
 
+#include <atomic>
+
 #include "backend/base/log.h"
 
 namespace torchwire {
@@ -8,9 +10,16 @@ namespace {
 constexpr std::chrono::seconds kWindow{10};
 constexpr int kLinesPerWindow = 10;
 
+std::atomic<uint64_t> noted{0};
+
 } // namespace
 
+uint64_t RejectionLog::countInProcess() {
+  return noted.load();
+}
+
 void RejectionLog::note(const std::string& from, const std::string& reason, Clock::time_point now) {
+  ++noted;
   if (windowStart_ == Clock::time_point{} || now - windowStart_ >= kWindow) {
     if (untold_ != 0) {
       log(LogLevel::warning,

@@ -16,6 +16,9 @@ class RejectionLog {
   /// `where` names the listening endpoint.
   explicit RejectionLog(std::string where) : where_(std::move(where)) {}
 
+  /// How many any of this process has noted.
+  static uint64_t countInProcess();
+
   void note(
       const std::string& from, const std::string& reason, Clock::time_point now = Clock::now());
 

@@ -1,5 +1,7 @@
 #include "backend/wire/frame.h"
 
+#include <algorithm>
+#include <bit>
 #include <limits>
 #include <utility>
 
@@ -9,7 +11,7 @@ namespace torchwire {
 namespace {
 
 // See FrameHeader::write.
-constexpr size_t kTimeLeftOffset = 2;
+constexpr size_t kTimeOffset = 2;
 constexpr size_t kCallIdOffset = 8;
 constexpr size_t kSequenceOffset = FrameHeader::kShortSize;
 constexpr size_t kAcknowledgedOffset = kSequenceOffset + sizeof(uint64_t);
@@ -20,6 +22,23 @@ constexpr std::chrono::milliseconds kTimeUnit{16};
 bool isNumbered(FrameKind kind) {
   return kind == FrameKind::request || kind == FrameKind::response ||
       kind == FrameKind::acknowledge;
+}
+
+// Microseconds in 16 bits: 11 of a number, and 5 that say how often it is doubled.
+constexpr int kNumberBits = 11;
+
+uint16_t packed(std::chrono::nanoseconds time) {
+  constexpr int64_t kLongest = int64_t{1} << 40; // 12 days
+  const auto microseconds = static_cast<uint64_t>(std::clamp<int64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(time).count(), 0, kLongest));
+  const int doublings = std::max(0, static_cast<int>(std::bit_width(microseconds)) - kNumberBits);
+  return static_cast<uint16_t>(
+      (doublings << kNumberBits) | static_cast<int>(microseconds >> doublings));
+}
+
+std::chrono::microseconds unpacked(uint16_t bits) {
+  const uint64_t number = bits & ((1U << kNumberBits) - 1);
+  return std::chrono::microseconds(number << (bits >> kNumberBits));
 }
 
 template <typename Pieces>
@@ -75,8 +94,13 @@ void setTimeLeft(OutgoingFrame& frame, std::chrono::milliseconds left) {
   const auto units = (left + kTimeUnit - std::chrono::milliseconds(1)) / kTimeUnit;
   if (units <= std::numeric_limits<uint16_t>::max()) {
     const auto number = static_cast<uint16_t>(units);
-    std::memcpy(frame.head.data() + kTimeLeftOffset, &number, sizeof(number));
+    std::memcpy(frame.head.data() + kTimeOffset, &number, sizeof(number));
   }
+}
+
+void setServed(OutgoingFrame& frame, std::chrono::nanoseconds served) {
+  const uint16_t number = packed(served);
+  std::memcpy(frame.head.data() + kTimeOffset, &number, sizeof(number));
 }
 
 void setCallId(OutgoingFrame& frame, uint64_t id) {
@@ -108,7 +132,8 @@ OutgoingFrame acknowledgeFrame(uint64_t acknowledged) {
 void FrameHeader::write(ByteWriter& out) const {
   out.number(kind);
   out.number(flags);
-  out.number(static_cast<uint16_t>(timeLeft / kTimeUnit));
+  out.number(
+      kind == FrameKind::response ? packed(served) : static_cast<uint16_t>(timeLeft / kTimeUnit));
   out.number(messageType);
   out.number(callId);
   out.number(bodyLength);
@@ -128,7 +153,12 @@ FrameHeader FrameHeader::read(ByteReader& in) {
   }
   header.kind = static_cast<FrameKind>(kind);
   header.flags = in.number<uint8_t>();
-  header.timeLeft = in.number<uint16_t>() * kTimeUnit;
+  const auto time = in.number<uint16_t>();
+  if (header.kind == FrameKind::response) {
+    header.served = unpacked(time);
+  } else {
+    header.timeLeft = time * kTimeUnit;
+  }
   header.messageType = in.number<uint32_t>();
   header.callId = in.number<uint64_t>();
   header.bodyLength = in.number<uint64_t>();

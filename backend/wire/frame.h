@@ -34,7 +34,7 @@ namespace torchwire {
 
 /// Raised by one whenever a frame's or a handshake's bytes change; workers with different versions
 /// refuse each other.
-constexpr uint32_t kProtocolVersion = 11;
+constexpr uint32_t kProtocolVersion = 12;
 
 enum class FrameKind : uint8_t {
   hello = 1,
@@ -90,6 +90,8 @@ struct FrameHeader {
   uint8_t flags = 0; // of the message codec
   // Of a request whose caller has set a deadline: how long it waits from when it has sent this. 0: unknown, or very long.
   std::chrono::milliseconds timeLeft{0};
+  // Of a response: how long the callee had the request. 0: it does not say.
+  std::chrono::nanoseconds served{0};
   uint32_t messageType = 0; // PyTorch's MessageType, for request and response
   uint64_t callId = 0; // unique among the calls of one incarnation of the caller
   uint64_t bodyLength = 0; // bytes of the message's payload
@@ -124,6 +126,8 @@ ReceivedFrame readHeader(IncomingFrame frame);
 void setCallId(OutgoingFrame& frame, uint64_t id);
 /// Enters it in a request's header, rounded up to 16 ms; what is more than 17 minutes it leaves out.
 void setTimeLeft(OutgoingFrame& frame, std::chrono::milliseconds left);
+/// Enters it in a response's header, right to a part in 1,000, in microseconds.
+void setServed(OutgoingFrame& frame, std::chrono::nanoseconds served);
 /// The call that the frame is of, and the kind that it has: of an encoded frame.
 uint64_t callIdOf(const OutgoingFrame& frame);
 bool isRequest(const OutgoingFrame& frame);

@@ -37,6 +37,10 @@ from torchwire.distributed_autograd import autograd_contexts
 from torchwire.errors import CallCancelled, CallTimedOut, Overloaded, RpcError, WorkerDied, WorkerUnreachable
 from torchwire.explanation import Explanation, explain
 from torchwire.giving_up import CurrentCall, cancel, current_call, deadline
+from torchwire.observe.dump import dump
+from torchwire.observe.json_lines import log_metrics
+from torchwire.observe.metrics import metrics
+from torchwire.observe.trace import trace
 from torchwire.options import TorchwireRpcBackendOptions
 from torchwire.replacement import replace_tensorpipe, restore_tensorpipe
 from torchwire.rrefs import rrefs
@@ -58,13 +62,17 @@ __all__ = [
     "cancel",
     "current_call",
     "deadline",
+    "dump",
     "explain",
+    "log_metrics",
+    "metrics",
     "on_worker_joined",
     "on_worker_lost",
     "peers",
     "replace_tensorpipe",
     "restore_tensorpipe",
     "rrefs",
+    "trace",
 ]
 
 registration.register()

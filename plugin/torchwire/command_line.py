@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from torchwire import _C, __version__, _build, device_report, replace_tensorpipe
+from torchwire.observe.trace import TRACE_VARIABLE
 
 _PROGRAM = "python -m torchwire"
 _BAD_USAGE = 2
@@ -56,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         add_late=_add_bench_devices,
     )
     commands.add_parser("doctor", help="check this machine, or measure between two", add_late=_add_doctor)
+    commands.add_parser("top", help="show the workers of this host or of a group, live", add_late=_add_top)
+    _add_trace(commands)
     info = commands.add_parser("info", help="print versions, devices, transports and channels")
     info.set_defaults(carry_out=_info)
     return parser
@@ -69,10 +72,14 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
         description="Runs a program, unchanged, with torchwire in the place of TENSORPIPE: "
         "in it and in all processes that it starts.",
     )
-    run.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as for python -m")
-    run.add_argument("program", help="path of a script, or name of a module")
-    run.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the program")
+    _add_program(run)
     run.set_defaults(carry_out=_run)
+
+
+def _add_program(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as for python -m")
+    command.add_argument("program", help="path of a script, or name of a module")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the program")
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
@@ -93,12 +100,47 @@ def _add_doctor(doctor: argparse.ArgumentParser) -> None:
     add_arguments(doctor)
 
 
+def _add_top(top: argparse.ArgumentParser) -> None:
+    from torchwire.top.command import add_arguments
+
+    add_arguments(top)
+
+
+def _add_trace(commands: argparse._SubParsersAction) -> None:
+    trace = commands.add_parser(
+        "trace",
+        help="run a program and write a trace of all its calls",
+        usage=f"{_PROGRAM} trace [-h] [-o FILE] (script.py | -m module) [argument ...]",
+        description="Runs a program whose workers, this process and all that it starts, note their calls; the first "
+        "of them writes the file at its graceful rpc.shutdown(). https://ui.perfetto.dev opens it.",
+    )
+    trace.add_argument("-o", dest="output", default="trace.json", help="the file to write (default trace.json)")
+    _add_program(trace)
+    trace.set_defaults(carry_out=_trace)
+
+
+def _trace(command: argparse.Namespace) -> int:
+    output = os.path.abspath(command.output)  # the program may change its folder
+    try:
+        with open(output, "w", encoding="utf-8"):
+            pass
+    except OSError as error:
+        print(f"{_PROGRAM} trace: {output!r} cannot be written: {error.strerror}", file=sys.stderr)
+        return _BAD_USAGE
+    os.environ[TRACE_VARIABLE] = output
+    return _start(command, "trace")
+
+
 def _run(command: argparse.Namespace) -> int:
+    return _start(command, "run", replace_tensorpipe)
+
+
+def _start(command: argparse.Namespace, name: str, prepare: Callable[[], None] = lambda: None) -> int:
     problem = _module_problem(command.program) if command.is_module else _script_problem(command.program)
     if problem:
-        print(f"{_PROGRAM} run: {problem}", file=sys.stderr)
+        print(f"{_PROGRAM} {name}: {problem}", file=sys.stderr)
         return _BAD_USAGE
-    replace_tensorpipe()
+    prepare()
     sys.argv = [command.program, *command.arguments]
     if command.is_module:
         # sys.path begins with the current folder already, because torchwire itself was started with -m.

@@ -29,6 +29,7 @@ from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 from torchwire import concurrent_shutdown, creation_sites, passed_rrefs
 from torchwire.current_agent import current_agent
 from torchwire.leak_report import LeakReport
+from torchwire.observe import observers, trace
 from torchwire.patches import Patches
 
 _PATIENCE = 2.0  # seconds
@@ -64,6 +65,7 @@ def _replace_wait_all_workers(patches: Patches, leaks: LeakReport, before_leavin
         if agent is not None:
             agent.drop_forks_of_the_dead(_PATIENCE)  # libtorch would wait for them
             leaks.prepare()  # the last moment at which all peers answer for certain
+            trace.write_if_requested(agent)
         before_leaving()
 
     patches.replace(api, "_wait_all_workers", wait_all_workers)
@@ -78,6 +80,7 @@ def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leavi
         creation_sites.uninstall()
         passed_rrefs.uninstall()
         before_leaving()
+        observers.close()
         if current_agent() is not None:
             leaks.prepare()  # of use only after a shutdown that was not graceful
         _shut_agent_down()

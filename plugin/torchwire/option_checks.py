@@ -18,6 +18,7 @@ BACKWARD_MODES = ("smart", "fast")
 HOW_TO_MAKE_A_SECRET = 'python -c "import secrets; print(secrets.token_hex(32))"'
 
 _HIGHEST_PORT = 65535
+_LOOPBACK = "127.0.0.1"
 _MIN_KEEPALIVE = 2.0
 _MIN_SESSION = 1.0
 _MAX_SESSION = 24 * 3600.0
@@ -53,6 +54,25 @@ def byte_count(argument: str, value: Any) -> int:
 def timeout(argument: str, value: Any) -> float:
     """Seconds, finite and not negative; 0 stands for no limit."""
     return _seconds(argument, value, zero="means no limit")
+
+
+def slow_call_warning(argument: str, value: Any) -> float:
+    """Seconds; 0 stands for no warning."""
+    return _seconds(argument, value, zero="switches it off")
+
+
+def metrics_port(argument: str, value: Any) -> str | None:
+    """A port, or 'host:port', as 'host:port'; None stands for what the environment says."""
+    if isinstance(value, bool) or not isinstance(value, (int, str, type(None))):
+        raise TypeError(f"{argument} must be a port, or text such as 'host:port', got {_described(value)}")
+    if isinstance(value, int):
+        value = str(value)
+    if value is not None and re.fullmatch("-?[0-9]+", value):
+        value = f"{_LOOPBACK}:{value}"
+    address = _address(argument, value, lowest_port=0)
+    if address is not None and not re.search(":[0-9]+$", address):
+        raise ValueError(f"{argument}: {value!r} has no port; write a port, or 'host:port'")
+    return address
 
 
 def keepalive(argument: str, value: Any) -> float:

@@ -138,6 +138,16 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     nccl: whether large tensors of CUDA devices go by NCCL to workers whose memory cannot be opened, of other hosts
         too, if those have the option as well. Default False. A transfer that waits for its other end
         occupies some of the GPU.
+    slow_call_warning: seconds after which a call that is under way is logged, once, with where it is: not sent, on the
+        wire, queued at its callee, or running there, with the Python stack. Default 30; 0 means never. A call with a
+        time-out of a second or more is looked after when three quarters of that are over, too, so that the error of
+        the time-out says the same.
+    metrics_port: TCP port at which http://HOST:PORT/metrics has this worker's metrics for Prometheus; 0 takes any that
+        is free, which is logged. "HOST:PORT" for another address than 127.0.0.1: anyone who reaches it can read names
+        of workers and functions. Needs prometheus_client. Default: the environment variable TORCHWIRE_METRICS_PORT,
+        or none.
+    status_socket: whether processes of the same user on this host may ask this worker for its status, as `python -m
+        torchwire top` does (docs/operating.md). Default True.
     _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them and
         says which are used by default).
     _device_paths: the same for the paths of tensors between devices, "process", "ipc", "nccl"
@@ -158,6 +168,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     secret_file = _CheckedAlternative(option_checks.path, other="secret")
     keepalive_interval = _Checked(option_checks.keepalive)
     session_timeout = _Checked(option_checks.session_timeout)
+    slow_call_warning = _Checked(option_checks.slow_call_warning)
+    metrics_port = _Checked(option_checks.metrics_port)
+    status_socket = _Checked(option_checks.switch)
     max_unacknowledged_bytes = _Checked(option_checks.byte_count)
     backward_mode = _Checked(option_checks.backward_mode)
     record_creation_site = _Checked(option_checks.switch)
@@ -194,6 +207,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         max_bytes_in_flight: int = 1 << 30,
         checksums: bool = False,
         nccl: bool = False,
+        slow_call_warning: float = 30.0,
+        metrics_port: int | str | None = None,
+        status_socket: bool = True,
         _transports: list[str] | None = None,
         _channels: list[str] | None = None,
         _device_paths: list[str] | None = None,
@@ -221,6 +237,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self.max_bytes_in_flight = max_bytes_in_flight
         self.checksums = checksums
         self.nccl = nccl
+        self.slow_call_warning = slow_call_warning
+        self.metrics_port = metrics_port
+        self.status_socket = status_socket
         self._transports = _transports
         self._channels = _channels
         self._device_paths = _device_paths
@@ -333,6 +352,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "channels": options._channels,
         "device_paths": options._device_paths,
         "nccl": options.nccl,
+        "slow_call_warning": options.slow_call_warning,
         "interceptors": [_C.ChecksumInterceptor()] if options.checksums else [],
         "devices": devices.describe(options._device_maps, options._automatic_device_maps, options.devices),
     }

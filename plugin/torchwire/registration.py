@@ -13,6 +13,7 @@ from torch.distributed.rpc.backend_registry import BackendValue
 
 from torchwire import backend_type, creation_sites, exit_hook, graceful_shutdown, passed_rrefs, worker_checks
 from torchwire._C import LinkInterceptor, TorchwireAgent
+from torchwire.observe import observers, trace
 from torchwire.options import TorchwireRpcBackendOptions, as_agent_options, from_any
 
 logger = logging.getLogger(__name__)
@@ -79,8 +80,15 @@ def start_agent(
     if options["rpc_timeout"] == 0:
         # init_rpc gives the store the time-out of calls, and a store takes 0 not for "none" but for "at once".
         store.set_timeout(_STORE_TIMEOUT)
+    observers.metrics_address(checked)  # a bad one is refused before anything is opened
     agent = TorchwireAgent(store, name, rank, world_size, options)
     _start(agent)
+    try:
+        observers.open_for(agent, checked)
+        trace.start_if_requested(agent)
+    except BaseException:
+        _abandon(agent)
+        raise
     graceful_shutdown.install(before_leaving)
     creation_sites.install(record=checked.record_creation_site)
     passed_rrefs.install()

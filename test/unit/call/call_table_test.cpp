@@ -130,10 +130,10 @@ TEST_CASE("a call that is withdrawn is for its caller to complete", "[call_table
   Table table;
   const auto ended = std::make_shared<bool>(false);
   const uint64_t id = table.calls.open(1, kNone, [ended](const Outcome&) { *ended = true; });
-  CHECK(table.calls.withdraw(id));
+  CHECK(table.calls.withdraw(id, ErrorCode::unreachable));
   CHECK(ended.use_count() == 1); // what the completion held has gone with it
   CHECK_FALSE(*ended);
-  CHECK_FALSE(table.calls.withdraw(id));
+  CHECK_FALSE(table.calls.withdraw(id, ErrorCode::unreachable));
   CHECK_FALSE(table.calls.answer(id, 1, frameOf('r')));
 }
 

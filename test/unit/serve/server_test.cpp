@@ -348,7 +348,8 @@ TEST_CASE("what a response keeps does not end on the thread that sends it", "[se
   const auto server = std::make_shared<Server>(
       dispatcher, [&](uint32_t, Task&& task) { return pool->run(std::move(task)); }, Disposer(pool),
       [&](WorkerId, OutgoingFrame frame) { sent.set_value(std::move(frame)); }, devices,
-      std::make_shared<cuda::Transfers>(0, devices, pool, ""), pool);
+      std::make_shared<cuda::Transfers>(0, devices, pool, ""), pool,
+      std::make_shared<CallMetrics>());
   REQUIRE(server->serve(kCaller, frameOf(1, messageOf("", kOwnRequest))));
   OutgoingFrame frame = sent.get_future().get();
   CHECK(frame.tensors.size() == 1);

@@ -25,7 +25,8 @@ ServingWorker::ServingWorker(size_t threads, std::shared_ptr<ResponseLog> respon
               [log = responses_](WorkerId caller, OutgoingFrame frame) {
                 log->add(caller, std::move(frame));
               },
-              devices_, std::make_shared<cuda::Transfers>(0, devices_, requests_, ""), requests_)) {
+              devices_, std::make_shared<cuda::Transfers>(0, devices_, requests_, ""), requests_,
+              std::make_shared<CallMetrics>())) {
   StandInAgent::instance();
   dispatcher_.runFunctionsOn([this](Task&& task) { return requests_->run(std::move(task)); });
 }

@@ -55,6 +55,25 @@ TEST_CASE("a request says how long its caller waits, in units of 16 ms", "[frame
   CHECK(readHeader(loopBack(std::move(frame))).header.timeLeft == read);
 }
 
+TEST_CASE("a response says how long its callee had the request", "[frame]") {
+  using std::chrono::microseconds;
+  using std::chrono::nanoseconds;
+  const auto [served, least] = GENERATE(
+      std::pair(nanoseconds(999), microseconds(0)), std::pair(nanoseconds(-7), microseconds(0)),
+      std::pair(nanoseconds(microseconds(2047)), microseconds(2047)),
+      std::pair(nanoseconds(microseconds(2049)), microseconds(2048)),
+      std::pair(nanoseconds(std::chrono::hours(5)), microseconds(17'982'000'000)),
+      std::pair(nanoseconds(std::chrono::hours(24 * 300)), microseconds(int64_t{1} << 40)));
+  OutgoingFrame frame;
+  ByteWriter out(frame.head);
+  FrameHeader{.kind = FrameKind::response}.write(out);
+  setServed(frame, served);
+  const FrameHeader header = readHeader(loopBack(std::move(frame))).header;
+  CHECK(header.served >= least);
+  CHECK(header.served <= std::max(served, nanoseconds(0)));
+  CHECK(header.timeLeft == std::chrono::milliseconds(0));
+}
+
 TEST_CASE("a frame header has the layout of the protocol", "[frame]") {
   const std::vector<char> bytes = encoded(sampleHeader());
   CHECK(bytes[0] == 5);

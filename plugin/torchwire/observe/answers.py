@@ -1,0 +1,93 @@
+"""What this worker says to an observer: to one on this host by its status socket, to another worker by a message.
+
+A question is a JSON object with the key "ask"; an answer is one, too. The agent calls answer() on a thread of its own
+that may wait for the global interpreter lock, so that a worker that holds it for long answers late, or not in time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from torchwire._C import TorchwireAgent
+from torchwire.current_agent import agent_for
+from torchwire.observe import dump, metrics
+
+_PATIENCE = 2.0  # seconds that a peer has to answer
+_AT_A_TIME = 32  # peers that are asked
+
+
+def answer(question: str) -> str:
+    """Raises RuntimeError when this process has no agent on torchwire, ValueError for a question without sense."""
+    asked = json.loads(question)
+    known = _ANSWERS.get(asked.get("ask") if isinstance(asked, dict) else None)
+    if known is None:
+        raise ValueError(f"a worker is asked for one of {', '.join(_ANSWERS)}, got {question[:80]!r}")
+    return json.dumps(known(agent_for("observe"), asked))
+
+
+def error(raised: BaseException) -> str:
+    """The answer to a question that has none."""
+    return json.dumps({"error": str(raised) or type(raised).__name__})
+
+
+def ask(agent: TorchwireAgent, worker: int, question: Mapping[str, Any], patience: float = _PATIENCE) -> Any:
+    """What another worker answers; it may be this one.
+
+    Raises RuntimeError when it does not answer within `patience` seconds.
+    """
+    return json.loads(agent.ask_observer(worker, json.dumps(question), patience))
+
+
+def ask_all(agent: TorchwireAgent, question: Mapping[str, Any], patience: float = _PATIENCE) -> dict[str, Any]:
+    """The answer of each worker of the group by its name; of one that does not answer {"error": why}."""
+
+    def one(worker: Any) -> Any:
+        try:
+            return ask(agent, worker.id, question, patience)
+        except RuntimeError as error:
+            return {"error": str(error).splitlines()[0]}
+
+    workers = sorted(agent.get_worker_infos(), key=lambda worker: worker.id)
+    with ThreadPoolExecutor(min(_AT_A_TIME, len(workers))) as pool:
+        return dict(zip((worker.name for worker in workers), pool.map(one, workers)))
+
+
+def _status(agent: TorchwireAgent, _asked: Mapping[str, Any]) -> dict[str, Any]:
+    return metrics.metrics_of(agent)
+
+
+def _group(agent: TorchwireAgent, _asked: Mapping[str, Any]) -> dict[str, Any]:
+    return ask_all(agent, {"ask": "status"})
+
+
+def _dump(agent: TorchwireAgent, _asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {"text": dump.text_of(agent)}
+
+
+def _clock(_agent: TorchwireAgent, _asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {"now": time.monotonic()}
+
+
+def _start_trace(agent: TorchwireAgent, asked: Mapping[str, Any]) -> dict[str, Any]:
+    agent.start_trace(int(asked["capacity"]))
+    return {}
+
+
+def _stop_trace(agent: TorchwireAgent, _asked: Mapping[str, Any]) -> dict[str, Any]:
+    events, lost = agent.stop_trace()
+    functions = {each["id"]: (each["kind"], each["function"]) for each in agent.function_metrics()}
+    return {"events": events, "lost": lost, "functions": functions}
+
+
+_ANSWERS: dict[Any, Callable[[TorchwireAgent, Mapping[str, Any]], dict[str, Any]]] = {
+    "status": _status,
+    "group": _group,
+    "dump": _dump,
+    "clock": _clock,
+    "start_trace": _start_trace,
+    "stop_trace": _stop_trace,
+}

@@ -1,0 +1,58 @@
+"""What stands open for observers while a worker runs: its port for metrics, its status socket, SIGUSR2."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from torchwire import option_checks
+from torchwire._C import TorchwireAgent
+from torchwire.observe import dump_signal
+from torchwire.observe.prometheus import MetricsServer
+from torchwire.observe.status_socket import StatusSocket
+from torchwire.options import TorchwireRpcBackendOptions
+
+_logger = logging.getLogger(__name__)
+
+PORT_VARIABLE = "TORCHWIRE_METRICS_PORT"
+
+_open: list[Callable[[], None]] = []
+
+
+def metrics_address(options: TorchwireRpcBackendOptions) -> tuple[str, int] | None:
+    """Where metrics are to be served, by the options or else by the environment.
+
+    Raises ValueError for an environment variable that makes no sense.
+    """
+    address = options.metrics_port or option_checks.metrics_port(PORT_VARIABLE, os.environ.get(PORT_VARIABLE) or None)
+    if address is None:
+        return None
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def open_for(agent: TorchwireAgent, options: TorchwireRpcBackendOptions) -> None:
+    """Opens what the options ask for. Raises RuntimeError when metrics cannot be served."""
+    close()  # of an agent that was dropped without a shutdown
+    address = metrics_address(options)
+    if address is not None:
+        server = MetricsServer(agent, *address)
+        _open.append(server.close)
+        _logger.warning("metrics are served at http://%s:%d/metrics", *server.address)
+    if options.status_socket:
+        _open_status_socket()
+    dump_signal.install()
+
+
+def close() -> None:
+    """Closes it. May be called again."""
+    while _open:
+        _open.pop()()
+
+
+def _open_status_socket() -> None:
+    try:
+        _open.append(StatusSocket().close)
+    except (OSError, RuntimeError) as error:  # a worker is of use without it
+        _logger.warning("this worker has no status socket, and `python -m torchwire top` does not see it: %s", error)

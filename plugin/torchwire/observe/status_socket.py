@@ -1,0 +1,148 @@
+"""Where a worker answers what an observer on its host asks: a Unix socket in a folder of the user's.
+
+The observer sends one line of JSON (answers.py) and reads one; then the connection ends. Only processes of the same
+user (and root) are answered. A thread waits in accept(), so that an idle worker does nothing. It answers one observer
+after another, each within a second or two: one that stalls is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import socket
+import stat
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchwire.observe import answers
+
+_logger = logging.getLogger(__name__)
+
+_PATIENCE = 2.0  # seconds for an observer to ask, and to read
+_LONGEST_QUESTION = 4096
+_SUFFIX = ".sock"
+
+_count = itertools.count()
+
+
+def folder() -> Path:
+    """Where the sockets of this user's workers are: in XDG_RUNTIME_DIR, or else in the folder for temporary files."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "torchwire" if runtime else Path(tempfile.gettempdir()) / f"torchwire-{os.getuid()}"
+
+
+def sockets() -> list[Path]:
+    """Those that are there, by their process's id; of processes that have died, too.
+
+    Raises RuntimeError when the folder is another user's.
+    """
+    where = folder()
+    if not where.exists():
+        return []
+    _check(where)
+    return sorted(where.glob(f"*{_SUFFIX}"), key=lambda path: (process_of(path) or 0, path.name))
+
+
+def process_of(path: Path) -> int | None:
+    """The process whose socket it is; None for what is none."""
+    process = path.name.split("-")[0]
+    return int(process) if process.isdigit() else None
+
+
+class StatusSocket:
+    """Answers observers until it is closed. Thread-safe."""
+
+    def __init__(self) -> None:
+        """Raises OSError or RuntimeError when there can be no socket."""
+        where = folder()
+        where.mkdir(mode=0o700, exist_ok=True)
+        _check(where)
+        _remove_leftovers(where)
+        self.path = where / f"{os.getpid()}-{next(_count)}{_SUFFIX}"
+        self._process = os.getpid()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.path.unlink(missing_ok=True)  # of an earlier process of that id
+            self._socket.bind(str(self.path))
+            self._socket.listen()
+        except OSError:
+            self._socket.close()
+            raise
+        self._closed = False
+        threading.Thread(target=self._serve, name="torchwire-stat", daemon=True).start()
+
+    def close(self) -> None:
+        """Nobody is answered any more. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._process == os.getpid():
+            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while not self._closed:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError as error:
+                if not self._closed:
+                    _logger.warning("the status socket %s has failed: %s", self.path, error)
+                return
+            with connection:
+                try:
+                    _answer(connection)
+                except OSError:  # the observer has gone, or stalls
+                    pass
+
+
+def _answer(connection: socket.socket) -> None:
+    if _user_of(connection) not in (os.getuid(), 0):
+        return
+    connection.settimeout(_PATIENCE)
+    deadline = time.monotonic() + _PATIENCE
+    question = b""
+    while not question.endswith(b"\n"):
+        part = connection.recv(_LONGEST_QUESTION)
+        question += part
+        if not part or len(question) > _LONGEST_QUESTION or time.monotonic() > deadline:
+            return
+    try:
+        text = answers.answer(question.decode())
+    except Exception as error:  # whatever is wrong, the observer is told
+        text = answers.error(error)
+    connection.sendall(text.encode() + b"\n")
+
+
+def _user_of(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return struct.unpack("3i", credentials)[1]
+
+
+def _check(where: Path) -> None:
+    status = where.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise RuntimeError(
+            f"{where} must be a folder that belongs to this user and that nobody else may enter; remove it, or set "
+            "XDG_RUNTIME_DIR to another place"
+        )
+
+
+def _remove_leftovers(where: Path) -> None:
+    """The sockets of processes that have died."""
+    for path in _of_dead(where):
+        path.unlink(missing_ok=True)
+
+
+def _of_dead(where: Path) -> Iterator[Path]:
+    for path in where.glob(f"*{_SUFFIX}"):
+        process = process_of(path)
+        if process is not None and process != os.getpid() and not Path(f"/proc/{process}").exists():
+            yield path

@@ -1,0 +1,1 @@
+"""`python -m torchwire top`: the workers of a group, or of this host, live."""

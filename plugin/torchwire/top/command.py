@@ -1,0 +1,160 @@
+"""The command line `python -m torchwire top`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torchwire._C import TorchwireAgent
+from torchwire.top import screen, sources
+from torchwire.top.rates import SORTABLE, Row, row_of
+from torchwire.top.sources import Answer, Source
+
+_PROGRAM = "python -m torchwire top"
+_FAILED = 1
+_BAD_USAGE = 2
+_FIRST_LOOKS = 0.5  # seconds between the two looks that a first table needs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows the torchwire workers of this host that are yours, or all of one group: calls per second out and in, "
+        "their latency, what is under way, bytes, and more, per second since the last look. Exit status: 0, 1 where "
+        "there is nothing to show, 2 for bad usage."
+    )
+    parser.add_argument(
+        "--group", type=int, metavar="PID", help="show all workers of this process's group, on other hosts, too"
+    )
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between looks (default 1)")
+    parser.add_argument("--sort", choices=SORTABLE, default="rank", help="column to sort by (default rank)")
+    parser.add_argument("--reverse", action="store_true", help="the largest first")
+    parser.add_argument("--filter", default="", metavar="REGEX", help="show only workers whose name matches")
+    parser.add_argument("--once", action="store_true", help="show one table and end")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each look instead of a table")
+    parser.set_defaults(carry_out=carry_out)
+
+
+def carry_out(command: argparse.Namespace) -> int:
+    """Carries out the command and returns the exit status."""
+    try:
+        view = _View(command)
+    except ValueError as error:
+        print(f"{_PROGRAM}: {error}", file=sys.stderr)
+        return _BAD_USAGE
+    try:
+        if command.json or command.once:
+            return view.print()
+        return view.live()
+    except RuntimeError as error:
+        print(f"{_PROGRAM}: {error}", file=sys.stderr)
+        return _FAILED
+    except (KeyboardInterrupt, BrokenPipeError):
+        return 0
+
+
+class _View:
+    """The rows of one look after another, filtered and sorted."""
+
+    def __init__(self, command: argparse.Namespace) -> None:
+        """Raises ValueError for arguments that make no sense."""
+        if not command.interval > 0:
+            raise ValueError(f"--interval is a positive number of seconds, got {command.interval:g}")
+        try:
+            self._filter = re.compile(command.filter)
+        except re.error as error:
+            raise ValueError(f"--filter {command.filter!r} is not a regular expression: {error}") from None
+        self._command = command
+        self._source: Source = sources.of_this_host if command.group is None else sources.of_group(command.group)
+        self._last: dict[str, Answer] = {}
+        self._sort: str = command.sort
+        self._reverse: bool = command.reverse
+
+    def rows(self) -> list[Row]:
+        """Looks, and compares with the last time. Raises RuntimeError when nobody can be asked."""
+        answers = self._source()
+        rows = [row_of(answer, self._last.get(answer.key), TorchwireAgent.histogram_bounds) for answer in answers]
+        self._last = {answer.key: answer for answer in answers}
+        matching = [row for row in rows if self._filter.search(row.worker)]
+        return sorted(matching, key=lambda row: getattr(row, self._sort), reverse=self._reverse)
+
+    def print(self) -> int:
+        """One look, or one after another, until it is interrupted."""
+        self.rows()
+        time.sleep(_FIRST_LOOKS)
+        while True:
+            rows = self.rows()
+            if self._command.json:
+                line = {"time": time.time(), "workers": [row.as_dict() for row in rows]}
+                print(json.dumps(line), flush=True)
+            elif rows:
+                _console().print(screen.table(rows, self._title(rows), keys=False))
+            else:
+                print(f"{_PROGRAM}: {_nobody()}", file=sys.stderr)
+            if self._command.once:
+                return 0 if rows else _FAILED
+            time.sleep(self._command.interval)
+
+    def live(self) -> int:
+        """On the whole screen, until q is pressed."""
+        from rich.live import Live
+
+        self.rows()
+        with _keys() as keys, Live(console=_console(), screen=True, auto_refresh=False) as shown:
+            while True:
+                rows = self.rows()
+                shown.update(screen.table(rows, self._title(rows), keys=True), refresh=True)
+                key = keys(self._command.interval)
+                if key == "q":
+                    return 0
+                if key == "s":
+                    self._sort = SORTABLE[(SORTABLE.index(self._sort) + 1) % len(SORTABLE)]
+                if key == "r":
+                    self._reverse = not self._reverse
+
+    def _title(self, rows: Sequence[Row]) -> str:
+        whose = "this host" if self._command.group is None else f"the group of process {self._command.group}"
+        order = f"{self._sort}{', reversed' if self._reverse else ''}"
+        return f"torchwire: {len(rows)} workers of {whose}, by {order}, {time.strftime('%H:%M:%S')}"
+
+
+def _nobody() -> str:
+    return (
+        "no torchwire worker of this user runs on this host and matches; workers with status_socket=False are not "
+        "seen, nor are those in containers with a folder for temporary files of their own"
+    )
+
+
+def _console() -> Any:
+    try:
+        from rich.console import Console
+    except ImportError:
+        raise RuntimeError("the table needs rich, which is not installed: pip install rich; or use --json") from None
+    return Console()
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """A function that waits so many seconds for a key, and returns it, or ""."""
+    import termios
+    import tty
+
+    if not sys.stdin.isatty():
+        yield lambda seconds: time.sleep(seconds) or ""
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+
+    def wait(seconds: float) -> str:
+        return sys.stdin.read(1) if select.select([sys.stdin], [], [], seconds)[0] else ""
+
+    try:
+        yield wait
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -1,0 +1,101 @@
+"""Where the status of workers comes from: status sockets on this host, and through one of these its whole group."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchwire._build import VERSION
+from torchwire.observe import status_socket
+
+_PATIENCE = 3.0  # seconds for a worker to answer
+_GROUP_PATIENCE = 10.0  # for one that asks all others
+_AT_A_TIME = 32
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker says of itself, or why it says nothing."""
+
+    key: str  # tells workers apart from one look to the next
+    name: str
+    status: Mapping[str, Any] | None
+    error: str = ""
+
+
+Source = Callable[[], list[Answer]]
+
+
+def of_this_host() -> list[Answer]:
+    """All workers of this user on this host; of a process that has died nothing, or that it does not answer.
+
+    Raises RuntimeError when the folder with the sockets is not to be trusted.
+    """
+    paths = status_socket.sockets()
+    if not paths:
+        return []
+    with ThreadPoolExecutor(min(_AT_A_TIME, len(paths))) as pool:
+        return [answer for answer in pool.map(_one, paths) if answer is not None]
+
+
+def of_group(process: int) -> Source:
+    """All workers of the group of that process, which is on this host, wherever they are."""
+
+    def look() -> list[Answer]:
+        paths = [path for path in status_socket.sockets() if status_socket.process_of(path) == process]
+        if not paths:
+            raise RuntimeError(
+                f"process {process} has no status socket in {status_socket.folder()}: it is no torchwire worker of "
+                "this user on this host, or has ended, or was started with status_socket=False"
+            )
+        answers = ask(paths[-1], {"ask": "group"}, _GROUP_PATIENCE)
+        return [
+            Answer(name, name, None, status["error"]) if "error" in status else Answer(name, name, status)
+            for name, status in answers.items()
+        ]
+
+    return look
+
+
+def ask(path: Path, question: Mapping[str, Any], patience: float = _PATIENCE) -> Any:
+    """What the worker with that socket answers.
+
+    Raises RuntimeError, in a sentence, when it does not.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(patience)
+            connection.connect(str(path))
+            connection.sendall(json.dumps(question).encode() + b"\n")
+            text = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    except TimeoutError:
+        raise RuntimeError(
+            f"does not answer within {patience:g} s: it is stopped, or a thread holds Python's global lock"
+        ) from None
+    except OSError as error:
+        raise RuntimeError(f"cannot be asked: {error.strerror or error}") from None
+    try:
+        answer = json.loads(text)
+    except json.JSONDecodeError:
+        raise RuntimeError(
+            f"gives no answer that torchwire {VERSION} understands: it runs another version, or has just ended"
+        ) from None
+    if isinstance(answer, dict) and set(answer) == {"error"}:
+        raise RuntimeError(str(answer["error"]))
+    return answer
+
+
+def _one(path: Path) -> Answer | None:
+    process = status_socket.process_of(path)
+    try:
+        status = ask(path, {"ask": "status"})
+    except RuntimeError as error:
+        if not Path(f"/proc/{process}").exists():
+            return None
+        return Answer(path.name, f"process {process}", None, str(error))
+    return Answer(path.name, status["worker"]["name"], status)

@@ -1,0 +1,67 @@
+"""What workers do in tests of those who look at them: calls that take long, and answers of observers."""
+
+import contextlib
+import threading
+import time
+
+import torch
+import torch.distributed.rpc as rpc
+
+_pending = []
+_lock = threading.Lock()
+
+
+def add(a, b):
+    return a + b
+
+
+def fails():
+    raise ValueError("on purpose")
+
+
+def nap_in_a_handler(seconds):
+    time.sleep(seconds)
+
+
+@rpc.functions.async_execution
+def never():
+    _pending.append(torch.futures.Future())
+    return _pending[-1]
+
+
+def call_many(to, count):
+    return [rpc.rpc_sync(to, add, (1, i)) for i in range(count)][-1]
+
+
+def call_failing(to):
+    with contextlib.suppress(ValueError):
+        rpc.rpc_sync(to, fails)
+
+
+def begin_nap(to, seconds, timeout=0):
+    _pending.append(rpc.rpc_async(to, nap_in_a_handler, (seconds,), timeout=timeout))
+
+
+def begin_never(to, timeout=0):
+    _pending.append(rpc.rpc_async(to, never, timeout=timeout))
+
+
+def error_of_pending():
+    try:
+        _pending.pop().wait()
+    except Exception as error:
+        return str(error)
+    return None
+
+
+def end_pending():
+    """Lets calls of never() end, on the callee."""
+    for future in _pending:
+        if not future.done():
+            future.set_result(None)
+    _pending.clear()
+
+
+def wait_for_pending():
+    while _pending:
+        _pending.pop().wait()

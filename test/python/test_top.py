@@ -1,0 +1,196 @@
+"""The command top: a group of eight with a worker that is dead, one that is slow and one that stands still."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+import observed
+import pytest
+from group import Group, file_in
+from processes import run_script, wait_until
+from torchwire.top import rates, screen
+from torchwire.top.sources import Answer
+
+BOUNDS = [0.001, 0.002, 0.004]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The sockets of this test's workers only; the workers inherit the variable."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+def top(*arguments, **options):
+    return run_script(None, *arguments, python_arguments=["-m", "torchwire", "top"], **options)
+
+
+def top_json(*arguments):
+    """The workers by name."""
+    result = top("--once", "--json", *arguments)
+    assert result.returncode == 0, result.stderr
+    return {row["worker"]: row for row in json.loads(result.stdout)["workers"]}
+
+
+def call_until(ended, worker, to):
+    while not ended.is_set():
+        worker.run(observed.call_many, to, 50)
+
+
+def test_a_group_with_a_dead_a_slow_and_a_stopped_worker(tmp_path):
+    with Group(8) as group:
+        group.init(f"file://{tmp_path}/store", session_timeout=60)
+        for worker in group:
+            worker.run(observed.call_many, group[0].name, 5)
+        group[5].kill()
+        group[1].run(observed.begin_nap, "worker2", 20)
+        group[6].signal(signal.SIGSTOP)
+        ended = threading.Event()
+        caller = threading.Thread(target=call_until, args=(ended, group[0], "worker3"))
+        caller.start()
+        try:
+            rows = top_json()
+            whole = top_json("--group", str(group[4].pid))
+            table = top("--once", "--filter", "worker[0-3]")
+        finally:
+            ended.set()
+            caller.join()
+        assert set(rows) == {f"worker{i}" for i in (0, 1, 2, 3, 4, 7)} | {f"process {group[6].pid}"}
+        assert "does not answer within" in rows[f"process {group[6].pid}"]["problem"]
+        assert rows["worker0"]["calls_out"] > 10 and rows["worker3"]["calls_in"] > 10
+        assert rows["worker0"]["bytes_out"] > 1000
+        assert 0 < rows["worker0"]["p50"] <= rows["worker0"]["p99"]
+        assert rows["worker0"]["transports"] == "wire_shm"
+        assert rows["worker1"]["in_flight"] == 1 and rows["worker2"]["active"] == 1
+        assert rows["worker7"]["calls_out"] == 0
+        assert rows["worker4"]["memory"] > 1 << 20 and rows["worker4"]["pid"] == group[4].pid
+        assert set(whole) == {f"worker{i}" for i in range(8)}
+        assert whole["worker5"]["problem"] and whole["worker6"]["problem"]
+        assert whole["worker1"]["in_flight"] == 1
+        assert table.returncode == 0 and "WORKER" in table.stdout and "worker4" not in table.stdout
+        group[6].signal(signal.SIGCONT)
+        group.kill()
+
+
+def test_nobody_is_there():
+    result = top("--once")
+    assert result.returncode == 1
+    assert "no torchwire worker of this user runs on this host" in result.stderr
+    assert top("--once", "--json").returncode == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, status, text",
+    [
+        (["--interval", "0"], 2, "--interval is a positive number of seconds"),
+        (["--filter", "("], 2, "is not a regular expression"),
+        (["--sort", "colour"], 2, "invalid choice"),
+        (["--once", "--group", "1"], 1, "process 1 has no status socket"),
+    ],
+)
+def test_bad_usage(arguments, status, text):
+    result = top(*arguments)
+    assert result.returncode == status
+    assert text in result.stderr and "Traceback" not in result.stderr
+
+
+def test_another_version_is_said_to_be_one(tmp_path):
+    folder = tmp_path / "torchwire"
+    folder.mkdir(mode=0o700)
+    stranger = (
+        "import socket, sys; server = socket.socket(socket.AF_UNIX); server.bind(sys.argv[1]); server.listen()\n"
+        "while True:\n connection, _ = server.accept(); connection.recv(100); connection.sendall(b'hello')"
+        "; connection.close()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", stranger, str(folder / "placeholder")])
+    try:
+        wait_until((folder / "placeholder").exists)
+        (folder / "placeholder").rename(folder / f"{process.pid}-0.sock")
+        problem = top_json()[f"process {process.pid}"]["problem"]
+        assert "gives no answer that torchwire" in problem and "another version" in problem
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.slow
+def test_the_screen(tmp_path):
+    session = f"torchwire-top-{os.getpid()}"
+
+    def tmux(*arguments):
+        return subprocess.run(["tmux", *arguments], check=True, capture_output=True, text=True).stdout
+
+    with Group(3) as group:
+        group.init(file_in(tmp_path))
+        group[0].run(observed.call_many, "worker1", 20)
+        command = f"XDG_RUNTIME_DIR={tmp_path} {sys.executable} -m torchwire top --interval 0.2"
+        tmux("new-session", "-d", "-s", session, "-x", "160", "-y", "20", command)
+        try:
+            wait_until(lambda: "worker2" in tmux("capture-pane", "-p", "-t", session))
+            first = tmux("capture-pane", "-p", "-t", session)
+            assert "3 workers of this host, by rank" in first and "OUT/s" in first and "q quit" in first
+            tmux("send-keys", "-t", session, "s")
+            wait_until(lambda: "by calls_out" in tmux("capture-pane", "-p", "-t", session))
+            tmux("send-keys", "-t", session, "r")
+            wait_until(lambda: "reversed" in tmux("capture-pane", "-p", "-t", session))
+            group[2].kill()
+            wait_until(lambda: "worker2" not in tmux("capture-pane", "-p", "-t", session))
+            tmux("send-keys", "-t", session, "q")
+            wait_until(lambda: session not in subprocess.run(["tmux", "ls"], capture_output=True, text=True).stdout)
+        finally:
+            subprocess.run(["tmux", "kill-session", "-t", session], capture_output=True)
+            group.kill()
+
+
+# ---- rows ---------------------------------------------------------------------------------------
+
+
+def status_at(time, calls, pid=1, counts=(0, 0, 0, 0)):
+    histogram = {"count": calls, "counts": list(counts)}
+    return {
+        "time": time,
+        "worker": {"name": "w", "rank": 0, "pid": pid, "memory_bytes": 5},
+        "functions": [
+            {"kind": "python", "failures": {"timeout": calls // 10}, "latency": histogram, "run": histogram},
+            {"kind": "control", "failures": {}, "latency": {"count": 10**6, "counts": [10**6, 0, 0, 0]},
+             "run": {"count": 10**6, "counts": [0, 0, 0, 0]}},
+        ],
+        "counts": {"calls_in_flight": 2, "requests_active": 3},
+        "peers": [
+            {"bytes_sent": calls * 100, "bytes_received": 0, "transport": "wire_tcp", "state": "connected"},
+            {"bytes_sent": 0, "bytes_received": 0, "transport": "", "state": "dead"},
+        ],
+        "rrefs": {"owners": 1, "users": 2},
+        "autograd_contexts": 4,
+    }  # fmt: skip
+
+
+def answer(*arguments, **options):
+    return Answer("key", "w", status_at(*arguments, **options))
+
+
+def test_rates_are_of_the_time_between_two_looks():
+    row = rates.row_of(answer(12.0, 300, counts=(0, 300, 0, 0)), answer(10.0, 100, counts=(0, 100, 0, 0)), BOUNDS)
+    assert (row.calls_out, row.calls_in, row.failures, row.bytes_out) == (100, 100, 10, 10_000)
+    assert 0.001 < row.p50 < row.p99 <= 0.002
+    assert (row.peers, row.peers_lost, row.rrefs, row.contexts, row.transports) == (1, 1, 3, 4, "wire_tcp")
+    first = rates.row_of(answer(12.0, 300), None, BOUNDS)
+    assert first.calls_out == 0
+    again = rates.row_of(answer(12.0, 5, pid=2), answer(10.0, 100), BOUNDS)
+    assert again.calls_out == 0  # another process in its place
+
+
+def test_quantiles():
+    assert rates.quantile([], BOUNDS, 0.5) == 0
+    assert rates.quantile([10, 0, 0, 0], BOUNDS, 0.5) == pytest.approx(0.0005)
+    assert rates.quantile([50, 50, 0, 0], BOUNDS, 0.99) == pytest.approx(0.00198)
+    assert rates.quantile([0, 0, 0, 7], BOUNDS, 0.5) == 0.004
+
+
+def test_cells_are_short():
+    assert [screen.time_text(seconds) for seconds in (0, 12.3e-6, 0.0451, 3.21)] == ["-", "12.3us", "45.1ms", "3.21s"]
+    assert [screen.size_text(size) for size in (0, 999, 2048, 5 << 20, 3 << 30)] == ["0B", "999B", "2K", "5M", "3G"]

@@ -1,0 +1,235 @@
+"""Traces: what is in the file matches the calls that were made, and nests."""
+
+import collections
+import json
+import os
+
+import observed
+import pytest
+import torch
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+import torchwire
+from group import Group, file_in, running
+from processes import WorkerError, run_script
+
+STAGES = {"pickle", "wire", "callee", "reply", "unpickle", "queue", "run"}
+
+
+def slices_of(path):
+    """The slices by worker and lane."""
+    tracks = collections.defaultdict(list)
+    for event in json.loads(path.read_text())["traceEvents"]:
+        if event["ph"] == "X":
+            tracks[event["pid"], event["tid"]].append(event)
+    return tracks
+
+
+def check_nesting(tracks):
+    """Slices of one track lie beside or within each other."""
+    for slices in tracks.values():
+        open_ends = []
+        for each in sorted(slices, key=lambda each: (each["ts"], -each["dur"])):
+            while open_ends and open_ends[-1] <= each["ts"] + 0.01:  # microseconds; they are sums of floats
+                open_ends.pop()
+            end = each["ts"] + each["dur"]
+            assert not open_ends or end <= open_ends[-1] + 0.01, each
+            open_ends.append(end)
+
+
+def calls(tracks, requests):
+    """(worker, name) of the calls, or of the requests, and how often."""
+    return collections.Counter(
+        (pid, each["name"])
+        for (pid, tid), slices in tracks.items()
+        for each in slices
+        if (tid >= 100_000) == requests and each["name"] not in STAGES
+    )
+
+
+def arrows(path):
+    found = collections.defaultdict(set)
+    for event in json.loads(path.read_text())["traceEvents"]:
+        if event["ph"] in "sf":
+            found[event["id"]].add(event["ph"])
+    return found
+
+
+def traced_calls(path):
+    observed.call_many("worker1", 3)  # before: not in it
+    with torchwire.trace(path):
+        observed.call_many("worker1", 10)
+        observed.begin_nap("worker1", 0.05)
+        observed.begin_nap("worker1", 0.05)
+        observed.wait_for_pending()
+        rpc.rpc_sync("worker1", relay, ("worker0",))
+    observed.call_many("worker1", 3)
+
+
+def relay(to):
+    return rpc.rpc_sync(to, observed.add, (1, 1))
+
+
+def test_each_call_is_there_on_both_sides(tmp_path):
+    path = tmp_path / "trace.json"
+    with running(2, tmp_path) as group:
+        group[0].run(traced_calls, path)
+    tracks = slices_of(path)
+    check_nesting(tracks)
+    assert calls(tracks, requests=False) == {
+        (0, "observed.add"): 10,
+        (0, "observed.nap_in_a_handler"): 2,
+        (0, "test_trace.relay"): 1,
+        (1, "observed.add"): 1,
+    }
+    assert calls(tracks, requests=True) == {
+        (1, "observed.add"): 10,
+        (1, "observed.nap_in_a_handler"): 2,
+        (1, "test_trace.relay"): 1,
+        (0, "observed.add"): 1,
+    }
+    assert all(ends == {"s", "f"} for ends in arrows(path).values()) and len(arrows(path)) == 14
+    naps = [each for slices in tracks.values() for each in slices if each["name"] == "observed.nap_in_a_handler"]
+    assert all(each["dur"] >= 50_000 for each in naps)
+    add = next(each for each in tracks[0, 1] if each["name"] == "observed.add")
+    stages = [
+        each["name"]
+        for each in tracks[0, 1]
+        if each is not add and add["ts"] <= each["ts"] < add["ts"] + add["dur"] + 0.01
+    ]
+    assert stages[:4] == ["pickle", "wire", "callee", "reply"] and "unpickle" in stages
+
+
+def backward_of_four(path):
+    with torchwire.trace(path), dist_autograd.context() as context:
+        x = torch.ones(2, requires_grad=True)
+        for worker in ("worker1", "worker2", "worker3"):
+            x = rpc.rpc_sync(worker, torch.mul, (x, 2))
+        dist_autograd.backward(context, [x.sum()])
+
+
+def test_a_backward_pass_of_four_workers(tmp_path):
+    path = tmp_path / "trace.json"
+    with running(4, tmp_path) as group:
+        group[0].run(backward_of_four, path)
+    tracks = slices_of(path)
+    check_nesting(tracks)
+    made, served = calls(tracks, requests=False), calls(tracks, requests=True)
+    assert made[0, "forward"] == 3
+    assert all(served[rank, "forward"] == 1 for rank in (1, 2, 3))
+    gradients = sum(count for (_, name), count in served.items() if name == "backward")
+    assert gradients >= 6  # to each worker and back from each
+    names = {
+        event["args"]["name"]
+        for event in json.loads(path.read_text())["traceEvents"]
+        if event["name"] == "process_name"
+    }
+    assert names == {f"worker{rank} (rank {rank})" for rank in range(4)}
+
+
+def traced_with_a_small_capacity(path):
+    with torchwire.trace(path, capacity=10):
+        observed.call_many("worker0", 20)
+
+
+def trace_to(path, **options):
+    with torchwire.trace(path, **options):
+        pass
+
+
+def trace_that_raises(path):
+    with torchwire.trace(path):
+        observed.call_many("worker0", 1)
+        raise KeyError("of the block")
+
+
+def test_a_trace_without_room_says_so(tmp_path):
+    path = tmp_path / "trace.json"
+    with running(1, tmp_path) as group:
+        group[0].run(traced_with_a_small_capacity, path)
+        assert "had no room for" in group[0].output()
+    assert json.loads(path.read_text())["otherData"]["lost events"]["worker0"] >= 40
+
+
+def test_bad_input(tmp_path):
+    with running(1, tmp_path) as group:
+        with pytest.raises(WorkerError, match="No such file or directory"):
+            group[0].run(trace_to, tmp_path / "missing" / "trace.json")
+        with pytest.raises(WorkerError, match="capacity must be at least 1"):
+            group[0].run(trace_to, tmp_path / "trace.json", capacity=0)
+        with pytest.raises(WorkerError, match="of the block"):
+            group[0].run(trace_that_raises, tmp_path / "trace.json")
+        assert calls(slices_of(tmp_path / "trace.json"), requests=False)
+        assert group[0].run(observed.call_many, "worker0", 3) == 3
+
+
+def trace_while(path, to):
+    with torchwire.trace(path):
+        observed.call_many(to, 2)
+        os.kill(_victim[0], 9)
+
+
+_victim = []
+
+
+def note_victim(pid):
+    _victim.append(pid)
+
+
+def test_a_worker_that_dies_meanwhile_is_left_out(tmp_path):
+    path = tmp_path / "trace.json"
+    with Group(3) as group:
+        group.init(file_in(tmp_path), session_timeout=1)
+        group[0].run(note_victim, group[2].pid)
+        group[0].run(trace_while, path, "worker1")
+        assert "worker 'worker2' has not handed over its part of the trace" in group[0].output()
+        assert calls(slices_of(path), requests=False)[0, "observed.add"] == 2
+        group[0].run(rpc.shutdown, graceful=False)
+        group[1].run(rpc.shutdown, graceful=False)
+
+
+SCRIPT = """
+import sys
+import torch, torch.multiprocessing as mp, torch.distributed.rpc as rpc, torchwire
+
+def work(rank, store):
+    options = torchwire.TorchwireRpcBackendOptions(init_method="file://" + store)
+    rpc.init_rpc(f"w{rank}", rank=rank, world_size=2, backend=rpc.BackendType.TORCHWIRE, rpc_backend_options=options)
+    if rank == 0:
+        for _ in range(5):
+            rpc.rpc_sync("w1", torch.add, (torch.ones(1), 1))
+    rpc.shutdown()
+
+if __name__ == "__main__":
+    mp.spawn(work, (sys.argv[1],), nprocs=2)
+"""
+
+
+def test_a_program_is_traced_from_the_command_line(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(SCRIPT)
+    path = tmp_path / "trace.json"
+    command = ["-m", "torchwire", "trace", "-o", str(path)]
+    result = run_script(script, tmp_path / "store", python_arguments=command)
+    assert result.returncode == 0, result.stderr
+    tracks = slices_of(path)
+    check_nesting(tracks)
+    assert calls(tracks, requests=True)[1, "aten::add"] == 5
+    result = run_script(script, python_arguments=["-m", "torchwire", "trace", "-o", str(tmp_path / "no" / "file")])
+    assert result.returncode == 2 and "cannot be written" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_perfettos_trace_processor_reads_it(tmp_path):
+    """Where it is there: its package downloads the program itself when it is first used."""
+    api = pytest.importorskip("perfetto.trace_processor", reason="the package perfetto is not installed")
+    path = tmp_path / "trace.json"
+    with running(4, tmp_path) as group:
+        group[0].run(backward_of_four, path)
+    try:
+        processor = api.TraceProcessor(trace=str(path))
+    except Exception as error:
+        pytest.skip(f"the trace processor cannot be started: {error}")
+    with processor:
+        names = collections.Counter(row.name for row in processor.query("select name from slice"))
+        assert names["forward"] == 6 and names["backward"] >= 12
+        assert next(iter(processor.query("select count(*) as n from flow"))).n >= 3

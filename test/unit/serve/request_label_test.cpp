@@ -1,0 +1,94 @@
+#include "backend/serve/request_label.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/base/bytes.h"
+#include "backend/serve/own_messages.h"
+
+using namespace torchwire;
+using torch::distributed::rpc::MessageType;
+
+namespace {
+
+std::string labelOf(MessageType type, std::string_view body) {
+  const LabelledRequest request(static_cast<uint32_t>(type), body);
+  return std::string(request.label().kind) + " " + std::string(request.label().function);
+}
+
+std::string directCall(const std::string& module, const std::string& name) {
+  std::vector<char> body{own_messages::direct_body::kCall};
+  ByteWriter out(body);
+  out.string(module);
+  out.string(name);
+  out.string("the arguments");
+  return {body.begin(), body.end()};
+}
+
+std::string shortText(const std::string& text) {
+  return "\x8c" + std::string(1, static_cast<char>(text.size())) + text + "\x94";
+}
+
+// As Python's pickle, protocol 4, begins the PythonUDF of a call.
+std::string pickledCall() {
+  return std::string("\x80\x04\x95", 3) + std::string(8, '\0') +
+      shortText("torch.distributed.rpc.internal") + shortText("PythonUDF") + "\x93\x94" +
+      shortText("my.module") + shortText("function") + "\x93\x94)}";
+}
+
+} // namespace
+
+TEST_CASE("a request's bytes say what is called", "[request_label]") {
+  CHECK(
+      labelOf(MessageType::PYTHON_CALL, directCall("my.module", "A.f")) == "python my.module.A.f");
+  CHECK(
+      labelOf(MessageType::PYTHON_CALL, std::string(1, '\0') + pickledCall()) ==
+      "python my.module.function");
+  CHECK(
+      labelOf(
+          MessageType::PYTHON_REMOTE_CALL, "what libtorch writes" + pickledCall() + "and after") ==
+      "remote my.module.function");
+  CHECK(
+      labelOf(
+          MessageType::SCRIPT_CALL, "...X\x20 aten::add.Tensor(Tensor self, Tensor other)...") ==
+      "builtin aten::add");
+  CHECK(
+      labelOf(
+          MessageType::SCRIPT_CALL, "aten::add, in an argument, X\x05 __torch__.module.f\x94") ==
+      "script __torch__.module.f");
+  CHECK(
+      labelOf(
+          MessageType::FORWARD_AUTOGRAD_REQ,
+          std::string(1, own_messages::direct_body::kForward) + std::string(16, '\0') +
+              directCall("m", "f")) == "forward m.f");
+  CHECK(labelOf(MessageType::RREF_USER_DELETE, "") == "rref ");
+  CHECK(labelOf(own_messages::kGradients, "") == "backward ");
+  CHECK(labelOf(own_messages::kCancel, "") == "control ");
+}
+
+TEST_CASE("what cannot be read has no function", "[request_label]") {
+  CHECK(labelOf(MessageType::PYTHON_CALL, "") == "python ");
+  CHECK(labelOf(MessageType::PYTHON_CALL, std::string(1, '\0') + "\x80\x04.") == "python ");
+  CHECK(labelOf(MessageType::PYTHON_REMOTE_CALL, "nothing of Python's") == "remote ");
+  CHECK(labelOf(MessageType::PYTHON_REMOTE_CALL, "torch.distributed.rpc.internal") == "remote ");
+  CHECK(labelOf(MessageType::SCRIPT_CALL, "no name") == "script ");
+  CHECK(labelOf(static_cast<MessageType>(12345), "x") == "control ");
+}
+
+TEST_CASE("any bytes have a label", "[request_label]") {
+  std::mt19937 random(5);
+  const std::string whole = std::string(1, '\0') + pickledCall() + directCall("m", "f") + "aten::";
+  for (int i = 0; i < 20000; ++i) {
+    std::string body = whole.substr(random() % 40, random() % (whole.size() + 1));
+    for (int flips = static_cast<int>(random() % 4); flips > 0 && !body.empty(); --flips) {
+      body[random() % body.size()] = static_cast<char>(random());
+    }
+    for (const auto type :
+         {MessageType::PYTHON_CALL, MessageType::PYTHON_REMOTE_CALL, MessageType::SCRIPT_CALL,
+          MessageType::FORWARD_AUTOGRAD_REQ}) {
+      CHECK(!labelOf(type, body).empty());
+    }
+  }
+}
