@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.distributed.rpc as rpc
-
+from torchwire import torch_parts
 from torchwire._C import TorchwireAgent
 
 
 def current_agent() -> TorchwireAgent | None:
     """This process's agent, or None when RPC is not initialized or runs on another backend."""
-    if not rpc._is_current_rpc_agent_set():
+    if not torch_parts.is_current_rpc_agent_set():
         return None
-    agent = rpc._get_current_rpc_agent()
+    agent = torch_parts.get_current_rpc_agent()
     return agent if isinstance(agent, TorchwireAgent) else None
 
 
@@ -25,8 +24,8 @@ def agent_for(function: str) -> TorchwireAgent:
     agent = current_agent()
     if agent is not None:
         return agent
-    if rpc._is_current_rpc_agent_set():
-        worker, agent_type = rpc.get_worker_info().name, type(rpc._get_current_rpc_agent()).__name__
+    if torch_parts.is_current_rpc_agent_set():
+        worker, agent_type = torch_parts.get_worker_info().name, type(torch_parts.get_current_rpc_agent()).__name__
         raise RuntimeError(
             f"torchwire.{function}(): worker {worker!r} runs on {agent_type}, not on torchwire; "
             "pass backend=BackendType.TORCHWIRE to init_rpc"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ def cancel(future: torch.futures.Future[Any]) -> bool:
 
 
 @contextlib.contextmanager
-def deadline(seconds: float) -> Iterator[None]:
+def deadline(seconds: float) -> Generator[None]:
     """Calls that this thread makes in the block end at the latest `seconds` after it was entered.
 
     A call whose own time-out is shorter keeps it. One that has not been answered by then fails with

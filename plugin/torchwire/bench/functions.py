@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed.rpc as rpc
+
+from torchwire import torch_parts
 
 
 def noop() -> None:
@@ -26,7 +27,7 @@ def scripted(tensor: torch.Tensor) -> torch.Tensor:
     return tensor + 1
 
 
-@rpc.functions.async_execution
+@torch_parts.async_execution
 def add_one_async(tensor: torch.Tensor) -> torch.futures.Future:
     future: torch.futures.Future = torch.futures.Future()
     future.set_result(tensor + 1)
@@ -42,7 +43,7 @@ def double_along(workers: list[str], tensor: torch.Tensor) -> torch.Tensor:
     """Doubles the tensor at the end of a way over several workers."""
     if not workers:
         return tensor * 2
-    return rpc.rpc_sync(workers[0], double_along, args=(workers[1:], tensor))
+    return torch_parts.rpc_sync(workers[0], double_along, args=(workers[1:], tensor))
 
 
 def call_of(name: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:

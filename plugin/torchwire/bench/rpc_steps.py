@@ -7,9 +7,9 @@ import time
 
 import torch
 import torch.distributed.autograd as dist_autograd
-import torch.distributed.rpc as rpc
 from torch.distributed.nn import RemoteModule
 
+from torchwire import torch_parts
 from torchwire.bench import functions, sampling
 from torchwire.bench.batch import Batch
 from torchwire.bench.call_steps import on_caller
@@ -80,7 +80,7 @@ def create_and_delete_rrefs(_member: RpcMember, pace: Pace) -> list[Batch]:
     kept = []
 
     def create() -> None:
-        reference = rpc.remote(owner, functions.ones)
+        reference = torch_parts.remote(owner, functions.ones)
         reference._get_future().wait()
         kept.append(reference)
 
@@ -95,17 +95,17 @@ def create_and_delete_rrefs(_member: RpcMember, pace: Pace) -> list[Batch]:
 def wait_for_deletes(owner: str) -> None:
     """Returns when the owner has no RRefs any more: nothing may be under way when a group is stopped."""
     end = time.monotonic() + _DELETE_LIMIT
-    while (left := rpc.rpc_sync(owner, owned_rrefs)) > 0:
+    while (left := torch_parts.rpc_sync(owner, owned_rrefs)) > 0:
         if time.monotonic() > end:
             raise GroupError(f"{owner} still has {left} RRefs {_DELETE_LIMIT:.0f} s after the last use was dropped")
 
 
 def owned_rrefs() -> int:
-    return int(rpc._rref_context_get_debug_info()["num_owner_rrefs"])
+    return int(torch_parts.rref_context_get_debug_info()["num_owner_rrefs"])
 
 
 def time_fetches(_member: RpcMember, pace: Pace) -> Batch:
-    reference = rpc.remote(name_of(1), functions.ones)
+    reference = torch_parts.remote(name_of(1), functions.ones)
     batch = sampling.latency(reference.to_here, pace)
     del reference
     wait_for_deletes(name_of(1))

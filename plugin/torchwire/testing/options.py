@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed.rpc as rpc
 
-from torchwire import option_checks
+from torchwire import option_checks, torch_parts
 from torchwire.options import TorchwireRpcBackendOptions, _Checked, from_stock
 from torchwire.testing import message_types
 from torchwire.testing.duration import check_seconds
@@ -115,7 +115,7 @@ def from_any(options: rpc.RpcBackendOptions) -> FaultyTorchwireRpcBackendOptions
         given = {name: getattr(options, name) for name in options._keywords() if name not in others}
         return FaultyTorchwireRpcBackendOptions(**given)
     # Not rpc.TensorPipeRpcBackendOptions, of which PyTorch's faulty options are none.
-    if isinstance(options, rpc._TensorPipeRpcBackendOptionsBase):
+    if isinstance(options, torch_parts.TensorPipeOptions):
         names = ("messages_to_fail", "messages_to_delay", "num_fail_sends")
         faults = {name: getattr(options, name) for name in names if hasattr(options, name)}
         return from_stock(options, FaultyTorchwireRpcBackendOptions, **faults)

@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
-from torchwire import backend_type, registration
+from torchwire import backend_type, registration, torch_parts
 from torchwire.testing import backend
 from torchwire.testing.options import FaultyTorchwireRpcBackendOptions
 
@@ -47,6 +47,6 @@ def _member() -> rpc.BackendType:
     importlib.import_module("torch.distributed.rpc._testing")
     registration.register()
     backend.register()
-    if not rpc.backend_registry.backend_registered("FAULTY_TENSORPIPE"):
+    if not torch_parts.backend_registered("FAULTY_TENSORPIPE"):
         raise RuntimeError("this PyTorch was built without FAULTY_TENSORPIPE; use BackendType.FAULTY_TORCHWIRE instead")
     return rpc.BackendType["FAULTY_TENSORPIPE"]
