@@ -8,8 +8,12 @@ from torch._C._distributed_c10d import FileStore as FileStore
 from torch._C._distributed_c10d import PrefixStore as PrefixStore
 from torch._C._distributed_c10d import Store as Store
 from torch._C._distributed_c10d import TCPStore as TCPStore
-from torch._C._distributed_rpc import RpcAgent, RpcBackendOptions, WorkerInfo
-from torch._C._distributed_rpc import _TensorPipeRpcBackendOptionsBase  # pyright: ignore[reportPrivateUsage]
+from torch._C._distributed_rpc import (
+    RpcAgent,
+    RpcBackendOptions,
+    WorkerInfo,
+    _TensorPipeRpcBackendOptionsBase,  # pyright: ignore[reportPrivateUsage]
+)
 from torch.distributed.rpc import RRef
 from torch.futures import Future
 

@@ -22,14 +22,14 @@ def echo(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@torch.jit.script
+@torch.jit.script  # pyright: ignore[reportUnknownMemberType] - its other overload is untyped
 def scripted(tensor: torch.Tensor) -> torch.Tensor:
     return tensor + 1
 
 
 @torch_parts.async_execution
-def add_one_async(tensor: torch.Tensor) -> torch.futures.Future:
-    future: torch.futures.Future = torch.futures.Future()
+def add_one_async(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(tensor + 1)
     return future
 
@@ -49,7 +49,7 @@ def double_along(workers: list[str], tensor: torch.Tensor) -> torch.Tensor:
 def call_of(name: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A function by the name that steps have for it, and arguments for it."""
     small = torch.ones(2)
-    calls = {
+    calls: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         "builtin": (torch.add, (small, 1)),
         "noop": (noop, ()),
         "tensor": (add_one, (small,)),

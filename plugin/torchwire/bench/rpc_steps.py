@@ -7,7 +7,8 @@ import time
 
 import torch
 import torch.distributed.autograd as dist_autograd
-from torch.distributed.nn import RemoteModule
+from torch.distributed.nn.api.remote_module import RemoteModule
+from torch.distributed.rpc import RRef
 
 from torchwire import torch_parts
 from torchwire.bench import functions, sampling
@@ -29,9 +30,13 @@ def rref(_scope: Scope) -> list[Step]:
     """RRefs whose owner is the other worker."""
     create_and_delete = (Case("rref", "create"), Case("rref", "delete"))
     return [
-        Step(create_and_delete, RPC, lambda group, pace: group.caller.run(create_and_delete_rrefs, pace)),
+        Step(create_and_delete, RPC, _create_and_delete),
         Step((Case("rref", "fetch"),), RPC, on_caller(time_fetches)),
     ]
+
+
+def _create_and_delete(group: WorkerGroup, pace: Pace) -> list[Batch]:
+    return group.caller.run(create_and_delete_rrefs, pace)
 
 
 def remote_module(_scope: Scope) -> list[Step]:
@@ -77,7 +82,7 @@ def _everyone_calls(group: WorkerGroup, pace: Pace) -> list[Batch]:
 def create_and_delete_rrefs(_member: RpcMember, pace: Pace) -> list[Batch]:
     """Creation is over when the owner has confirmed it, deletion when the owner has none any more."""
     owner = name_of(1)
-    kept = []
+    kept: list[RRef[torch.Tensor]] = []
 
     def create() -> None:
         reference = torch_parts.remote(owner, functions.ones)
@@ -129,7 +134,7 @@ def time_backward(_member: RpcMember, hops: int, pace: Pace) -> Batch:
     """Each pass has a context and a graph of its own, of which only the pass is timed."""
     workers = [name_of(rank) for rank in range(1, hops + 1)]
     leaf = torch.ones(2, requires_grad=True)
-    contexts = []
+    contexts: list[dist_autograd.context] = []
 
     def forward() -> tuple[int, torch.Tensor]:
         while contexts:
@@ -137,7 +142,10 @@ def time_backward(_member: RpcMember, hops: int, pace: Pace) -> Batch:
         contexts.append(dist_autograd.context())
         return contexts[0].__enter__(), functions.double_along(workers, leaf).sum()
 
-    batch = sampling.latency(lambda graph: dist_autograd.backward(graph[0], [graph[1]]), pace, forward)
+    def run(graph: tuple[int, torch.Tensor]) -> None:
+        dist_autograd.backward(graph[0], [graph[1]])  # pyright: ignore[reportPrivateImportUsage] - documented
+
+    batch = sampling.latency(run, pace, forward)
     contexts.pop().__exit__(None, None, None)
     return batch
 

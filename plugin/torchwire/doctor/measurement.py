@@ -98,7 +98,9 @@ def _join(meeting: Meeting, name: str, rank: int) -> None:
         _transports=[meeting.way.transport] if meeting.way.transport else None,
         _channels=[meeting.way.channel] if meeting.way.channel else None,
     )
-    torch_parts.init_rpc(name, backend=rpc.BackendType.TORCHWIRE, rank=rank, world_size=2, rpc_backend_options=options)
+    torch_parts.init_rpc(
+        name, backend=rpc.BackendType["TORCHWIRE"], rank=rank, world_size=2, rpc_backend_options=options
+    )
 
 
 def _call_first() -> None:

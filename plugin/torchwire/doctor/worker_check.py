@@ -74,7 +74,7 @@ def join(folder: str, rank: int) -> Trial | None:
     options = torchwire.TorchwireRpcBackendOptions(init_method=f"file://{folder}/store", rpc_timeout=_CALLS)
     torch_parts.init_rpc(
         f"worker{rank}",
-        backend=rpc.BackendType.TORCHWIRE,
+        backend=rpc.BackendType["TORCHWIRE"],
         rank=rank,
         world_size=2,
         rpc_backend_options=options,

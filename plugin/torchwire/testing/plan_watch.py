@@ -14,7 +14,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
+from typing import Any, cast
 
 import torch.distributed as dist
 
@@ -106,7 +107,7 @@ class PlanWatch:
             self._stopping.wait(_INTERVAL / 2)
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[Store]:
+    def _asking(self) -> Generator[Store]:
         store = self._open_store()
         try:
             yield store
@@ -161,7 +162,7 @@ def _connection_beside(store: Store) -> Store:
         # It has no connection that could be busy; and a clone would count as one more worker that is done with the
         # file, which the last of them removes.
         return store
-    own = store.clone()  # type: ignore[attr-defined]  # PyTorch's stubs lack it
+    own: Store = cast("Any", store).clone()  # PyTorch's stubs lack it
     own.set_timeout(_STORE_TIMEOUT)
     return own
 

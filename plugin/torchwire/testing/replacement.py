@@ -24,9 +24,10 @@ def replace_faulty_tensorpipe() -> None:
     """
     global _stock
     member = _member()
-    if member.value.init_backend_handler is not backend._init_backend:
+    own = backend._init_backend  # pyright: ignore[reportPrivateUsage] - pickled by its name, which it keeps
+    if member.value.init_backend_handler is not own:
         _stock = member.value
-        backend_type.set_value(member, BackendValue(_construct_options, backend._init_backend))
+        backend_type.set_value(member, BackendValue(_construct_options, own))
 
 
 def restore_faulty_tensorpipe() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 from torchwire.suggestion import did_you_mean
 from torchwire.testing import duration, message_types, rule_checks
@@ -88,7 +88,7 @@ class Rule:
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Rule:
         """A rule from its arguments, as in a TOML file: "from" stands for from_, {"uniform": [lo, hi]} for Uniform."""
-        if not isinstance(arguments, Mapping):
+        if not isinstance(cast("object", arguments), Mapping):
             raise TypeError(f"a rule must be a dict, got {arguments!r} ({type(arguments).__name__})")
         known = {_key(argument): argument for argument in ("action", *_CHECKS)}
         for key in arguments:
@@ -112,7 +112,7 @@ class Rule:
             "messages": message_types.numbers(tuple(self.messages)),
             "from": list(from_),
             "to": list(to),
-            "nth": list(self.nth),  # type: ignore[arg-type]  # a tuple since __post_init__
+            "nth": list(self.nth),  # pyright: ignore[reportArgumentType] - a tuple since __post_init__
             "probability": self.probability,
             "at_least": self.at_least,
             "at_most": self.at_most or 0,
@@ -140,7 +140,7 @@ def _key(argument: str) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(each) for each in cast("tuple[Any, ...]", value)]
     if isinstance(value, (duration.Uniform, duration.Normal, duration.Exponential)):
         return duration.to_plain(value)
     return value
