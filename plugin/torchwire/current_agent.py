@@ -36,6 +36,13 @@ def agent_for(function: str) -> TorchwireAgent:
 def peers() -> list[dict[str, Any]]:
     """One dict for each peer that this worker knows, with what its link is made of and how it fares.
 
+    name, id, address: of the peer. id: its rank.
+    state: of the link: "idle" until there is something to send, then "dialing", "greeting" and "connected"; "resuming"
+        while a broken connection is made again; "disconnecting", "left" or "dead" at its end.
+    transport, channel: by which the link goes; "" as long as there is none.
+    calls: requests sent to it. frames_sent, frames_received: requests and responses.
+    bytes_sent, bytes_received: of those, in bytes. links_lost: how often the link broke.
+
     Raises RuntimeError when RPC is not initialized or runs on another backend.
     """
     return agent_for("peers").peers()

@@ -97,7 +97,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     bind_address: "host", "host:port" or "[v6]:port" to listen on. Default: chosen automatically.
     advertise_address: the same forms, where peers connect. Default: what is listened on.
     secret: what the workers of the group prove to each other that they know, at least 16 bytes; the same on all.
-        Text counts as UTF-8. `repr` does not show it.
+        Text counts as UTF-8. `repr` does not show it. Default: none.
     secret_file: a file that holds the secret instead, without its trailing newline; read in init_rpc. Default: the
         file named by the environment variable TORCHWIRE_SECRET_FILE. With no secret at all, the first worker draws
         one and the others find it in the store. docs/security.md says what each protects from.
@@ -144,7 +144,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them and
         says which are used by default).
     _device_paths: the same for the paths of tensors between devices, "process", "ipc", "nccl"
-        and "host" (`torchwire.explain()` tells which is used). The last one is always used where no other is.
+        and "host" (`torchwire.explain()` tells which is used). The last one is always used where no other is. Default: all.
 
     Options are checked when they are set, at construction or later. A wrong type raises TypeError, a wrong value
     ValueError; both say what would be right. Constructing options opens, starts and asks nothing.

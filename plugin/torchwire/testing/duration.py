@@ -13,7 +13,10 @@ from torchwire.suggestion import did_you_mean
 
 @dataclass(frozen=True)
 class Uniform:
-    """Any time between `lo` and `hi` seconds, all equally likely."""
+    """Any time between `lo` and `hi` seconds, all equally likely.
+
+    Raises TypeError for what is no number, and ValueError unless 0 <= lo <= hi and hi is above 0 and finite.
+    """
 
     lo: float
     hi: float
@@ -26,7 +29,10 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Normal:
-    """Times around `mean` seconds with the standard deviation `std`; what would be negative becomes 0."""
+    """Times around `mean` seconds with the standard deviation `std`; what would be negative becomes 0.
+
+    Raises TypeError for what is no number, and ValueError unless both are finite and not negative.
+    """
 
     mean: float
     std: float
@@ -37,7 +43,10 @@ class Normal:
 
 @dataclass(frozen=True)
 class Exponential:
-    """Times of `mean` seconds on average, most of them short and some much longer."""
+    """Times of `mean` seconds on average, most of them short and some much longer.
+
+    Raises TypeError for what is no number, and ValueError unless it is finite and above 0.
+    """
 
     mean: float
 

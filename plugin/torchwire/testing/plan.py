@@ -38,12 +38,12 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
-        """A plan from {"seed": 7, "rule": [{"action": "drop", ...}, ...]}, the form that TOML files have."""
+        """A plan from `data`: {"seed": 7, "rule": [{"action": "drop", ...}, ...]}, the form that TOML files have."""
         return cls._from_dict(data, "the plan")
 
     @classmethod
     def from_toml(cls, source: str | os.PathLike[str]) -> Plan:
-        """A plan from a TOML file, or from text, which is what has a line break or a '=':
+        """A plan from `source`: the path of a TOML file, or text, which is what has a line break or a '=':
 
             seed = 7
 
@@ -78,7 +78,7 @@ class Plan:
         return toml_text.dump(self.to_dict())
 
     def to_interceptor(self, revision: int) -> dict[str, Any]:
-        """The plan as the extension takes it."""
+        """The plan as the extension takes it; `revision` tells it from those before."""
         rules = [rule.to_interceptor(place) for place, rule in enumerate(self.rules, start=1)]
         return {"revision": revision, "seed": self.seed, "rules": rules}
 

@@ -31,7 +31,10 @@ def replace_faulty_tensorpipe() -> None:
 
 
 def restore_faulty_tensorpipe() -> None:
-    """Undoes replace_faulty_tensorpipe(). Does nothing when FAULTY_TENSORPIPE is itself. Not thread-safe."""
+    """Undoes replace_faulty_tensorpipe(). Does nothing when FAULTY_TENSORPIPE is itself. Not thread-safe.
+
+    Raises as replace_faulty_tensorpipe does.
+    """
     global _stock
     if _stock is not None:
         backend_type.set_value(_member(), _stock)

@@ -46,9 +46,10 @@ class Rule:
     at_least: the first so many it applies to whatever the probability. Default 0.
     at_most: so many it applies to for each type, caller, callee and phase. Default: any number.
     each_message: count and limit among messages with the same content, which are retries of one, instead.
+        Default False.
     seconds: of a delay, a pause or a partition, which need it; of a reorder: after which the message goes on if none
         has overtaken it, by default 1. A number, Uniform(lo, hi), Normal(mean, std) or Exponential(mean).
-    between: of a partition: the two sets of workers, as from_ and to.
+    between: of a partition: the two sets of workers, as from_ and to. Default: none.
     after: of a partition: seconds from when the plan takes effect until it begins. Default 0.
     byte: of a corrupt: which byte of the frame, modulo its length. Default: drawn.
 

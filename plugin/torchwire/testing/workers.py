@@ -45,7 +45,8 @@ def run_workers(
     plan: a Plan or the path of a TOML file, in effect until all workers have returned. Default: as the options say.
     timeout: seconds for all of it. Processes that are still busy then are killed, and the others end. Default 60.
     options: keywords of FaultyTorchwireRpcBackendOptions, as a dict. Default: none.
-    environment: variables that are set in each process before it starts RPC, beside those of this process.
+    environment: variables that are set in each process before it starts RPC, beside those of this process. Default:
+        none.
     start_method: of multiprocessing: "spawn", the default, or "forkserver".
 
     When all have returned, the faults end and rpc.shutdown() is called, gracefully unless any worker has failed or is
