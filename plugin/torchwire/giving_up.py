@@ -25,7 +25,8 @@ def cancel(future: torch.futures.Future[Any]) -> bool:
     future: of a call of a Python function by rpc_async, or of the call that this thread has made last; not of an RRef's
         creation.
 
-    Raises ValueError when it is another. Returns whether the call has ended by this: False when it had ended before. Thread-safe.
+    Returns whether the call has ended by this: False when it had ended before. Thread-safe.
+    Raises ValueError for another future.
     """
     return _C.cancel_call(future)
 

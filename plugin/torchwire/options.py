@@ -144,7 +144,8 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     _transports, _channels: names to restrict the choice to (`python -m torchwire info` lists them and
         says which are used by default).
     _device_paths: the same for the paths of tensors between devices, "process", "ipc", "nccl"
-        and "host" (`torchwire.explain()` tells which is used). The last one is always used where no other is. Default: all.
+        and "host" (`torchwire.explain()` tells which is used). The last one is always used where no other is.
+        Default: all.
 
     Options are checked when they are set, at construction or later. A wrong type raises TypeError, a wrong value
     ValueError; both say what would be right. Constructing options opens, starts and asks nothing.

@@ -80,10 +80,12 @@ def _of_raises(function: types.FunctionType, doc: str) -> Iterator[str]:
             yield f"does not say when it raises {error}"
 
 
-def _doc_of(package: types.ModuleType, value: object) -> str:
+def _doc_of(package: types.ModuleType, value: object, known: tuple[object, ...] = ()) -> str:
+    """The docstring, and those of the public names that it refers to."""
     doc = inspect.getdoc(value) or ""
-    others = (getattr(package, name, None) for name in _REFERENCE.findall(doc))
-    return "\n".join([doc, *(inspect.getdoc(other) or "" for other in others if callable(other))])
+    others = [getattr(package, name, None) for name in _REFERENCE.findall(doc)]
+    others = [other for other in others if callable(other) and other not in known]
+    return "\n".join([doc, *(_doc_of(package, other, (*known, value)) for other in others)])
 
 
 def raised_by(function: types.FunctionType, depth: int = _DEPTH) -> set[str]:

@@ -36,8 +36,8 @@ def set_plan(plan: Plan | str | os.PathLike[str], timeout: float = 10.0) -> int:
     and what was being delayed stays so. When several workers set plans at the same time, the last wins everywhere.
 
     Raises TimeoutError, which names them, when workers do not take it up within `timeout` seconds (default 10):
-    they may have been killed or paused; the others have it all the same. Raises RuntimeError when this process runs no agent of
-    FAULTY_TORCHWIRE, or is shutting it down; TypeError and ValueError for bad arguments, and for what is in the file.
+    they may have been killed or paused; the others have it all the same. Raises RuntimeError when this process runs no
+    agent of FAULTY_TORCHWIRE, or is shutting it down, and as Plan does for a bad plan.
     """
     running = _running_for("set_plan")
     seconds = option_checks.timeout("set_plan: timeout", timeout)

@@ -73,7 +73,8 @@ class FaultyTorchwireRpcBackendOptions(TorchwireRpcBackendOptions):
         happens. Default: the folder named by the environment variable TORCHWIRE_FAULT_LOG. With none,
         the log is kept in memory only, see fault_log().
     checksums: as for TORCHWIRE, but by default True: what a fault damages is to be found.
-    session_timeout: always 0, which is the default, so that a call whose connection a fault breaks, or whose message it drops, fails.
+    session_timeout: always 0, which is the default, so that a call whose connection a fault breaks, or whose message it
+        drops, fails.
 
     Checks and errors are those of TorchwireRpcBackendOptions. Not thread-safe. The agent reads the options once, in
     init_rpc.
