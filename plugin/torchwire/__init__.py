@@ -17,7 +17,7 @@ Raises ImportError when the installed torch is not the one that torchwire was bu
 
 from __future__ import annotations
 
-import torch  # noqa: F401 - its autoload hook may import this module, which is still empty: that does no harm
+import torch  # noqa: F401 # pyright: ignore[reportUnusedImport] - its autoload hook may import this module, which is still empty: that does no harm
 
 from torchwire import compatibility
 

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import enum
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc import backend_registry
 from torch.distributed.rpc.backend_registry import BackendValue
+
+from torchwire import torch_parts
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +29,9 @@ def add_backend(name: str, value: BackendValue) -> enum.Enum:
     Also ends the split that an earlier register_backend of somebody else's caused: afterwards rpc.BackendType is
     the registry's. Not thread-safe.
     """
-    if not backend_registry.backend_registered(name) and not _extend(backend_registry.BackendType, name, value):
+    if not torch_parts.backend_registered(name) and not _extend(backend_registry.BackendType, name, value):
         logger.debug("BackendType could not be extended in place; it is rebuilt with %s", name)
-        backend_registry.register_backend(name, *value)
+        torch_parts.register_backend(name, *cast("tuple[Callable[..., Any], Callable[..., Any]]", value))
     rpc.BackendType = backend_registry.BackendType
     return backend_registry.BackendType[name]
 

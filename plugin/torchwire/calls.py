@@ -8,19 +8,23 @@ for the future of a Python function's call, or for that of its latest other one,
 thread has to be woken.
 """
 
+# The functions of PyTorch's that are replaced here are private, and have no types.
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch._C._distributed_rpc import PyRRef
 from torch.distributed.rpc import api, internal, rref_proxy
 from torch.distributed.rpc.constants import UNSET_RPC_TIMEOUT
-from torch.jit._builtins import _find_builtin
 
 from torchwire import _C
 from torchwire.current_agent import current_agent
+from torchwire.torch_parts import find_builtin
 
 _INVOKE = ("_invoke_rpc_builtin", "_invoke_rpc_python_udf", "_invoke_rpc_torchscript")
 _SYNC = internal.RPCExecMode.SYNC
@@ -58,7 +62,7 @@ class _Done:
 
 
 def _replace_proxy() -> None:
-    original = rref_proxy._invoke_rpc
+    original = cast("Callable[..., Any]", rref_proxy._invoke_rpc)
 
     @functools.wraps(original)
     def invoke(rref: Any, rpc_api: Any, func_name: str, timeout: float, *args: Any, **kwargs: Any) -> Any:
@@ -75,14 +79,14 @@ def _replace_proxy() -> None:
             return failed
         is_script = issubclass(kind, (torch.jit.ScriptModule, torch._C.ScriptModule))
         is_async = not is_script and hasattr(getattr(kind, func_name), "_wrapped_async_rpc_function")
-        function = rref_proxy._local_invoke_async_execution if is_async else rref_proxy._local_invoke
+        function = cast("Any", rref_proxy._local_invoke_async_execution if is_async else rref_proxy._local_invoke)
         return rpc_api(rref.owner(), function, args=(rref, func_name, args, kwargs), timeout=timeout)
 
     rref_proxy._invoke_rpc = invoke
 
 
 def _replace_invoke() -> None:
-    original = api._invoke_rpc
+    original = cast("Callable[..., Any]", api._invoke_rpc)
 
     @functools.wraps(original)
     def invoke(
@@ -90,7 +94,8 @@ def _replace_invoke() -> None:
     ) -> Any:
         if _is_python(func) and _has_own_pickler():
             is_async = hasattr(func, "_wrapped_async_rpc_function")
-            call = to, func, args or (), kwargs or {}, rpc_timeout, is_async
+            named: Any = kwargs or {}
+            call = to, func, args or (), named, rpc_timeout, is_async
             if rpc_type is _SYNC:  # rpc_sync waits at once for what it gets
                 done = _C.call_python(*call)
                 if done is not None:
@@ -106,7 +111,7 @@ def _replace_invoke() -> None:
 
 def _is_python(func: Any) -> bool:
     wrapped = getattr(func, "_wrapped_async_rpc_function", func)
-    return callable(func) and _find_builtin(func) is None and not isinstance(wrapped, torch.jit.ScriptFunction)
+    return callable(func) and find_builtin(func) is None and not isinstance(wrapped, torch.jit.ScriptFunction)
 
 
 def _has_own_pickler() -> bool:
@@ -116,14 +121,15 @@ def _has_own_pickler() -> bool:
 
 def _replace_to_here() -> None:
     # torch.distributed.rpc.RRef looks its methods up in this class at each call.
-    PyRRef.to_here = _C.awaiting_method(PyRRef, PyRRef.to_here, "to_here", PyRRef.to_here.__doc__)
+    original = cast("Any", PyRRef.to_here)
+    PyRRef.to_here = _C.awaiting_method(PyRRef, original, "to_here", original.__doc__)
 
 
 def _replace_get_future() -> None:
-    original = PyRRef._get_future
+    original = cast("Callable[..., Any]", PyRRef._get_future)
 
     @functools.wraps(original)
-    def _get_future(self: PyRRef) -> Any:
+    def _get_future(self: PyRRef[Any]) -> Any:
         future = original(self)
         _C.note_creation(self, future)
         return future
@@ -132,10 +138,10 @@ def _replace_get_future() -> None:
 
 
 def _replace_wait() -> None:
-    original = torch._C.Future.wait
+    original = cast("Callable[..., Any]", torch._C.Future.wait)
 
     @functools.wraps(original)
-    def wait(self: torch._C.Future) -> Any:
+    def wait(self: torch._C.Future[Any]) -> Any:
         _C.await_call(self)
         return original(self)
 

@@ -38,7 +38,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**settings)
         self._add_late = add_late
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self._add_late is not None:
             self._add_late(self)
             self._add_late = None
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run(commands: argparse._SubParsersAction) -> None:
+def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:  # pyright: ignore[reportPrivateUsage]
     run = commands.add_parser(
         "run",
         help="run a program with torchwire in the place of TENSORPIPE",

@@ -12,7 +12,7 @@ import functools
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from torch.distributed.rpc import api
 
@@ -31,7 +31,7 @@ def install(record: bool) -> None:
     _patches.undo()  # an agent that was dropped without a shutdown has left its own behind
     for name in _INVOKE_REMOTE:
         _patches.replace(api, name, _noting(getattr(api, name), record))
-    _patches.replace(api.RRef, "__init__", _noting_constructor(api.RRef.__init__, record))
+    _patches.replace(api.RRef, "__init__", _noting_constructor(cast("Any", api.RRef).__init__, record))
 
 
 def uninstall() -> None:
@@ -44,8 +44,8 @@ def here() -> str:
 
     Frames of PyTorch, torchwire and Python's own machinery for threads and processes are left out.
     """
-    frames = []
-    frame: FrameType | None = sys._getframe(1)
+    frames: list[str] = []
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - documented all the same
     while frame is not None and len(frames) < _MOST_FRAMES:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _NOT_THE_PROGRAM:
             frames.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.distributed.rpc as rpc
-
+from torchwire import torch_parts
 from torchwire._C import TorchwireAgent
 
 
 def current_agent() -> TorchwireAgent | None:
     """This process's agent, or None when RPC is not initialized or runs on another backend."""
-    if not rpc._is_current_rpc_agent_set():
+    if not torch_parts.is_current_rpc_agent_set():
         return None
-    agent = rpc._get_current_rpc_agent()
+    agent = torch_parts.get_current_rpc_agent()
     return agent if isinstance(agent, TorchwireAgent) else None
 
 
@@ -25,8 +24,8 @@ def agent_for(function: str) -> TorchwireAgent:
     agent = current_agent()
     if agent is not None:
         return agent
-    if rpc._is_current_rpc_agent_set():
-        worker, agent_type = rpc.get_worker_info().name, type(rpc._get_current_rpc_agent()).__name__
+    if torch_parts.is_current_rpc_agent_set():
+        worker, agent_type = torch_parts.get_worker_info().name, type(torch_parts.get_current_rpc_agent()).__name__
         raise RuntimeError(
             f"torchwire.{function}(): worker {worker!r} runs on {agent_type}, not on torchwire; "
             "pass backend=BackendType.TORCHWIRE to init_rpc"
@@ -36,6 +35,13 @@ def agent_for(function: str) -> TorchwireAgent:
 
 def peers() -> list[dict[str, Any]]:
     """One dict for each peer that this worker knows, with what its link is made of and how it fares.
+
+    name, id, address: of the peer. id: its rank.
+    state: of the link: "idle" until there is something to send, then "dialing", "greeting" and "connected"; "resuming"
+        while a broken connection is made again; "disconnecting", "left" or "dead" at its end.
+    transport, channel: by which the link goes; "" as long as there is none.
+    calls: requests sent to it. frames_sent, frames_received: requests and responses.
+    bytes_sent, bytes_received: of those, in bytes. links_lost: how often the link broke.
 
     Raises RuntimeError when RPC is not initialized or runs on another backend.
     """

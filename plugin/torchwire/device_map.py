@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
+
+from torchwire.torch_parts import get_privateuse1_backend_name
 
 DeviceLike: TypeAlias = int | str | torch.device
 DeviceMap: TypeAlias = dict[torch.device, torch.device]
@@ -24,7 +26,7 @@ def to_device(device: DeviceLike, where: str, *, of_peer: bool = False) -> torch
         raise ValueError(
             f"{where}: {result} is a {result.type} device; RPC moves tensors between cpu and {' or '.join(kinds)} only"
         )
-    if result.type != "cpu" and result.index is None:
+    if result.type != "cpu" and cast("int | None", result.index) is None:  # PyTorch's stub says that it always has one
         raise ValueError(
             f"{where}: '{result.type}' leaves open which device is meant; write '{result.type}:0' or another index"
         )
@@ -37,7 +39,7 @@ def to_device_map(devices: Mapping[DeviceLike, DeviceLike], where: str) -> Devic
     Raises TypeError when it is no mapping and ValueError when two sources share a target: a response travels the map
     backwards, so each target must lead to one source.
     """
-    if not isinstance(devices, Mapping):
+    if not isinstance(cast("object", devices), Mapping):
         raise TypeError(f"{where}: expected a dict from local to remote devices, got {type(devices).__name__}")
     result: DeviceMap = {}
     source_of: DeviceMap = {}
@@ -67,7 +69,7 @@ def merged(present: DeviceMap, added: DeviceMap, where: str) -> DeviceMap:
 
 def to_accelerators(devices: Iterable[DeviceLike], where: str) -> list[torch.device]:
     """Returns `devices` as torch.devices that are no CPU; raises TypeError or ValueError for anything else."""
-    if isinstance(devices, (str, int, torch.device)) or not isinstance(devices, Iterable):
+    if isinstance(devices, (str, int, torch.device)) or not isinstance(cast("object", devices), Iterable):
         raise TypeError(f"{where}: expected a list of devices, got {devices!r}; write [{devices!r}]")
     result = [to_device(device, where) for device in devices]
     for device in result:
@@ -84,7 +86,7 @@ def _accelerators_here() -> list[str]:
 
 def _accelerators_of_peers() -> list[str]:
     """Those that PyTorch knows. PrivateUse1 has the name that a backend has given it here, else its own."""
-    return ["cuda", "xpu", "hpu", "mtia", "mps", torch._C._get_privateuse1_backend_name()]
+    return ["cuda", "xpu", "hpu", "mtia", "mps", get_privateuse1_backend_name()]
 
 
 def _parse(device: DeviceLike, where: str) -> torch.device:

@@ -9,6 +9,9 @@ TorchScript knows functions by identity: a script that calls one of them compile
 torch.distributed.autograd.backward is replaced too, and the new function made known as another name for it.
 """
 
+# The functions of PyTorch's that are replaced here are private, and have no types.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import functools
@@ -24,6 +27,7 @@ from torchwire import _C
 from torchwire.current_agent import agent_for, current_agent
 
 _NO_CONTEXT = -1
+_BACKWARD = "backward"
 _BACKWARD_OPERATOR = "aten::dist_backward"
 
 _installed = False
@@ -81,10 +85,10 @@ def _replace_backward() -> None:
 
 
 def _replace_rref_backward() -> None:
-    original = PyRRef.backward
+    original: Callable[..., None] = getattr(PyRRef, _BACKWARD)  # PyTorch's stub of the class lacks it
 
     @functools.wraps(original)
-    def backward(self: PyRRef, dist_autograd_ctx_id: int = _NO_CONTEXT, retain_graph: bool = False) -> None:
+    def backward(self: PyRRef[Any], dist_autograd_ctx_id: int = _NO_CONTEXT, retain_graph: bool = False) -> None:
         agent = current_agent()
         if agent is None:
             original(self, dist_autograd_ctx_id, retain_graph)
@@ -92,7 +96,7 @@ def _replace_rref_backward() -> None:
             agent.backward_from_rref(self, dist_autograd_ctx_id, retain_graph)
 
     # torch.distributed.rpc.RRef looks its methods up in this class at each call.
-    PyRRef.backward = backward
+    setattr(PyRRef, _BACKWARD, backward)
 
 
 def _replace_new_context() -> None:

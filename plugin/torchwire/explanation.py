@@ -24,8 +24,10 @@ class DevicePath:
 class Explanation:
     """What the connection to a worker uses; `print` shows it as a table.
 
-    `transport` and `channel` carry what is in the host's memory, and are empty as long as there is no connection.
-    `devices` has one entry for each of the device map for requests to the worker.
+    worker: its name.
+    transport, channel: they carry what is in the host's memory, and are empty as long as there is no connection.
+    devices: one entry for each of the device map for requests to the worker: source and target, two torch.devices;
+        path, "host", "process" or "ipc"; and reason, why that one.
     """
 
     worker: str

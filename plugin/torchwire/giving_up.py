@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -23,21 +23,24 @@ def cancel(future: torch.futures.Future[Any]) -> bool:
     `torchwire.current_call().cancelled`, and its result is dropped.
 
     future: of a call of a Python function by rpc_async, or of the call that this thread has made last; not of an RRef's
-        creation. ValueError: it is another.
+        creation.
 
     Returns whether the call has ended by this: False when it had ended before. Thread-safe.
+    Raises ValueError for another future.
     """
     return _C.cancel_call(future)
 
 
 @contextlib.contextmanager
-def deadline(seconds: float) -> Iterator[None]:
+def deadline(seconds: float) -> Generator[None]:
     """Calls that this thread makes in the block end at the latest `seconds` after it was entered.
 
     A call whose own time-out is shorter keeps it. One that has not been answered by then fails with
     torchwire.CallTimedOut, also where it is waited for after the block, and its callee is told as by cancel(). In a
     block within another the earlier deadline holds. A callee with the option `inherit_deadline` ends the calls that
     its function makes in turn by then, too.
+
+    Raises TypeError when `seconds` is no number.
     """
     own = time.monotonic() + seconds
     outer = _C.set_deadline(own)
@@ -50,7 +53,10 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 class CurrentCall:
-    """The call that a function runs for. It may be handed to other threads, and outlives the call."""
+    """The call that a function runs for. It may be handed to other threads, and outlives the call.
+
+    Made by current_call(); `served` is what the extension knows of it.
+    """
 
     def __init__(self, served: _C.WatchedCall) -> None:
         self._served = served

@@ -16,17 +16,19 @@ direct call of it the shutdown proper would still have to find the replacement. 
 puts into `shutdown` itself.
 """
 
+# The functions of PyTorch's that are replaced here are private.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import functools
 import threading
 from collections.abc import Callable
 
-import torch.distributed.rpc as rpc
 from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
-from torchwire import concurrent_shutdown, creation_sites, passed_rrefs
+from torchwire import concurrent_shutdown, creation_sites, passed_rrefs, torch_parts
 from torchwire.current_agent import current_agent
 from torchwire.leak_report import LeakReport
 from torchwire.observe import observers, trace
@@ -90,7 +92,7 @@ def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leavi
     def finalize_shutdown() -> None:
         with one_at_a_time:
             try:
-                if rpc._is_current_rpc_agent_set():
+                if torch_parts.is_current_rpc_agent_set():
                     finalize()
             finally:
                 if not concurrent_shutdown.runs_elsewhere():  # else it is still to find these

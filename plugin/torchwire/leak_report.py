@@ -5,6 +5,9 @@ line goes on with who holds the fork and where the RRef was made. By the time of
 are asked before: see graceful_shutdown.
 """
 
+# PyTorch's switch for leaks is private, and the only one.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import re

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from torchwire.suggestion import did_you_mean
 
@@ -46,9 +46,10 @@ def byte_count(argument: str, value: Any) -> int:
     """A whole number of bytes; 0 stands for none."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{argument} must be a whole number of bytes, got {_described(value)}")
-    if not 0 <= value < 2**63:
+    count = int(value)
+    if not 0 <= count < 2**63:
         raise ValueError(f"{argument} must be from 0 to 2**63 - 1 bytes, got {value}")
-    return int(value)
+    return count
 
 
 def timeout(argument: str, value: Any) -> float:
@@ -131,7 +132,7 @@ def path(argument: str, value: Any) -> str | None:
         return None
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{argument} must be a path as text or os.PathLike, or None, got {_described(value)}")
-    path = os.fsdecode(value)
+    path = os.fsdecode(cast("str | os.PathLike[str]", value))
     if not path:
         raise ValueError(f"{argument} is empty; name a file, or pass None")
     return path
@@ -154,9 +155,9 @@ def names(argument: str, value: Any, known: Mapping[str, str]) -> list[str] | No
         raise TypeError(f"{argument} must be a list of names or None, got {_described(value)}")
     if not value:
         raise ValueError(f"{argument} is empty; name at least one of {_listed(known)}, or pass None for the default")
-    for name in value:
+    for name in cast("Sequence[Any]", value):
         _check_name(argument, name, known)
-    return list(dict.fromkeys(value))
+    return list(dict.fromkeys(cast("Sequence[str]", value)))
 
 
 def bind_address(argument: str, value: Any) -> str | None:

@@ -1,5 +1,8 @@
 """The options of a torchwire agent."""
 
+# The options that begin with an underscore do so in PyTorch's own too; the functions below convert them.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import os
@@ -9,7 +12,7 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 import torch
 import torch.distributed.rpc as rpc
 
-from torchwire import _C, device_map, devices, group_secret, option_checks
+from torchwire import _C, device_map, devices, group_secret, option_checks, torch_parts
 from torchwire.device_map import DeviceLike, DeviceMap
 from torchwire.suggestion import did_you_mean
 
@@ -94,7 +97,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     bind_address: "host", "host:port" or "[v6]:port" to listen on. Default: chosen automatically.
     advertise_address: the same forms, where peers connect. Default: what is listened on.
     secret: what the workers of the group prove to each other that they know, at least 16 bytes; the same on all.
-        Text counts as UTF-8. `repr` does not show it.
+        Text counts as UTF-8. `repr` does not show it. Default: none.
     secret_file: a file that holds the secret instead, without its trailing newline; read in init_rpc. Default: the
         file named by the environment variable TORCHWIRE_SECRET_FILE. With no secret at all, the first worker draws
         one and the others find it in the store. docs/security.md says what each protects from.
@@ -152,6 +155,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         says which are used by default).
     _device_paths: the same for the paths of tensors between devices, "process", "ipc", "nccl"
         and "host" (`torchwire.explain()` tells which is used). The last one is always used where no other is.
+        Default: all.
 
     Options are checked when they are set, at construction or later. A wrong type raises TypeError, a wrong value
     ValueError; both say what would be right. Constructing options opens, starts and asks nothing.
@@ -159,13 +163,14 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     Not thread-safe. The agent reads the options once, in init_rpc.
     """
 
-    rpc_timeout = _CheckedInBase(option_checks.timeout)
-    init_method = _CheckedInBase(option_checks.init_method)
+    # In the base these two are plain attributes.
+    rpc_timeout = _CheckedInBase(option_checks.timeout)  # pyright: ignore[reportAssignmentType]
+    init_method = _CheckedInBase(option_checks.init_method)  # pyright: ignore[reportAssignmentType]
     num_worker_threads = _Checked(option_checks.thread_count)
     bind_address = _Checked(option_checks.bind_address)
     advertise_address = _Checked(option_checks.advertise_address)
-    secret = _CheckedAlternative(option_checks.secret, other="secret_file")
-    secret_file = _CheckedAlternative(option_checks.path, other="secret")
+    secret: _Checked[bytes | None] = _CheckedAlternative(option_checks.secret, other="secret_file")
+    secret_file: _Checked[str | None] = _CheckedAlternative(option_checks.path, other="secret")
     keepalive_interval = _Checked(option_checks.keepalive)
     session_timeout = _Checked(option_checks.session_timeout)
     slow_call_warning = _Checked(option_checks.slow_call_warning)
@@ -297,7 +302,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     def _keywords(cls) -> tuple[str, ...]:
         # What the constructor of a derived class does not know it passes on to that of its base.
         constructors = [vars(owner).get("__init__") for owner in reversed(cls.__mro__)]
-        defaults = [getattr(each, "__kwdefaults__", None) or {} for each in constructors]
+        defaults: list[dict[str, Any]] = [getattr(each, "__kwdefaults__", None) or {} for each in constructors]
         return tuple(dict.fromkeys(name for each in defaults for name in each))
 
     @classmethod
@@ -358,8 +363,9 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
     }
 
 
-def from_stock(stock: rpc._TensorPipeRpcBackendOptionsBase, kind: type[Options], **others: Any) -> Options:
+def from_stock(stock: torch_parts.TensorPipeOptions, kind: type[Options], **others: Any) -> Options:
     """Options of the class `kind` that say the same as PyTorch's; `others` are keywords that those do not have."""
+    others = {"max_bytes_in_flight": 0, **others}  # a program may rely on PyTorch's having no bound
     options = kind(
         num_worker_threads=stock.num_worker_threads,
         rpc_timeout=stock.rpc_timeout,
@@ -367,7 +373,7 @@ def from_stock(stock: rpc._TensorPipeRpcBackendOptionsBase, kind: type[Options],
         devices=stock.devices,
         _transports=_C.stock_transports(stock),
         _channels=_C.stock_channels(stock),
-        **{"max_bytes_in_flight": 0, **others},  # a program may rely on PyTorch's having no bound
+        **others,
     )
     # As they are: what the stock class let pass is refused by the whole group at once (see device_map.merged).
     options._device_maps = {worker: dict(devices) for worker, devices in stock.device_maps.items()}

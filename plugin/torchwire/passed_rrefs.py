@@ -4,10 +4,14 @@ PyTorch's pickler of RRefs is replaced while the current agent is torchwire's. R
 come by it.
 """
 
+# The functions of PyTorch's that are replaced here are private, and have no types.
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from torch._C._distributed_rpc import PyRRef
 from torch.distributed.rpc import internal
@@ -21,10 +25,10 @@ _patches = Patches()
 def install() -> None:
     """Tells the agent of each RRef that is pickled from now on, until uninstall()."""
     _patches.undo()  # an agent that was dropped without a shutdown has left its own behind
-    original = internal._InternalRPCPickler._py_rref_reducer
+    original = cast("Callable[..., Any]", internal._InternalRPCPickler._py_rref_reducer)
 
     @functools.wraps(original)
-    def reducer(self: internal._InternalRPCPickler, rref: PyRRef) -> Any:
+    def reducer(self: internal._InternalRPCPickler, rref: PyRRef[Any]) -> Any:
         receiver, (serialized,) = original(self, rref)
         agent = current_agent()
         if agent is not None:

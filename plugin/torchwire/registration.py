@@ -7,14 +7,22 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch.distributed as dist
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
-from torchwire import backend_type, creation_sites, exit_hook, graceful_shutdown, passed_rrefs, worker_checks
+from torchwire import (
+    backend_type,
+    creation_sites,
+    exit_hook,
+    graceful_shutdown,
+    passed_rrefs,
+    torch_parts,
+    worker_checks,
+)
 from torchwire._C import LinkInterceptor, TorchwireAgent
 from torchwire.observe import observers, trace
 from torchwire.options import TorchwireRpcBackendOptions, as_agent_options, from_any
+from torchwire.torch_parts import Store
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +51,7 @@ def _nothing() -> None:
 
 
 def _init_backend(
-    store: dist.Store,
+    store: Store,
     name: str,
     rank: int,
     world_size: int | None,
@@ -59,7 +67,7 @@ def _init_backend(
 
 
 def start_agent(
-    store: dist.Store,
+    store: Store,
     name: str,
     rank: int,
     world_size: int | None,
@@ -99,7 +107,7 @@ def start_agent(
 def _start(agent: TorchwireAgent) -> None:
     # init_rpc would do this once it has the agent, but would leave one that fails to start behind as the current one.
     try:
-        rpc._set_and_start_rpc_agent(agent)
+        torch_parts.set_and_start_rpc_agent(agent)
     except BaseException:  # whoever interrupts a start by hand does not want half an agent either
         _abandon(agent)
         raise
@@ -108,8 +116,8 @@ def _start(agent: TorchwireAgent) -> None:
 def _abandon(agent: TorchwireAgent) -> None:
     steps = [agent.shutdown]
     # Another thread's init_rpc may have been faster; then the current agent is not ours to reset.
-    if rpc._is_current_rpc_agent_set() and rpc._get_current_rpc_agent() is agent:
-        steps += [rpc._cleanup_python_rpc_handler, rpc._reset_current_rpc_agent]
+    if torch_parts.is_current_rpc_agent_set() and torch_parts.get_current_rpc_agent() is agent:
+        steps += [torch_parts.cleanup_python_rpc_handler, torch_parts.reset_current_rpc_agent]
     for step in steps:
         try:
             step()

@@ -9,13 +9,17 @@ Two functions of PyTorch's are replaced once, when torchwire is imported and bef
 backends they do what they always did.
 """
 
+# The functions of PyTorch's that are replaced here are private, and have no types.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import functools
 import pickle
 import sys
 import traceback
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 from torch.distributed.rpc import internal
 
@@ -23,6 +27,7 @@ from torch.distributed.rpc import internal
 _MOST_BYTES = 1 << 20
 
 _MOST_CAUSES = 16
+_NOTES = "__notes__"  # which exceptions have only from Python 3.11 on
 
 
 class DetailedRemoteException(internal.RemoteException):
@@ -86,13 +91,14 @@ def _detail_of(error: Exception) -> bytes:
 
 
 def _notes_of(error: BaseException) -> list[str]:
-    notes = getattr(error, "__notes__", None)
-    return [note for note in notes if type(note) is str] if isinstance(notes, (list, tuple)) else []
+    notes = getattr(error, _NOTES, None)
+    among = cast("Iterable[object]", notes) if isinstance(notes, (list, tuple)) else ()
+    return [note for note in among if type(note) is str]
 
 
 def _causes_of(error: BaseException) -> list[tuple[bytes | None, str, list[str]]]:
     """The cause, its cause, and so on: pickled, in words, its notes."""
-    causes = []
+    causes: list[tuple[bytes | None, str, list[str]]] = []
     cause = error.__cause__
     while cause is not None and len(causes) < _MOST_CAUSES:
         words = "".join(traceback.format_exception_only(type(cause), cause)).strip()
@@ -169,7 +175,7 @@ def _remade_or_plain(text: str, detail: bytes) -> Exception:
 
 def _made(kind: type[Exception], text: str, original: BaseException | None, attributes: dict[str, Any] | None) -> Any:
     cls = _remade_class(kind)
-    made = cls.__new__(cls, *(original.args if original is not None else ()))
+    made: Any = cls.__new__(cls, *(original.args if original is not None else ()))
     made.__dict__.update(attributes or {})
     made.args = (text,)
     made._text = text
@@ -178,7 +184,7 @@ def _made(kind: type[Exception], text: str, original: BaseException | None, attr
 
 
 @functools.lru_cache(maxsize=256)
-def _remade_class(kind: type[Exception]) -> type:
+def _remade_class(kind: type) -> type:
     if not issubclass(kind, Exception):
         raise TypeError(f"{kind} is no exception")
     raised_as_it_is = issubclass(kind, (RuntimeError, ValueError, TypeError))
@@ -190,11 +196,11 @@ def _remade_class(kind: type[Exception]) -> type:
 def _cause_from(causes: list[tuple[bytes | None, str, list[str]]]) -> BaseException | None:
     cause = None
     for error, words, notes in reversed(causes):
-        outer = _unpickled(error)
+        outer: Any = _unpickled(error)
         if not isinstance(outer, BaseException):
             outer = RuntimeError(words)
         if notes:
-            outer.__notes__ = list(notes)
+            setattr(outer, _NOTES, list(notes))
         outer.__cause__ = cause
         cause = outer
     return cause

@@ -9,19 +9,22 @@ A function of torch.distributed is replaced once, when torchwire is imported, an
 whether the options are torchwire's.
 """
 
+# The functions of PyTorch's that are replaced here are private, and have no types.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import datetime
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlparse
 
 import torch.distributed as dist
-from torch.distributed.rendezvous import _rendezvous_helper
 
 from torchwire.options import TorchwireRpcBackendOptions
+from torchwire.torch_parts import Store, rendezvous_helper
 
 _REACHED_BY_NETWORK = ("tcp", "env")
 
@@ -33,10 +36,10 @@ def install() -> None:
     global _installed
     if _installed:
         return
-    original = dist._create_store_from_options
+    original = cast("Callable[..., Any]", dist._create_store_from_options)
 
     @functools.wraps(original)
-    def create_store_from_options(backend_options: Any, rank: int) -> dist.Store:
+    def create_store_from_options(backend_options: Any, rank: int) -> Store:
         if not isinstance(backend_options, TorchwireRpcBackendOptions) or backend_options.rpc_timeout == 0:
             return original(backend_options, rank)
         return _create_store(backend_options.init_method, rank, backend_options.rpc_timeout)
@@ -45,13 +48,13 @@ def install() -> None:
     _installed = True
 
 
-def _create_store(init_method: str, rank: int, timeout: float) -> dist.Store:
+def _create_store(init_method: str, rank: int, timeout: float) -> Store:
     """Raises RuntimeError if the store cannot be reached."""
-    arguments = {}
+    arguments: dict[str, Any] = {}
     if urlparse(init_method).scheme in _REACHED_BY_NETWORK:
         arguments["timeout"] = datetime.timedelta(seconds=timeout)
     try:
-        store, _, _ = _within(timeout, lambda: next(_rendezvous_helper(init_method, rank, None, **arguments)))
+        store, _, _ = _within(timeout, lambda: next(rendezvous_helper(init_method, rank, None, **arguments)))
     except (dist.DistError, TimeoutError) as error:
         reason = str(error).partition("\n")[0]  # PyTorch's errors append a stack trace
         raise RuntimeError(

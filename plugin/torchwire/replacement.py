@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
-from torchwire import backend_type, registration
+from torchwire import backend_type, registration, torch_parts
 
 # Set in processes that shall have torchwire in the place of TENSORPIPE; _torchwire_autoload.py looks at it too.
 ENVIRONMENT_VARIABLE = "TORCHWIRE_REPLACE_TENSORPIPE"
@@ -32,10 +32,12 @@ def replace_tensorpipe() -> None:
     global _stock_init_backend
     registration.register()  # TENSORPIPE must be looked up in the enum that init_rpc uses
     value = rpc.BackendType["TENSORPIPE"].value
-    if value.init_backend_handler is not registration._init_backend:
+    # Which is pickled by its name, so it keeps the one that it has.
+    own = registration._init_backend  # pyright: ignore[reportPrivateUsage]
+    if value.init_backend_handler is not own:
         _refuse_while_initialized()
         _stock_init_backend = value.init_backend_handler
-        _set_init_backend(registration._init_backend)
+        _set_init_backend(own)
     os.environ[ENVIRONMENT_VARIABLE] = "1"
     _warn_without_autoload()
 
@@ -78,9 +80,9 @@ def _set_init_backend(handler: Callable[..., Any]) -> None:
 
 
 def _refuse_while_initialized() -> None:
-    if not rpc._is_current_rpc_agent_set():
+    if not torch_parts.is_current_rpc_agent_set():
         return
-    worker, agent_type = rpc.get_worker_info().name, type(rpc._get_current_rpc_agent()).__name__
+    worker, agent_type = torch_parts.get_worker_info().name, type(torch_parts.get_current_rpc_agent()).__name__
     raise RuntimeError(
         f"torchwire.replace_tensorpipe(): worker {worker!r} already runs on {agent_type}; "
         "call it before rpc.init_rpc, or after rpc.shutdown"

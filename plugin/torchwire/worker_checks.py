@@ -6,7 +6,7 @@ import numbers
 import re
 from typing import Any
 
-import torch.distributed as dist
+from torchwire.torch_parts import Store
 
 _MAX_NAME_LENGTH = 127
 _HIGHEST_RANK = 32767  # PyTorch's worker ids have 16 bits, one of them the sign
@@ -15,7 +15,7 @@ _FORBIDDEN = re.compile(r"[^A-Za-z0-9_:-]")
 
 def check_store(store: Any, name: Any) -> None:
     """Raises TypeError unless `store` is one that PyTorch's rendezvous makes."""
-    if not isinstance(store, dist.Store):
+    if not isinstance(store, Store):
         raise TypeError(f"init_rpc, worker {name!r}: store must be a c10d store, got {type(store).__name__}")
 
 

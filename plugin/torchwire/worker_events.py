@@ -44,7 +44,7 @@ def on_worker_lost(callback: LostCallback) -> RemovableHandle:
 def on_worker_joined(callback: JoinedCallback) -> RemovableHandle:
     """Has `callback(worker)` called for each worker that joins a dynamic or elastic group after this one, or returns.
 
-    It can be called by then. All else is as for `on_worker_lost`.
+    It can be called by then. `worker`: its `WorkerInfo`. All else is as for `on_worker_lost`.
     """
     return _add(_joined, callback)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -38,11 +39,11 @@ class RayMember(ActorMember):
 
     def join(self) -> None:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # it would report to its makers
-        import ray
-
+        ray: Any = importlib.import_module("ray")
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-        self._get, self._end = ray.get, ray.shutdown
-        self._actor = ray.remote(_RayActor).remote()
+        self._get: Any = ray.get
+        self._end: Any = ray.shutdown
+        self._actor: Any = ray.remote(_RayActor).remote()
         ray.get(self._actor.run.remote(functions.noop, ()))
 
     def leave(self) -> None:
@@ -62,15 +63,15 @@ class MonarchMember(ActorMember):
     """One actor of Monarch's in a process on this host."""
 
     def join(self) -> None:
-        from monarch.actor import Actor, endpoint, this_host
+        monarch: Any = importlib.import_module("monarch.actor")
 
-        class Callee(Actor):
-            @endpoint
+        class Callee(monarch.Actor):
+            @monarch.endpoint
             def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
                 return function(*arguments)
 
-        self._processes = this_host().spawn_procs(per_host={"gpus": 1})
-        self._actor = self._processes.spawn("callee", Callee)
+        self._processes: Any = monarch.this_host().spawn_procs(per_host={"gpus": 1})
+        self._actor: Any = self._processes.spawn("callee", Callee)
         self.ask(functions.noop, ())()
 
     def leave(self) -> None:

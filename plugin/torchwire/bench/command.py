@@ -8,7 +8,7 @@ import json
 import pathlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from torchwire.bench import group, machine, plot, report
@@ -132,7 +132,7 @@ def words(text: str | None) -> list[str]:
 
 
 @contextlib.contextmanager
-def progress_bar(turns: int) -> Iterator[Progress]:
+def progress_bar(turns: int) -> Generator[Progress]:
     """What shows each turn, on a terminal, where tqdm is installed."""
     try:
         from tqdm import tqdm

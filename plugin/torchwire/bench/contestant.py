@@ -39,9 +39,10 @@ class Contestant(NamedTuple):
         """What it lacks to be measured here; None if nothing."""
         if self.module and importlib.util.find_spec(self.module) is None:
             return f"not installed: pip install {self.package}"
-        if not self.member and not (program := os.environ.get(PIPE_PROGRAM)):
+        program = os.environ.get(PIPE_PROGRAM)
+        if not self.member and not program:
             return "needs a checkout: tools/bench"
-        if not self.member and not os.access(program, os.X_OK):
+        if not self.member and program and not os.access(program, os.X_OK):
             return f"{PIPE_PROGRAM} names {program!r}, which is no program"
         return None
 

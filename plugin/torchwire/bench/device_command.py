@@ -83,7 +83,7 @@ def measure(
     """One direction after the other, since each has other device maps; within one, all contestants in turn."""
     record = Record()
     with_stock = given.device == "cuda"
-    schedules = []
+    schedules: list[Schedule] = []
     for way in ways:
         contestants = device_steps.contestants(way, channels, given.prepare, with_stock)
         schedules.append(Schedule(device_steps.steps(way, sizes, scope), contestants, scope, record))
@@ -105,7 +105,7 @@ def measure(
 
 def sizes_of(text: str) -> list[int]:
     """The numbers of bytes in a list such as "4,64KiB,1MiB". Raises ValueError."""
-    sizes = []
+    sizes: list[int] = []
     for word in command.words(text):
         match = _SIZE.fullmatch(word)
         if match is None or int(match[1]) == 0:

@@ -6,8 +6,8 @@ import importlib
 from typing import Any
 
 import torch
-import torch.distributed.rpc as rpc
 
+from torchwire import torch_parts
 from torchwire.bench import functions
 from torchwire.bench.member import Place
 from torchwire.bench.rpc_member import RpcMember, name_of
@@ -37,7 +37,7 @@ class DeviceMember(RpcMember):
         worker, arguments = name_of(1), (torch.zeros(size, dtype=torch.uint8, device=device),)
 
         def call() -> None:
-            rpc.rpc_sync(worker, functions.echo, args=arguments)
+            torch_parts.rpc_sync(worker, functions.echo, args=arguments)
             if device.type != "cpu":
                 torch.accelerator.current_stream(device).synchronize()
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed.rpc as rpc
+
+from torchwire import torch_parts
 
 
 def noop() -> None:
@@ -21,14 +22,14 @@ def echo(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@torch.jit.script
+@torch.jit.script  # pyright: ignore[reportUnknownMemberType] - its other overload is untyped
 def scripted(tensor: torch.Tensor) -> torch.Tensor:
     return tensor + 1
 
 
-@rpc.functions.async_execution
-def add_one_async(tensor: torch.Tensor) -> torch.futures.Future:
-    future: torch.futures.Future = torch.futures.Future()
+@torch_parts.async_execution
+def add_one_async(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(tensor + 1)
     return future
 
@@ -42,13 +43,13 @@ def double_along(workers: list[str], tensor: torch.Tensor) -> torch.Tensor:
     """Doubles the tensor at the end of a way over several workers."""
     if not workers:
         return tensor * 2
-    return rpc.rpc_sync(workers[0], double_along, args=(workers[1:], tensor))
+    return torch_parts.rpc_sync(workers[0], double_along, args=(workers[1:], tensor))
 
 
 def call_of(name: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A function by the name that steps have for it, and arguments for it."""
     small = torch.ones(2)
-    calls = {
+    calls: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         "builtin": (torch.add, (small, 1)),
         "noop": (noop, ()),
         "tensor": (add_one, (small,)),

@@ -10,7 +10,7 @@ import os
 import pathlib
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from torchwire.bench import processes, worker
@@ -35,7 +35,7 @@ class Group(abc.ABC):
         self.size = size  # workers
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> Generator[None]:
         """Lets the processes run. Nothing may be under way at the end."""
         processes.send(self.pids(), signal.SIGCONT)
         try:

@@ -7,7 +7,7 @@ import multiprocessing.connection
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from torchwire.bench.member import MessageMember, answer
 
@@ -53,7 +53,8 @@ def _dial(address: str) -> multiprocessing.connection.Connection:
     end = time.monotonic() + _DIAL_LIMIT
     while True:
         try:
-            return multiprocessing.connection.Client(address, family="AF_UNIX")
+            client: Any = multiprocessing.connection.Client(address, family="AF_UNIX")
+            return client
         except (FileNotFoundError, ConnectionRefusedError):
             if time.monotonic() > end:
                 raise
@@ -94,6 +95,10 @@ class ZmqMember(MessageMember):
             router.send_multipart([sender, answer(message)], copy=False)
 
 
+def _answer_grpc(message: bytes, _context: Any) -> bytes:
+    return answer(message)
+
+
 class GrpcMember(MessageMember):
     """gRPC: one method from bytes to bytes, over a socket of the Unix domain."""
 
@@ -102,7 +107,7 @@ class GrpcMember(MessageMember):
 
         address = f"unix:{self.place.folder}/grpc"
         if self.place.rank == 1:
-            handler = grpc.unary_unary_rpc_method_handler(lambda message, _: answer(message))
+            handler = cast(Any, grpc).unary_unary_rpc_method_handler(_answer_grpc)
             self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(16), options=_UNLIMITED)
             self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("bench", {"call": handler})])
             self._server.add_insecure_port(address)
@@ -110,7 +115,7 @@ class GrpcMember(MessageMember):
         else:
             self._channel = grpc.insecure_channel(address, options=_UNLIMITED)
             grpc.channel_ready_future(self._channel).result(_DIAL_LIMIT)
-            self._call = self._channel.unary_unary("/bench/call")
+            self._call: Any = self._channel.unary_unary("/bench/call")
 
     def leave(self) -> None:
         if self.place.rank == 1:

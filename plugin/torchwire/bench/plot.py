@@ -37,6 +37,8 @@ def draw(record: Record, path: pathlib.Path) -> None:
     panels = [(workload, unit) for workload in record.workloads() for unit in _units(record, workload)]
     sizes = [_height(record, *panel) for panel in panels] or [_LEAST_HEIGHT]
     heights = [max(sizes[first : first + _COLUMNS]) for first in range(0, len(sizes), _COLUMNS)]
+    figure: Any
+    axes: Any
     figure, axes = pyplot.subplots(
         len(heights),
         _COLUMNS,
@@ -101,15 +103,26 @@ def _draw_lines(axis: Any, record: Record, workload: str, unit: str) -> None:
             axis.plot(*zip(*points), marker="o", markersize=3, color=_color(index))
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
-    axis.xaxis.set_major_formatter(lambda size, _: size_text(int(size)))
-    axis.yaxis.set_major_formatter(lambda speed, _: bandwidth(speed))
+    axis.xaxis.set_major_formatter(_size_label)
+    axis.yaxis.set_major_formatter(_speed_label)
     axis.grid(alpha=0.3)
+
+
+def _size_label(size: float, _position: int) -> str:
+    return size_text(int(size))
+
+
+def _speed_label(speed: float, _position: int) -> str:
+    return bandwidth(speed)
 
 
 def _draw_bars(axis: Any, record: Record, workload: str, unit: str) -> None:
     """A bar for each contestant in each case."""
     names = _contestants(record)
-    position, ticks, labels, values = 0.0, [], [], []
+    position = 0.0
+    ticks: list[float] = []
+    labels: list[str] = []
+    values: list[float] = []
     for case in (case for case in record.cases(workload) if case.unit == unit):
         first = position
         for name, summary in record.summaries(case).items():

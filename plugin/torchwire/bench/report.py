@@ -73,7 +73,7 @@ def _workload(record: Record, workload: str) -> list[str]:
     cases = record.cases(workload)
     has_cpu = any(summary.cpu is not None for case in cases for summary in record.summaries(case).values())
     header = ["", "", "p50", "p99", "ratio"] + ["CPU"] * has_cpu
-    rows = []
+    rows: list[list[str]] = []
     for case in cases:
         for name, summary in record.summaries(case).items():
             rows.append([case.name, name, *_figures(case, summary)][: len(header)])

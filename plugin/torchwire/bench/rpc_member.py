@@ -8,6 +8,7 @@ import torch
 import torch.distributed.rpc as rpc
 
 import torchwire
+from torchwire import torch_parts
 from torchwire.bench import functions
 from torchwire.bench.member import Member
 from torchwire.bench.sampling import Call
@@ -24,12 +25,12 @@ class RpcMember(Member):
         torchwire.restore_tensorpipe()  # should the environment ask for torchwire in its place
         options = dict(self.options)
         backend = rpc.backend_registry.BackendType[options.pop("backend")]
-        rpc.init_rpc(
+        torch_parts.init_rpc(
             name_of(self.place.rank),
             backend=backend,
             rank=self.place.rank,
             world_size=self.place.size,
-            rpc_backend_options=rpc.backend_registry.construct_rpc_backend_options(
+            rpc_backend_options=torch_parts.construct_rpc_backend_options(
                 backend, init_method=f"file://{self.place.folder}/store", **options
             ),
         )
@@ -40,16 +41,16 @@ class RpcMember(Member):
     def begin(self, name: str, peer: int = 1) -> Callable[[], Call]:
         function, arguments = functions.call_of(name)
         worker = name_of(peer)
-        return lambda: rpc.rpc_async(worker, function, args=arguments).wait
+        return lambda: torch_parts.rpc_async(worker, function, args=arguments).wait
 
     def call(self, name: str) -> Call:
         function, arguments = functions.call_of(name)
         worker = name_of(1)
-        return lambda: rpc.rpc_sync(worker, function, args=arguments)
+        return lambda: torch_parts.rpc_sync(worker, function, args=arguments)
 
     def echo(self, size: int) -> Call:
         worker, arguments = name_of(1), (torch.zeros(size, dtype=torch.uint8),)
-        return lambda: rpc.rpc_sync(worker, functions.echo, args=arguments)
+        return lambda: torch_parts.rpc_sync(worker, functions.echo, args=arguments)
 
     def others(self) -> list[int]:
         """The ranks of all other workers, beginning with the next."""

@@ -7,9 +7,10 @@ import time
 
 import torch
 import torch.distributed.autograd as dist_autograd
-import torch.distributed.rpc as rpc
-from torch.distributed.nn import RemoteModule
+from torch.distributed.nn.api.remote_module import RemoteModule
+from torch.distributed.rpc import RRef
 
+from torchwire import torch_parts
 from torchwire.bench import functions, sampling
 from torchwire.bench.batch import Batch
 from torchwire.bench.call_steps import on_caller
@@ -29,9 +30,13 @@ def rref(_scope: Scope) -> list[Step]:
     """RRefs whose owner is the other worker."""
     create_and_delete = (Case("rref", "create"), Case("rref", "delete"))
     return [
-        Step(create_and_delete, RPC, lambda group, pace: group.caller.run(create_and_delete_rrefs, pace)),
+        Step(create_and_delete, RPC, _create_and_delete),
         Step((Case("rref", "fetch"),), RPC, on_caller(time_fetches)),
     ]
+
+
+def _create_and_delete(group: WorkerGroup, pace: Pace) -> list[Batch]:
+    return group.caller.run(create_and_delete_rrefs, pace)
 
 
 def remote_module(_scope: Scope) -> list[Step]:
@@ -77,10 +82,10 @@ def _everyone_calls(group: WorkerGroup, pace: Pace) -> list[Batch]:
 def create_and_delete_rrefs(_member: RpcMember, pace: Pace) -> list[Batch]:
     """Creation is over when the owner has confirmed it, deletion when the owner has none any more."""
     owner = name_of(1)
-    kept = []
+    kept: list[RRef[torch.Tensor]] = []
 
     def create() -> None:
-        reference = rpc.remote(owner, functions.ones)
+        reference = torch_parts.remote(owner, functions.ones)
         reference._get_future().wait()
         kept.append(reference)
 
@@ -95,17 +100,17 @@ def create_and_delete_rrefs(_member: RpcMember, pace: Pace) -> list[Batch]:
 def wait_for_deletes(owner: str) -> None:
     """Returns when the owner has no RRefs any more: nothing may be under way when a group is stopped."""
     end = time.monotonic() + _DELETE_LIMIT
-    while (left := rpc.rpc_sync(owner, owned_rrefs)) > 0:
+    while (left := torch_parts.rpc_sync(owner, owned_rrefs)) > 0:
         if time.monotonic() > end:
             raise GroupError(f"{owner} still has {left} RRefs {_DELETE_LIMIT:.0f} s after the last use was dropped")
 
 
 def owned_rrefs() -> int:
-    return int(rpc._rref_context_get_debug_info()["num_owner_rrefs"])
+    return int(torch_parts.rref_context_get_debug_info()["num_owner_rrefs"])
 
 
 def time_fetches(_member: RpcMember, pace: Pace) -> Batch:
-    reference = rpc.remote(name_of(1), functions.ones)
+    reference = torch_parts.remote(name_of(1), functions.ones)
     batch = sampling.latency(reference.to_here, pace)
     del reference
     wait_for_deletes(name_of(1))
@@ -129,7 +134,7 @@ def time_backward(_member: RpcMember, hops: int, pace: Pace) -> Batch:
     """Each pass has a context and a graph of its own, of which only the pass is timed."""
     workers = [name_of(rank) for rank in range(1, hops + 1)]
     leaf = torch.ones(2, requires_grad=True)
-    contexts = []
+    contexts: list[dist_autograd.context] = []
 
     def forward() -> tuple[int, torch.Tensor]:
         while contexts:
@@ -137,7 +142,10 @@ def time_backward(_member: RpcMember, hops: int, pace: Pace) -> Batch:
         contexts.append(dist_autograd.context())
         return contexts[0].__enter__(), functions.double_along(workers, leaf).sum()
 
-    batch = sampling.latency(lambda graph: dist_autograd.backward(graph[0], [graph[1]]), pace, forward)
+    def run(graph: tuple[int, torch.Tensor]) -> None:
+        dist_autograd.backward(graph[0], [graph[1]])  # pyright: ignore[reportPrivateImportUsage] - documented
+
+    batch = sampling.latency(run, pace, forward)
     contexts.pop().__exit__(None, None, None)
     return batch
 

@@ -47,7 +47,7 @@ class Meter:
         return self.batch([(time.perf_counter_ns() - self.start) / calls], calls)
 
 
-def latency(call: Call, pace: Pace, prepare: Call | None = None) -> Batch:
+def latency(call: Callable[..., Any], pace: Pace, prepare: Call | None = None) -> Batch:
     """One call after the other; each is a sample. `prepare` runs before each, untimed, and gives its argument."""
     clock = time.perf_counter_ns
     samples: list[float] = []

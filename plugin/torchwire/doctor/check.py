@@ -22,7 +22,7 @@ class Check:
     status: str
     found: str
     remedy: str = ""
-    figures: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         assert (self.status == OK) == (not self.remedy), f"{self.name}: {self.status}, remedy {self.remedy!r}"

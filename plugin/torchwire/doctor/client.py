@@ -11,6 +11,7 @@ from torchwire.doctor.check import Check, failed, ok, warning
 from torchwire.doctor.measurement import Measurement, Meeting
 from torchwire.doctor.pair import Card, Way
 from torchwire.doctor.reachability import Place
+from torchwire.torch_parts import Store
 
 _ANSWER_LIMIT = 6.0  # seconds
 _LISTENER = "`python -m torchwire doctor serve`"
@@ -73,7 +74,7 @@ def say_done(place: Place, number: int, step: int) -> None:
     store_check.client(place).set(pair.step_key(number, step), pair.DONE)
 
 
-def _turn(store) -> int:
+def _turn(store: Store) -> int:
     return int(store.get(pair.TURN)) if pair.has(store, pair.TURN) else 0
 
 

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 import torch.distributed.rpc as rpc
 
 import torchwire
+from torchwire import torch_parts
 from torchwire.bench.batch import percentile
 from torchwire.bench.sampling import Pace, latency
 from torchwire.doctor import child, pair, store_check
 from torchwire.doctor.pair import Way
 from torchwire.doctor.reachability import Place
+from torchwire.torch_parts import PrefixStore
 
 SERVER, CLIENT = "doctor_server", "doctor_client"
 
@@ -73,7 +74,7 @@ def measure(meeting: Meeting) -> Measurement:
 
 def _measure_calls() -> Measurement:
     _call_first()
-    small = _seconds(lambda: rpc.rpc_sync(SERVER, _nothing), _PACE)
+    small = _seconds(lambda: torch_parts.rpc_sync(SERVER, _nothing), _PACE)
     size = _size_of_tensors()
     large = _seconds(_sending(size), _LARGE_PACE)
     way = torchwire.explain(SERVER)
@@ -88,8 +89,8 @@ def _measure_calls() -> Measurement:
 
 
 def _join(meeting: Meeting, name: str, rank: int) -> None:
-    store = dist.PrefixStore(pair.group_prefix(meeting.client, meeting.step), store_check.client(meeting.place))
-    dist.register_rendezvous_handler(_SCHEME, lambda *_, **__: iter([(store, rank, 2)]))
+    store = PrefixStore(pair.group_prefix(meeting.client, meeting.step), store_check.client(meeting.place))
+    torch_parts.register_rendezvous_handler(_SCHEME, lambda *_, **__: iter([(store, rank, 2)]))
     options = torchwire.TorchwireRpcBackendOptions(
         init_method=f"{_SCHEME}://",
         rpc_timeout=_CALL_LIMIT,
@@ -97,13 +98,15 @@ def _join(meeting: Meeting, name: str, rank: int) -> None:
         _transports=[meeting.way.transport] if meeting.way.transport else None,
         _channels=[meeting.way.channel] if meeting.way.channel else None,
     )
-    rpc.init_rpc(name, backend=rpc.BackendType.TORCHWIRE, rank=rank, world_size=2, rpc_backend_options=options)
+    torch_parts.init_rpc(
+        name, backend=rpc.BackendType["TORCHWIRE"], rank=rank, world_size=2, rpc_backend_options=options
+    )
 
 
 def _call_first() -> None:
     """Raises RuntimeError where the workers cannot connect, with the address that the client's has tried."""
     try:
-        rpc.rpc_sync(SERVER, _nothing)
+        torch_parts.rpc_sync(SERVER, _nothing)
     except torchwire.CallTimedOut:
         address = next((peer["address"] for peer in torchwire.peers()), "its address")
         raise RuntimeError(
@@ -121,7 +124,7 @@ def _take(_: torch.Tensor) -> None:
 
 def _sending(size: int) -> Callable[[], Any]:
     tensor = torch.ones(size, dtype=torch.uint8)
-    return lambda: rpc.rpc_sync(SERVER, _take, args=(tensor,))
+    return lambda: torch_parts.rpc_sync(SERVER, _take, args=(tensor,))
 
 
 def _size_of_tensors() -> int:

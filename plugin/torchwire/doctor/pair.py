@@ -8,9 +8,9 @@ import platform
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from torchwire import __version__
+from torchwire.torch_parts import Store
 
 MEMBER_LIMIT = 20.0  # seconds for the processes of one measurement
 SILENCE = 6.0  # seconds without a sign of a client, after which the server goes on to the next one
@@ -79,7 +79,7 @@ def decode_card(text: bytes) -> Card:
     return Card(*json.loads(text))
 
 
-def has(store: dist.Store, key: str) -> bool:
+def has(store: Store, key: str) -> bool:
     return store.check([key])
 
 

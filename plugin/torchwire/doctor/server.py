@@ -5,11 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-import torch.distributed as dist
-
 from torchwire.doctor import child, interfaces, measurement, pair
 from torchwire.doctor.measurement import Meeting
 from torchwire.doctor.reachability import Place
+from torchwire.torch_parts import TCPStore
 
 _FOREVER = float("inf")
 
@@ -26,7 +25,7 @@ class Server:
         self._say = say
         self._served = 0
         # It listens on this address alone; PyTorch would have it listen on all.
-        self._store = dist.TCPStore(
+        self._store = TCPStore(
             address, self.place.port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
         )
         self._store.set(pair.CARD, pair.own_card().encode())

@@ -9,11 +9,10 @@ import tempfile
 from collections.abc import Callable
 from urllib.parse import urlparse
 
-import torch.distributed as dist
-
 from torchwire.doctor import child, interfaces, reachability
 from torchwire.doctor.check import Check, failed, ok, warning
 from torchwire.doctor.reachability import Place
+from torchwire.torch_parts import TCPStore
 
 _LIMIT = 6.0  # seconds for an answer
 _NAME = "store"
@@ -38,10 +37,10 @@ def answers(place: Place) -> None:
     client(place).check([_A_KEY])
 
 
-def client(place: Place) -> dist.TCPStore:
+def client(place: Place) -> TCPStore:
     """A client of the TCP store there. May hang where something else listens."""
     timeout = datetime.timedelta(seconds=_LIMIT)
-    return dist.TCPStore(place.host, place.port, is_master=False, wait_for_workers=False, timeout=timeout)
+    return TCPStore(place.host, place.port, is_master=False, wait_for_workers=False, timeout=timeout)
 
 
 def _place_in(init_method: str, host: str | None, port: Callable[[], int | None]) -> Place:

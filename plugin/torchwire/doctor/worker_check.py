@@ -11,6 +11,7 @@ import torch
 import torch.distributed.rpc as rpc
 
 import torchwire
+from torchwire import torch_parts
 from torchwire.doctor import child, interfaces
 from torchwire.doctor.check import Check, failed, ok, warning
 
@@ -71,9 +72,9 @@ def checks_of(limit: FileLimit, workers: int) -> list[Check]:
 def join(folder: str, rank: int) -> Trial | None:
     """Runs in a child: a member of the group; the last one calls the first."""
     options = torchwire.TorchwireRpcBackendOptions(init_method=f"file://{folder}/store", rpc_timeout=_CALLS)
-    rpc.init_rpc(
+    torch_parts.init_rpc(
         f"worker{rank}",
-        backend=rpc.BackendType.TORCHWIRE,
+        backend=rpc.BackendType["TORCHWIRE"],
         rank=rank,
         world_size=2,
         rpc_backend_options=options,
@@ -92,9 +93,9 @@ def join(folder: str, rank: int) -> Trial | None:
 
 def _try_calls() -> Trial:
     before = _open_files()
-    rpc.rpc_sync("worker0", torch.add, args=(torch.ones(_LARGE), 1))
+    torch_parts.rpc_sync("worker0", torch.add, args=(torch.ones(_LARGE), 1))
     way = torchwire.explain("worker0")
-    agent = rpc.api._get_current_rpc_agent()
+    agent = torch_parts.get_current_rpc_agent()
     info = agent.get_debug_info()
     return Trial(
         way.transport,

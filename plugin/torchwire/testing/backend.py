@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import torch.distributed as dist
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
@@ -14,6 +13,7 @@ from torchwire._C import FaultInterceptor, TorchwireAgent
 from torchwire.testing import control, fault, options
 from torchwire.testing.options import FaultyTorchwireRpcBackendOptions
 from torchwire.testing.plan_watch import PlanWatch
+from torchwire.torch_parts import Store
 
 NAME = "FAULTY_TORCHWIRE"
 
@@ -34,7 +34,7 @@ def _construct_options(rpc_timeout: float, init_method: str, **others: Any) -> F
 
 
 def _init_backend(
-    store: dist.Store,
+    store: Store,
     name: str,
     rank: int,
     world_size: int | None,

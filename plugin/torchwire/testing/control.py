@@ -35,9 +35,9 @@ def set_plan(plan: Plan | str | os.PathLike[str], timeout: float = 10.0) -> int:
     Returns its revision, which logs show, once all workers have it. Counts of occurrences begin anew, a partition ends,
     and what was being delayed stays so. When several workers set plans at the same time, the last wins everywhere.
 
-    Raises TimeoutError, which names them, when workers do not take it up within `timeout` seconds: they may have been
-    killed or paused; the others have it all the same. Raises RuntimeError when this process runs no agent of
-    FAULTY_TORCHWIRE, or is shutting it down.
+    Raises TimeoutError, which names them, when workers do not take it up within `timeout` seconds (default 10):
+    they may have been killed or paused; the others have it all the same. Raises RuntimeError when this process runs no
+    agent of FAULTY_TORCHWIRE, or is shutting it down, and as Plan does for a bad plan.
     """
     running = _running_for("set_plan")
     seconds = option_checks.timeout("set_plan: timeout", timeout)
@@ -54,12 +54,15 @@ def set_plan(plan: Plan | str | os.PathLike[str], timeout: float = 10.0) -> int:
 
 
 def clear_plan(timeout: float = 10.0) -> int:
-    """Ends all faults, on all workers; see set_plan."""
+    """Ends all faults, on all workers. Takes `timeout` and raises as set_plan does."""
     return set_plan(Plan(), timeout)
 
 
 def replay(log: Iterable[Fault], timeout: float = 10.0) -> int:
-    """Has the faults of a log injected again, on all workers, at the same messages; see Plan.from_log and set_plan."""
+    """Has the faults of a log injected again, on all workers, at the same messages; see Plan.from_log.
+
+    Takes `timeout` and raises as set_plan does.
+    """
     return set_plan(Plan.from_log(log), timeout)
 
 

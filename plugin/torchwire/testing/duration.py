@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
-from typing import Any, Union
+from typing import Any, Union, cast
 
 from torchwire.suggestion import did_you_mean
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Any time between `lo` and `hi` seconds, all equally likely."""
+    """Any time between `lo` and `hi` seconds, all equally likely.
+
+    Raises TypeError for what is no number, and ValueError unless 0 <= lo <= hi and hi is above 0 and finite.
+    """
 
     lo: float
     hi: float
@@ -26,7 +29,10 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Normal:
-    """Times around `mean` seconds with the standard deviation `std`; what would be negative becomes 0."""
+    """Times around `mean` seconds with the standard deviation `std`; what would be negative becomes 0.
+
+    Raises TypeError for what is no number, and ValueError unless both are finite and not negative.
+    """
 
     mean: float
     std: float
@@ -37,7 +43,10 @@ class Normal:
 
 @dataclass(frozen=True)
 class Exponential:
-    """Times of `mean` seconds on average, most of them short and some much longer."""
+    """Times of `mean` seconds on average, most of them short and some much longer.
+
+    Raises TypeError for what is no number, and ValueError unless it is finite and above 0.
+    """
 
     mean: float
 
@@ -69,7 +78,7 @@ def check_duration(where: str, value: Any) -> Duration:
     if isinstance(value, (Uniform, Normal, Exponential)):
         return value
     if isinstance(value, Mapping):
-        return _from_dict(where, value)
+        return _from_dict(where, cast("Mapping[Any, Any]", value))
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{where} must be {_KINDS}, got {value!r} ({type(value).__name__})")
     return check_seconds(where, value)
@@ -77,7 +86,7 @@ def check_duration(where: str, value: Any) -> Duration:
 
 def to_plain(duration: Duration) -> float | dict[str, float | list[float]]:
     """The duration as in a TOML file; see check_duration."""
-    if isinstance(duration, float):
+    if isinstance(duration, (float, int)):
         return duration
     values = [float(value) for value in astuple(duration)]
     return {_shape_of(duration): values[0] if len(values) == 1 else values}
@@ -85,7 +94,7 @@ def to_plain(duration: Duration) -> float | dict[str, float | list[float]]:
 
 def to_interceptor(duration: Duration) -> dict[str, Any]:
     """The duration as the extension takes it."""
-    if isinstance(duration, float):
+    if isinstance(duration, (float, int)):
         return {"shape": "fixed", "a": duration, "b": 0.0}
     values = [*map(float, astuple(duration)), 0.0]
     return {"shape": _shape_of(duration), "a": values[0], "b": values[1]}
@@ -108,7 +117,7 @@ def _from_dict(where: str, value: Mapping[Any, Any]) -> Distribution:
         suggestion = did_you_mean(str(shape), _SHAPES)
         raise ValueError(f"{where}: unknown distribution {shape!r}{suggestion}; known are {', '.join(_SHAPES)}")
     kind = _SHAPES[shape]
-    arguments = list(arguments) if isinstance(arguments, (list, tuple)) else [arguments]
+    arguments = list(cast("Sequence[Any]", arguments)) if isinstance(arguments, (list, tuple)) else [arguments]
     wanted = [field.name for field in fields(kind)]
     if len(arguments) != len(wanted):
         raise ValueError(f"{where}: {shape} takes {' and '.join(wanted)}, got {arguments!r}")

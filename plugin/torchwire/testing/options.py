@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch.distributed.rpc as rpc
 
-from torchwire import option_checks
-from torchwire.options import TorchwireRpcBackendOptions, _Checked, from_stock
+from torchwire import option_checks, torch_parts
+from torchwire.options import TorchwireRpcBackendOptions, _Checked, from_stock  # pyright: ignore[reportPrivateUsage]
 from torchwire.testing import message_types
 from torchwire.testing.duration import check_seconds
 from torchwire.testing.plan import Plan, as_plan
@@ -21,8 +21,10 @@ LOG_VARIABLE = "TORCHWIRE_FAULT_LOG"
 
 def _messages_to_fail(argument: str, value: Any) -> list[str]:
     if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
-        raise TypeError(f"{argument} must be a list of message types, got {value!r} ({type(value).__name__})")
-    names = list(value)
+        raise TypeError(
+            f"{argument} must be a list of message types, got {value!r} ({type(cast('object', value)).__name__})"
+        )
+    names = list(cast("Iterable[Any]", value))
     for name in names:
         message_types.check_name(argument, name)
     return names
@@ -31,9 +33,10 @@ def _messages_to_fail(argument: str, value: Any) -> list[str]:
 def _messages_to_delay(argument: str, value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise TypeError(f"{argument} must be a dict from message types to seconds, got {type(value).__name__}")
-    for name in value:
+    given = cast("Mapping[Any, Any]", value)
+    for name in given:
         message_types.check_name(argument, name)
-    return {name: check_seconds(f"{argument}[{name!r}]", seconds) for name, seconds in value.items()}
+    return {name: check_seconds(f"{argument}[{name!r}]", seconds) for name, seconds in given.items()}
 
 
 def _count(argument: str, value: Any) -> int:
@@ -70,17 +73,18 @@ class FaultyTorchwireRpcBackendOptions(TorchwireRpcBackendOptions):
         happens. Default: the folder named by the environment variable TORCHWIRE_FAULT_LOG. With none,
         the log is kept in memory only, see fault_log().
     checksums: as for TORCHWIRE, but by default True: what a fault damages is to be found.
-    session_timeout: always 0, so that a call whose connection a fault breaks, or whose message it drops, fails.
+    session_timeout: always 0, which is the default, so that a call whose connection a fault breaks, or whose message it
+        drops, fails.
 
     Checks and errors are those of TorchwireRpcBackendOptions. Not thread-safe. The agent reads the options once, in
     init_rpc.
     """
 
     messages_to_fail = _Checked(_messages_to_fail)
-    messages_to_delay = _Checked(_messages_to_delay)
+    messages_to_delay: _Checked[dict[str, float]] = _Checked(_messages_to_delay)
     num_fail_sends = _Checked(_count)
     fault_plan = _Checked(_plan_or_path)
-    fault_log = _Checked(option_checks.path)
+    fault_log: _Checked[str | None] = _Checked(option_checks.path)
     session_timeout = _Checked(_no_sessions)
 
     def __init__(
@@ -112,10 +116,10 @@ def from_any(options: rpc.RpcBackendOptions) -> FaultyTorchwireRpcBackendOptions
         return options
     if isinstance(options, TorchwireRpcBackendOptions):
         others = ("checksums", "session_timeout")  # whose defaults differ
-        given = {name: getattr(options, name) for name in options._keywords() if name not in others}
+        given = {name: getattr(options, name) for name in options._keywords() if name not in others}  # pyright: ignore[reportPrivateUsage]
         return FaultyTorchwireRpcBackendOptions(**given)
     # Not rpc.TensorPipeRpcBackendOptions, of which PyTorch's faulty options are none.
-    if isinstance(options, rpc._TensorPipeRpcBackendOptionsBase):
+    if isinstance(options, torch_parts.TensorPipeOptions):
         names = ("messages_to_fail", "messages_to_delay", "num_fail_sends")
         faults = {name: getattr(options, name) for name in names if hasattr(options, name)}
         return from_stock(options, FaultyTorchwireRpcBackendOptions, **faults)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numbers
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torchwire.suggestion import did_you_mean
 from torchwire.testing import toml_text
@@ -38,12 +38,12 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
-        """A plan from {"seed": 7, "rule": [{"action": "drop", ...}, ...]}, the form that TOML files have."""
+        """A plan from `data`: {"seed": 7, "rule": [{"action": "drop", ...}, ...]}, the form that TOML files have."""
         return cls._from_dict(data, "the plan")
 
     @classmethod
     def from_toml(cls, source: str | os.PathLike[str]) -> Plan:
-        """A plan from a TOML file, or from text, which is what has a line break or a '=':
+        """A plan from `source`: the path of a TOML file, or text, which is what has a line break or a '=':
 
             seed = 7
 
@@ -78,13 +78,13 @@ class Plan:
         return toml_text.dump(self.to_dict())
 
     def to_interceptor(self, revision: int) -> dict[str, Any]:
-        """The plan as the extension takes it."""
+        """The plan as the extension takes it; `revision` tells it from those before."""
         rules = [rule.to_interceptor(place) for place, rule in enumerate(self.rules, start=1)]
         return {"revision": revision, "seed": self.seed, "rules": rules}
 
     @classmethod
     def _from_dict(cls, data: Mapping[str, Any], where: str) -> Plan:
-        if not isinstance(data, Mapping):
+        if not isinstance(cast("object", data), Mapping):
             raise TypeError(f"{where} must be a dict, got {data!r} ({type(data).__name__})")
         for key in data:
             if key not in _KEYS:
@@ -92,7 +92,9 @@ class Plan:
         tables = data.get("rule", [])
         if not isinstance(tables, (list, tuple)):
             raise TypeError(f"{where}: rule must be a list; write each rule as [[rule]], with two brackets")
-        rules = [_rule(table, f"{where}, rule {place}") for place, table in enumerate(tables, start=1)]
+        rules = [
+            _rule(table, f"{where}, rule {place}") for place, table in enumerate(cast("Sequence[Any]", tables), start=1)
+        ]
         return cls(rules, data.get("seed", 0))
 
 
@@ -101,7 +103,7 @@ def as_plan(where: str, value: Any) -> Plan:
     if isinstance(value, Plan):
         return value
     if isinstance(value, (str, os.PathLike)):
-        return Plan.from_toml(value)
+        return Plan.from_toml(cast("str | os.PathLike[str]", value))
     raise TypeError(f"{where} must be a Plan or the path of a TOML file, got {value!r} ({type(value).__name__})")
 
 
@@ -114,8 +116,8 @@ def _rule(table: Any, where: str) -> Rule:
 
 def _checked_rules(rules: Any) -> tuple[Rule, ...]:
     if isinstance(rules, (str, Mapping)) or not isinstance(rules, Iterable):
-        raise TypeError(f"Plan: rules must be a list of Rule, got {rules!r} ({type(rules).__name__})")
-    checked = tuple(rules)
+        raise TypeError(f"Plan: rules must be a list of Rule, got {rules!r} ({type(cast('object', rules)).__name__})")
+    checked = tuple(cast("Iterable[Any]", rules))
     for rule in checked:
         if not isinstance(rule, Rule):
             raise TypeError(f"Plan: rules must hold Rule, got {rule!r} ({type(rule).__name__})")

@@ -14,12 +14,14 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
+from typing import Any, cast
 
 import torch.distributed as dist
 
 from torchwire._C import FaultInterceptor
 from torchwire.testing.plan import Plan
+from torchwire.torch_parts import FileStore, PrefixStore, Store
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +37,9 @@ _PATIENCE = 10.0  # seconds for a look that goes on when the watch stops
 class PlanWatch:
     """Keeps the faults of one worker at the plan in the store, on a thread of its own. Thread-safe."""
 
-    def __init__(self, store: dist.Store, worker: str, interceptor: FaultInterceptor, plan: Plan) -> None:
+    def __init__(self, store: Store, worker: str, interceptor: FaultInterceptor, plan: Plan) -> None:
         """`plan` is in effect in `interceptor`; what the store has from before takes its place now."""
-        self._store: dist.Store | None = dist.PrefixStore(_PREFIX, _connection_beside(store))
+        self._store: Store | None = PrefixStore(_PREFIX, _connection_beside(store))
         self._worker = worker
         self._interceptor = interceptor
         self._mutex = threading.Lock()  # of the next three
@@ -105,7 +107,7 @@ class PlanWatch:
             self._stopping.wait(_INTERVAL / 2)
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[dist.Store]:
+    def _asking(self) -> Generator[Store]:
         store = self._open_store()
         try:
             yield store
@@ -116,7 +118,7 @@ class PlanWatch:
                 f"{reason}"
             ) from None
 
-    def _open_store(self) -> dist.Store:
+    def _open_store(self) -> Store:
         store = self._store
         if store is None or self._stopping.is_set():
             raise RuntimeError(f"worker {self._worker!r} is shutting RPC down, and takes no more part in plans")
@@ -135,7 +137,7 @@ class PlanWatch:
                 logger.warning("worker %s cannot read a fault plan; the former stays", self._worker, exc_info=True)
                 return
 
-    def _look(self, store: dist.Store) -> None:
+    def _look(self, store: Store) -> None:
         record = store.get(_PLAN).decode()
         with self._mutex:
             if record == self._record:
@@ -152,15 +154,15 @@ class PlanWatch:
         logger.info("worker %s: revision %d of the fault plan, set by %s", self._worker, self._revision, content["by"])
 
 
-def _connection_beside(store: dist.Store) -> dist.Store:
+def _connection_beside(store: Store) -> Store:
     innermost = store
-    while isinstance(innermost, dist.PrefixStore):
+    while isinstance(innermost, PrefixStore):
         innermost = innermost.underlying_store
-    if isinstance(innermost, dist.FileStore):
+    if isinstance(innermost, FileStore):
         # It has no connection that could be busy; and a clone would count as one more worker that is done with the
         # file, which the last of them removes.
         return store
-    own = store.clone()  # type: ignore[attr-defined]  # PyTorch's stubs lack it
+    own: Store = cast("Any", store).clone()  # PyTorch's stubs lack it
     own.set_timeout(_STORE_TIMEOUT)
     return own
 
@@ -169,6 +171,6 @@ def _record(revision: int, plan: Plan, by: str) -> str:
     return json.dumps({"revision": revision, "by": by, "plan": plan.to_dict()})
 
 
-def _revision_of(store: dist.Store, worker: str) -> int:
+def _revision_of(store: Store, worker: str) -> int:
     key = _ACKNOWLEDGED + worker
     return int(store.get(key)) if store.check([key]) else 0

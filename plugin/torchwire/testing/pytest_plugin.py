@@ -48,7 +48,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     outcome = yield
     report = outcome.get_result()
     if report.when == "call" and report.failed:
-        runs: list[Run] = item.stash.get(_runs, [])
+        runs: list[Run] = item.stash.get(_runs, list[Run]())
         for number, run in enumerate(runs, start=1):
             report.sections.append((f"run {number} of rpc_workers", _described(run)))
 

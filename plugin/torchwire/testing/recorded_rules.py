@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from torchwire.testing.fault import Fault
 from torchwire.testing.phases import TIMED
@@ -38,7 +38,7 @@ def _by_message(faults: list[Fault]) -> dict[tuple[Any, ...], dict[str, Any]]:
 def _checked(log: Iterable[Fault]) -> list[Fault]:
     faults = list(log)
     for fault in faults:
-        if not isinstance(fault, Fault):
+        if not isinstance(cast("object", fault), Fault):
             raise TypeError(f"a log must hold Fault, got {fault!r} ({type(fault).__name__}); see read_logs()")
     faults.sort(key=lambda fault: fault.time)
     revisions = sorted({fault.revision for fault in faults})

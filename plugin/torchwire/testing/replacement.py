@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
-from torchwire import backend_type, registration
+from torchwire import backend_type, registration, torch_parts
 from torchwire.testing import backend
 from torchwire.testing.options import FaultyTorchwireRpcBackendOptions
 
@@ -24,13 +24,17 @@ def replace_faulty_tensorpipe() -> None:
     """
     global _stock
     member = _member()
-    if member.value.init_backend_handler is not backend._init_backend:
+    own = backend._init_backend  # pyright: ignore[reportPrivateUsage] - pickled by its name, which it keeps
+    if member.value.init_backend_handler is not own:
         _stock = member.value
-        backend_type.set_value(member, BackendValue(_construct_options, backend._init_backend))
+        backend_type.set_value(member, BackendValue(_construct_options, own))
 
 
 def restore_faulty_tensorpipe() -> None:
-    """Undoes replace_faulty_tensorpipe(). Does nothing when FAULTY_TENSORPIPE is itself. Not thread-safe."""
+    """Undoes replace_faulty_tensorpipe(). Does nothing when FAULTY_TENSORPIPE is itself. Not thread-safe.
+
+    Raises as replace_faulty_tensorpipe does.
+    """
     global _stock
     if _stock is not None:
         backend_type.set_value(_member(), _stock)
@@ -47,6 +51,6 @@ def _member() -> rpc.BackendType:
     importlib.import_module("torch.distributed.rpc._testing")
     registration.register()
     backend.register()
-    if not rpc.backend_registry.backend_registered("FAULTY_TENSORPIPE"):
+    if not torch_parts.backend_registered("FAULTY_TENSORPIPE"):
         raise RuntimeError("this PyTorch was built without FAULTY_TENSORPIPE; use BackendType.FAULTY_TORCHWIRE instead")
     return rpc.BackendType["FAULTY_TENSORPIPE"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 from torchwire.suggestion import did_you_mean
 from torchwire.testing import duration, message_types, rule_checks
@@ -46,9 +46,10 @@ class Rule:
     at_least: the first so many it applies to whatever the probability. Default 0.
     at_most: so many it applies to for each type, caller, callee and phase. Default: any number.
     each_message: count and limit among messages with the same content, which are retries of one, instead.
+        Default False.
     seconds: of a delay, a pause or a partition, which need it; of a reorder: after which the message goes on if none
         has overtaken it, by default 1. A number, Uniform(lo, hi), Normal(mean, std) or Exponential(mean).
-    between: of a partition: the two sets of workers, as from_ and to.
+    between: of a partition: the two sets of workers, as from_ and to. Default: none.
     after: of a partition: seconds from when the plan takes effect until it begins. Default 0.
     byte: of a corrupt: which byte of the frame, modulo its length. Default: drawn.
 
@@ -88,7 +89,7 @@ class Rule:
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Rule:
         """A rule from its arguments, as in a TOML file: "from" stands for from_, {"uniform": [lo, hi]} for Uniform."""
-        if not isinstance(arguments, Mapping):
+        if not isinstance(cast("object", arguments), Mapping):
             raise TypeError(f"a rule must be a dict, got {arguments!r} ({type(arguments).__name__})")
         known = {_key(argument): argument for argument in ("action", *_CHECKS)}
         for key in arguments:
@@ -112,7 +113,7 @@ class Rule:
             "messages": message_types.numbers(tuple(self.messages)),
             "from": list(from_),
             "to": list(to),
-            "nth": list(self.nth),  # type: ignore[arg-type]  # a tuple since __post_init__
+            "nth": list(self.nth),  # pyright: ignore[reportArgumentType] - a tuple since __post_init__
             "probability": self.probability,
             "at_least": self.at_least,
             "at_most": self.at_most or 0,
@@ -140,7 +141,7 @@ def _key(argument: str) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(each) for each in cast("tuple[Any, ...]", value)]
     if isinstance(value, (duration.Uniform, duration.Normal, duration.Exponential)):
         return duration.to_plain(value)
     return value

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numbers
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from torchwire import option_checks
 from torchwire.suggestion import did_you_mean
@@ -185,8 +185,9 @@ def _several(where: str, value: Any, what: str) -> list[Any]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, (bytes, Mapping)) or not isinstance(value, Iterable):
-        raise TypeError(f"{where} must be a list of {what}, got {value!r} ({type(value).__name__})")
-    return sorted(value) if isinstance(value, (set, frozenset)) else list(value)
+        raise TypeError(f"{where} must be a list of {what}, got {value!r} ({type(cast('object', value)).__name__})")
+    several = cast("Iterable[Any]", value)
+    return sorted(several) if isinstance(value, (set, frozenset)) else list(several)
 
 
 def _count(where: str, value: Any, lowest: int, hint: str = "") -> int:

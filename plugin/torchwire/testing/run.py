@@ -15,7 +15,7 @@ class WorkerFailure:
     type_name: of the exception; ProcessEnded for a process that was killed or ended by itself, and StillRunning for one
         that was killed because the time was up.
     message: of the exception.
-    traceback: from there; of StillRunning the stacks of all its threads.
+    traceback: from there; of StillRunning the stacks of all its threads. Default: none.
     """
 
     type_name: str

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 
 def load(source: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:
@@ -15,7 +16,7 @@ def load(source: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:
     Raises OSError when the file cannot be read, ValueError for what is not TOML, and ImportError when this
     Python has no parser.
     """
-    if not isinstance(source, (str, os.PathLike)):
+    if not isinstance(cast("object", source), (str, os.PathLike)):
         raise TypeError(f"a plan is read from a path or from text, got {source!r} ({type(source).__name__})")
     if isinstance(source, str) and ("\n" in source or "=" in source):
         return _parse(source, "the plan"), "the plan"
@@ -46,23 +47,24 @@ def _parser() -> Any:
 
         return tomllib
     try:
-        import tomli
+        return importlib.import_module("tomli")
     except ImportError:
         raise ImportError(
             "fault plans in TOML need Python 3.11 or the package tomli (pip install tomli); "
             "Plan.from_dict takes the same content as a dict"
         ) from None
-    return tomli
 
 
 def _is_tables(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, Mapping) for each in value)
+    return isinstance(value, list) and all(isinstance(each, Mapping) for each in cast("list[object]", value))
 
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_value(each)}" for key, each in value.items()) + " }"
+        return (
+            "{ " + ", ".join(f"{key} = {_value(each)}" for key, each in cast("Mapping[str, Any]", value).items()) + " }"
+        )
     if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(_value, cast(list[Any], value)))}]"
     # JSON's way to write text, numbers, true and false is TOML's too, for what plans consist of.
     return json.dumps(value)

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch.distributed.rpc as rpc
 
+from torchwire import torch_parts
 from torchwire.testing import control
 from torchwire.testing.options import FaultyTorchwireRpcBackendOptions
 from torchwire.testing.run import WorkerFailure
@@ -83,7 +84,7 @@ def _take_steps(task: Task, connection: Connection) -> None:
 
 def _call(task: Task) -> bytes:
     function, args = pickle.loads(task.call)
-    rpc.init_rpc(
+    torch_parts.init_rpc(
         task.name,
         backend=rpc.BackendType["FAULTY_TORCHWIRE"],
         rank=task.rank,
@@ -97,12 +98,12 @@ def _call(task: Task) -> bytes:
 
 
 def _end_faults() -> None:
-    if rpc._is_current_rpc_agent_set():
+    if torch_parts.is_current_rpc_agent_set():
         control.end_faults_here()
 
 
 def _shut_down(graceful: bool) -> None:
-    if rpc._is_current_rpc_agent_set():
+    if torch_parts.is_current_rpc_agent_set():
         rpc.shutdown(graceful=graceful)
 
 

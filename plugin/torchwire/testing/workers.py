@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torchwire import option_checks
 from torchwire.testing import worker_process
@@ -45,7 +45,8 @@ def run_workers(
     plan: a Plan or the path of a TOML file, in effect until all workers have returned. Default: as the options say.
     timeout: seconds for all of it. Processes that are still busy then are killed, and the others end. Default 60.
     options: keywords of FaultyTorchwireRpcBackendOptions, as a dict. Default: none.
-    environment: variables that are set in each process before it starts RPC, beside those of this process.
+    environment: variables that are set in each process before it starts RPC, beside those of this process. Default:
+        none.
     start_method: of multiprocessing: "spawn", the default, or "forkserver".
 
     When all have returned, the faults end and rpc.shutdown() is called, gracefully unless any worker has failed or is
@@ -77,13 +78,11 @@ class _Worker:
     """A process and what is known of it."""
 
     def __init__(self, task: Task, start_method: str) -> None:
-        context = multiprocessing.get_context(start_method)
+        context: Any = multiprocessing.get_context(start_method)  # the type of all kinds has no Process
         self.task = task
         self.connection: Connection
-        self.connection, theirs = context.Pipe()  # type: ignore[assignment]
-        self.process: BaseProcess = context.Process(  # type: ignore[attr-defined]
-            target=worker_process.run, args=(task, theirs), name=task.name
-        )
+        self.connection, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=worker_process.run, args=(task, theirs), name=task.name)
         self.process.start()
         theirs.close()
         self.value: bytes | None = None
@@ -173,13 +172,13 @@ class _Workers:
         self._await_answers(self._workers, where)  # of those that are gone, it is noted that they are
 
     def _await_answers(self, workers: list[_Worker], where: str) -> None:
-        awaited = {worker.connection: worker for worker in workers}
+        awaited: dict[Any, _Worker] = {worker.connection: worker for worker in workers}
         while awaited:
             ready = wait(list(awaited), self._remaining())
             if not ready:
                 break
             for connection in ready:
-                awaited.pop(connection).receive()  # type: ignore[call-overload]
+                awaited.pop(connection).receive()
         for worker in awaited.values():
             worker.kill_in(where)
 
@@ -203,7 +202,7 @@ def _checked_options(options: Any, plan: Any) -> dict[str, Any]:
             "run_workers: options must be a dict of keywords of FaultyTorchwireRpcBackendOptions, "
             f"got {type(options).__name__}"
         )
-    checked = {name: value for name, value in (options or {}).items() if value is not None}
+    checked = {name: value for name, value in cast("Mapping[str, Any]", options or {}).items() if value is not None}
     if plan is not None:
         if checked.get("fault_plan") is not None:
             raise ValueError("run_workers: plan and the option fault_plan are both given; give one")

@@ -1,0 +1,127 @@
+"""Public names have docstrings that say what is needed, and types that reach users."""
+
+import ast
+import importlib
+import importlib.resources
+import pathlib
+import re
+
+import public_names
+import pytest
+import torchwire
+import type_checks
+
+PROGRAM = pathlib.Path(__file__).parent / "typed_program.py"
+
+# Each of the lines after the imports is wrong.
+WRONG = """
+import torch
+import torch.distributed.rpc as rpc
+import torchwire
+
+torchwire.cancel("call")
+torchwire.deadline("1 s").__enter__()
+torchwire.explain(1.5)
+torchwire.current_call().add_cancel_callback(7)
+torchwire.current_call().cancelled = True
+torchwire.peers().keys()
+torchwire.on_worker_joined("callback")
+torchwire.on_worker_lost(lambda worker: None)
+torchwire.TorchwireRpcBackendOptions(num_worker_threads="4")
+torchwire.TorchwireRpcBackendOptions(secret=16)
+torchwire.TorchwireRpcBackendOptions(no_such_option=1)
+torchwire.TorchwireRpcBackendOptions(8)
+torchwire.TorchwireRpcBackendOptions().init_method.real
+torchwire.RpcError("text", executed="perhaps")
+torchwire.no_such_name
+torchwire.rrefs(1)
+""".lstrip()
+
+
+@pytest.mark.parametrize("name", torchwire.__all__)
+def test_docstring_says_defaults_and_errors(name):
+    assert public_names.shortcomings(torchwire, name) == []
+
+
+@pytest.mark.slow
+def test_types_reach_a_users_program(tmp_path):
+    assert importlib.resources.files("torchwire").joinpath("py.typed").is_file()
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(WRONG)
+    found = type_checks.complaints(tmp_path, PROGRAM, wrong)
+    assert not found[PROGRAM.name]
+    lines = WRONG.splitlines()
+    first = next(number for number, line in enumerate(lines, start=1) if line.startswith("torchwire."))
+    right = [lines[number - 1] for number in range(first, len(lines) + 1) if number not in found[wrong.name]]
+    assert not right
+
+
+def test_program_takes_every_public_name():
+    tree = ast.parse(PROGRAM.read_text())
+    taken = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_torchwire(node.value)}
+    assert set(torchwire.__all__) <= taken
+
+
+def is_torchwire(node):
+    return isinstance(node, ast.Name) and node.id == "torchwire"
+
+
+BAD = '''
+class Bad:
+    """Made of a `size`.
+
+    size: bytes. Raises ValueError for a negative one.
+    """
+
+    def __init__(self, size: int = 1, width: int = 1) -> None:
+        check(size)
+
+    def bare(self) -> None:
+        pass
+
+
+def check(size: int) -> None:
+    """Checks `size`."""
+    if size < 0:
+        raise ValueError("negative")
+
+
+def caught(size: int) -> None:
+    """Checks `size`, and says nothing."""
+    try:
+        check(size)
+    except ValueError:
+        pass
+
+
+def documented(size: int = 1) -> None:
+    """size: bytes, by default 1. Raises as check does, and TypeError and ValueError for others."""
+    raise TypeError("always")
+
+
+def quiet():
+    pass
+'''
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "Bad",
+            ["say what size is by default", "name the parameter width", "bare has no docstring"],
+        ),
+        ("check", ["say when it raises ValueError"]),
+        ("caught", []),
+        ("documented", []),
+        ("quiet", ["quiet has no docstring"]),
+    ],
+)
+def test_shortcomings_are_found(tmp_path, monkeypatch, name, expected):
+    (tmp_path / "torchwire_example.py").write_text(BAD)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("torchwire_example")
+    found = public_names.shortcomings(module, name)
+    assert len(found) == len(expected), found
+    for text, each in zip(expected, found):
+        assert re.search(re.escape(text), each)
