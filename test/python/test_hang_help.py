@@ -97,7 +97,7 @@ def test_a_dump_has_calls_of_both_sides(tmp_path):
         assert "0 requests to this worker are not answered" in made
         assert "threads of this process:" in made
         served = group[1].run(dumped)
-        assert re.search(r"of observed.nap_in_a_handler from 'worker0': .*; running for .*nap_in_a_handler", served, re.DOTALL)
+        assert re.search(r"nap_in_a_handler from 'worker0': .*; running for .*nap_in_a_handler", served, re.DOTALL)
         group[0].run(observed.wait_for_pending)
 
 
@@ -136,8 +136,9 @@ def test_a_programs_own_handler_stays(tmp_path):
 @pytest.mark.slow
 def test_a_peer_that_is_dead_keeps_no_dump(tmp_path):
     with running(3, tmp_path, session_timeout=30) as group:
-        group[0].run(observed.begin_nap, "worker1", 1)
-        group[0].run(observed.begin_nap, "worker2", 1)
+        for worker in ("worker1", "worker2"):
+            group[0].run(observed.call_many, worker, 1)
+            group[0].run(observed.begin_nap, worker, 5)
         group[2].signal(signal.SIGSTOP)
         begun = time.monotonic()
         text = group[0].run(dumped)

@@ -46,7 +46,7 @@ def test_a_group_with_a_dead_a_slow_and_a_stopped_worker(tmp_path):
         for worker in group:
             worker.run(observed.call_many, group[0].name, 5)
         group[5].kill()
-        group[1].run(observed.begin_nap, "worker2", 20)
+        group[1].run(observed.begin_nap, "worker2", 120)
         group[6].signal(signal.SIGSTOP)
         ended = threading.Event()
         caller = threading.Thread(target=call_until, args=(ended, group[0], "worker3"))
@@ -127,12 +127,12 @@ def test_the_screen(tmp_path):
     with Group(3) as group:
         group.init(file_in(tmp_path))
         group[0].run(observed.call_many, "worker1", 20)
-        command = f"XDG_RUNTIME_DIR={tmp_path} {sys.executable} -m torchwire top --interval 0.2"
+        command = f"env -u COLUMNS -u LINES XDG_RUNTIME_DIR={tmp_path} {sys.executable} -m torchwire top --interval 0.2"
         tmux("new-session", "-d", "-s", session, "-x", "160", "-y", "20", command)
         try:
-            wait_until(lambda: "worker2" in tmux("capture-pane", "-p", "-t", session))
+            wait_until(lambda: "q quit" in tmux("capture-pane", "-p", "-t", session))
             first = tmux("capture-pane", "-p", "-t", session)
-            assert "3 workers of this host, by rank" in first and "OUT/s" in first and "q quit" in first
+            assert "3 workers of this host, by rank" in first and "OUT/s" in first and "worker2" in first
             tmux("send-keys", "-t", session, "s")
             wait_until(lambda: "by calls_out" in tmux("capture-pane", "-p", "-t", session))
             tmux("send-keys", "-t", session, "r")
@@ -189,6 +189,18 @@ def test_quantiles():
     assert rates.quantile([10, 0, 0, 0], BOUNDS, 0.5) == pytest.approx(0.0005)
     assert rates.quantile([50, 50, 0, 0], BOUNDS, 0.99) == pytest.approx(0.00198)
     assert rates.quantile([0, 0, 0, 7], BOUNDS, 0.5) == 0.004
+
+
+@pytest.mark.parametrize("width", [30, 80, 120, 200])
+def test_the_most_important_columns_fit(width):
+    console = pytest.importorskip("rich.console").Console(width=width, record=True, file=open(os.devnull, "w"))
+    rows = [rates.Row(worker=f"worker{i}", rank=i, pid=123456, transports="wire_shm", calls_out=1234) for i in range(3)]
+    rows.append(rates.Row(worker="worker3", problem="does not answer"))
+    console.print(screen.table(rows, "title", width, keys=False))
+    text = console.export_text()
+    assert "WORKER" in text and "1234" in text and "worker3 does not answer" in text
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    assert ("123456" in text) == (width >= 120)
 
 
 def test_cells_are_short():

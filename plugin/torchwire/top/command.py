@@ -20,6 +20,7 @@ from torchwire.top.sources import Answer, Source
 _PROGRAM = "python -m torchwire top"
 _FAILED = 1
 _BAD_USAGE = 2
+_WIDE = 1000  # characters, where it is no terminal
 _FIRST_LOOKS = 0.5  # seconds between the two looks that a first table needs
 
 
@@ -94,7 +95,9 @@ class _View:
                 line = {"time": time.time(), "workers": [row.as_dict() for row in rows]}
                 print(json.dumps(line), flush=True)
             elif rows:
-                _console().print(screen.table(rows, self._title(rows), keys=False))
+                console = _console()
+                width = console.width if console.is_terminal else None
+                console.print(screen.table(rows, self._title(rows), width, keys=False))
             else:
                 print(f"{_PROGRAM}: {_nobody()}", file=sys.stderr)
             if self._command.once:
@@ -106,10 +109,11 @@ class _View:
         from rich.live import Live
 
         self.rows()
-        with _keys() as keys, Live(console=_console(), screen=True, auto_refresh=False) as shown:
+        console = _console()
+        with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as shown:
             while True:
                 rows = self.rows()
-                shown.update(screen.table(rows, self._title(rows), keys=True), refresh=True)
+                shown.update(screen.table(rows, self._title(rows), console.width, keys=True), refresh=True)
                 key = keys(self._command.interval)
                 if key == "q":
                     return 0
@@ -136,7 +140,8 @@ def _console() -> Any:
         from rich.console import Console
     except ImportError:
         raise RuntimeError("the table needs rich, which is not installed: pip install rich; or use --json") from None
-    return Console()
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
 
 
 @contextlib.contextmanager

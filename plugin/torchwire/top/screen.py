@@ -2,44 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from torchwire.top.rates import Row
 
 _KEYS = "q quit   s sort   r reverse"
 
 
-def table(rows: Sequence[Row], title: str, keys: bool) -> Any:
-    """A rich renderable of the rows."""
+def table(rows: Sequence[Row], title: str, width: int | None, keys: bool) -> Any:
+    """A rich renderable of the rows, with the most important columns that fit into `width` characters; None: all."""
     from rich.table import Table
 
+    columns = _fitting([_Column(*column) for column in _COLUMNS], rows, width)
     shown = Table(title=title, caption=_KEYS if keys else None, expand=keys, box=None, header_style="reverse")
-    for name, side in _COLUMNS:
-        shown.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
+    for column in columns:
+        shown.add_column(column.name, justify="left" if column.is_text else "right", no_wrap=True)
     for row in rows:
         if row.problem:
-            shown.add_row(row.worker, f"[red]{_escaped(row.problem)}[/red]")
-        else:
-            shown.add_row(*_cells(row), style="yellow" if row.peers_lost or row.failures else "")
-    return shown
+            continue
+        cells = [_escaped(column.text(row)) for column in columns]
+        shown.add_row(*cells, style="yellow" if row.peers_lost or row.failures else "")
+    return _with_problems(shown, rows)
 
 
-_COLUMNS = (
-    ("WORKER", "left"), ("RANK", "right"), ("PID", "right"), ("OUT/s", "right"), ("IN/s", "right"), ("FAIL/s", "right"),
-    ("P50", "right"), ("P99", "right"), ("FLIGHT", "right"), ("ACTIVE", "right"), ("SENT", "right"), ("RECV", "right"),
-    ("VIA", "left"), ("PEERS", "right"), ("RREFS", "right"), ("CTX", "right"), ("MEM", "right"),
-)  # fmt: skip
+def _with_problems(shown: Any, rows: Sequence[Row]) -> Any:
+    """Below the table, those that say nothing."""
+    from rich.console import Group
+    from rich.text import Text
+
+    problems = [Text(f"{row.worker} {row.problem}", style="red") for row in rows if row.problem]
+    return Group(shown, *problems)
 
 
-def _cells(row: Row) -> list[str]:
-    lost = f"-{row.peers_lost}" if row.peers_lost else ""
-    return [
-        _escaped(row.worker), str(row.rank), str(row.pid), f"{row.calls_out:.0f}", f"{row.calls_in:.0f}",
-        f"{row.failures:.0f}", time_text(row.p50), time_text(row.p99), str(row.in_flight), str(row.active),
-        size_text(row.bytes_out) + "/s", size_text(row.bytes_in) + "/s", row.transports, f"{row.peers}{lost}",
-        str(row.rrefs), str(row.contexts), size_text(row.memory),
-    ]  # fmt: skip
+class _Column(NamedTuple):
+    name: str
+    importance: int  # the least goes first
+    is_text: bool
+    text: Callable[[Row], str]
+
+
+_COLUMNS: tuple[tuple[str, int, bool, Callable[[Row], str]], ...] = (
+    ("WORKER", 17, True, lambda row: row.worker),
+    ("RANK", 4, False, lambda row: str(row.rank)),
+    ("PID", 2, False, lambda row: str(row.pid)),
+    ("OUT/s", 16, False, lambda row: f"{row.calls_out:.0f}"),
+    ("IN/s", 15, False, lambda row: f"{row.calls_in:.0f}"),
+    ("FAIL/s", 8, False, lambda row: f"{row.failures:.0f}"),
+    ("P50", 14, False, lambda row: time_text(row.p50)),
+    ("P99", 13, False, lambda row: time_text(row.p99)),
+    ("FLIGHT", 12, False, lambda row: str(row.in_flight)),
+    ("ACTIVE", 11, False, lambda row: str(row.active)),
+    ("SENT", 10, False, lambda row: size_text(row.bytes_out) + "/s"),
+    ("RECV", 9, False, lambda row: size_text(row.bytes_in) + "/s"),
+    ("VIA", 5, True, lambda row: row.transports),
+    ("PEERS", 6, False, lambda row: f"{row.peers}-{row.peers_lost}" if row.peers_lost else str(row.peers)),
+    ("RREFS", 3, False, lambda row: str(row.rrefs)),
+    ("CTX", 1, False, lambda row: str(row.contexts)),
+    ("MEM", 7, False, lambda row: size_text(row.memory)),
+)
+
+
+def _fitting(columns: list[_Column], rows: Sequence[Row], width: int | None) -> list[_Column]:
+    def widest(column: _Column) -> int:
+        cells = (len(column.text(row)) for row in rows if not row.problem)
+        return 2 + max(len(column.name), *cells, 0)  # and a space on either side
+
+    while width is not None and len(columns) > 1 and sum(map(widest, columns)) > width:
+        columns = [column for column in columns if column is not min(columns, key=lambda each: each.importance)]
+    return columns
 
 
 def time_text(seconds: float) -> str:
