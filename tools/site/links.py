@@ -21,7 +21,9 @@ import repository_pages
 DOCS = repository_pages.ROOT / "docs"
 
 # Code, which stays as it is, or a link or an image: mark, text, target, anchor.
-_LINK = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`(?!\])|(!?)\[((?:[^\[\]]|`[^`]*`)*)\]\(([^)\s#]+)(#[^)\s]*)?\)", re.M | re.S)
+_LINK = re.compile(
+    r"^ *```.*?^ *```$|`[^`\n]+`(?!\])|(!?)\[((?:[^\[\]]|`[^`]*`)*)\]\(([^)\s#]+)(#[^)\s]*)?\)", re.M | re.S
+)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
