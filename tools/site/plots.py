@@ -2,8 +2,8 @@
 
     python tools/site/plots.py
 
-The figures are those of the table in docs/performance.md; whoever measures anew changes both (test_docs_code.py compares
-them). Ratios are each round's, so they are not quotients of the medians beside them.
+The figures are those of the table in docs/performance.md; whoever measures anew changes both, which test_docs_code.py
+compares. Ratios are each round's, so they are not quotients of the medians beside them.
 """
 
 from __future__ import annotations
