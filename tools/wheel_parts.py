@@ -47,6 +47,14 @@ def run(command: list[str | Path], log: Path, *, env: dict[str, str] | None = No
         raise PartError(f"{Path(command[0]).name} ended with status {done.returncode}; the end of {log}:\n{tail}")
 
 
+def runs(command: str) -> bool:
+    """Whether there is such an interpreter; pyenv has commands for versions that are not to be had."""
+    try:
+        return subprocess.run([command, "-c", ""], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
 class Interpreter:
     """A Python that wheels are made for, with an environment that has the tools for it. Not thread-safe."""
 
@@ -70,7 +78,7 @@ class Interpreter:
 
     @property
     def testing(self) -> Path:
-        """A folder with pytest, so that environments under test stay without it."""
+        """A folder with what tests import, so that environments under test stay without it."""
         return self.folder / "testing"
 
     def prepare(self) -> None:
@@ -87,7 +95,7 @@ class Interpreter:
 
     def _make_testing(self, pins: list[str]) -> None:
         install = [self.tools / "bin" / "python", "-m", "pip", "install", "--upgrade", "--target", self.testing]
-        run([*install, *pins, "pytest", "expecttest"], self.folder / "testing.log")
+        run([*install, *pins, "pytest", "expecttest", "numpy"], self.folder / "testing.log")
 
 
 def _once(folder: Path, make, *arguments) -> None:

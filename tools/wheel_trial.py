@@ -144,6 +144,8 @@ class Trial:
         with open(self._log, "a") as log:
             log.write(f"$ python {' '.join(arguments)}\n{done.stdout}{done.stderr}\n")
         if done.returncode != 0:
-            last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+            # pytest says on standard output what has failed, all others on standard error.
+            said = (done.stdout.strip() if "pytest" in arguments else "") or done.stderr.strip() or done.stdout.strip()
+            last = (said or "no output").splitlines()[-1]
             raise TrialError(f"`python {' '.join(arguments[:3])}` failed: {last} (all in {self._log})")
         return done.stdout

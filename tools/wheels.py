@@ -16,7 +16,7 @@ import tarfile
 from pathlib import Path
 
 from wheel_bundle import BundleError, bundle, ordered
-from wheel_parts import ROOT, WORK, Interpreter, NoSuchTorch, Part, PartError, run
+from wheel_parts import ROOT, WORK, Interpreter, NoSuchTorch, Part, PartError, run, runs
 from wheel_trial import Result, Trial, TrialError
 
 DIST = ROOT / "dist"
@@ -65,7 +65,7 @@ def _say(what: str) -> None:
 
 def _interpreters(commands: list[str] | None) -> list[Interpreter]:
     if commands is None:
-        commands = [f"python{version}" for version in PYTHONS if shutil.which(f"python{version}")]
+        commands = [command for version in PYTHONS if runs(command := f"python{version}")]
         if not commands:
             raise PartError(f"there is no python3.N with N of {', '.join(PYTHONS)}: name one by --python")
     return [Interpreter(command) for command in commands]
