@@ -21,7 +21,7 @@ import torch  # noqa: F401 # pyright: ignore[reportUnusedImport] - its autoload 
 
 from torchwire import compatibility
 
-compatibility.require_matching_torch()
+compatibility.require_matching_torch(__path__)
 compatibility.require_rpc()
 
 from torchwire import remote_errors

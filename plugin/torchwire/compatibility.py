@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import importlib
+import os
+from collections.abc import Mapping
 
 _REINSTALL = "Reinstall it from its source folder, against the installed torch: pip install --no-build-isolation ."
 
 
-def require_matching_torch() -> None:
-    """Raises ImportError unless the installed torch is the release that torchwire was built for."""
+def require_matching_torch(package_path: list[str]) -> None:
+    """Raises ImportError unless the installed torch is a release that torchwire was built for.
+
+    A wheel has a build for each of several releases, in folders of their own: the right one is added to the path on
+    which the package's modules are found.
+    """
     import torch
 
+    folders = _folders()
+    if folders is not None:
+        folder = folder_for(folders, str(torch.__version__))
+        package_path.append(os.path.join(package_path[0], *folder.split("/")))
     build = _build()
-    check_versions(build.VERSION, build.TORCH_VERSION, str(torch.__version__))
+    if folders is None:
+        check_versions(build.VERSION, build.TORCH_VERSION, str(torch.__version__))
     if build.CUDA and torch.version.cuda is None:
         raise ImportError(
             f"torchwire {build.VERSION} was built with CUDA for torch {build.TORCH_VERSION}, "
@@ -29,6 +40,19 @@ def check_versions(own: str, built_for: str, installed: str) -> None:
         return
     raise ImportError(
         f"torchwire {own} was built for torch {built_for}, but torch {installed} is installed. {_REINSTALL}"
+    )
+
+
+def folder_for(folders: Mapping[str, str], installed: str) -> str:
+    """The folder with the build for the torch `installed`, by the table of a wheel; ImportError where it has none."""
+    folder = folders.get(public_part(installed))
+    if folder is not None:
+        return folder
+    releases = list(folders)  # oldest first
+    raise ImportError(
+        f"this wheel of torchwire is for torch {', '.join(releases)}, but torch {installed} is installed. Install one "
+        f"of these, such as by pip install torch=={releases[-1]}, or build torchwire from its source folder, against "
+        "the installed torch: pip install --no-build-isolation ."
     )
 
 
@@ -59,6 +83,15 @@ def require_extension() -> None:
         importlib.import_module("torchwire._C")
     except ImportError as error:
         raise ImportError(f"torchwire's extension does not load: {error}. {_REINSTALL}") from error
+
+
+def _folders() -> Mapping[str, str] | None:
+    """By release of torch, the folder with the build for it; None where torchwire was not installed from a wheel of
+    tools/wheels."""
+    try:
+        return importlib.import_module("torchwire._releases").FOLDERS
+    except ModuleNotFoundError:
+        return None
 
 
 def _build():

@@ -309,6 +309,7 @@ def test_another_torch_than_the_one_it_was_built_for_is_refused():
     fake = "VERSION, TORCH_VERSION, CUDA, FAULT_INJECTION = '0.1.0', '1.2.3', False, False"
     process = run_code(
         "import sys, types\n"
+        "sys.modules['torchwire._releases'] = None\n"  # the table of a wheel
         "build = sys.modules['torchwire._build'] = types.ModuleType('torchwire._build')\n"
         f"exec({fake!r}, build.__dict__)\n"
         "import torchwire\n"
