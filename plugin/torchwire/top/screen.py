@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torchwire.top.rates import Row
 
@@ -16,7 +16,7 @@ def table(rows: Sequence[Row], title: str, keys: bool) -> Any:
 
     shown = Table(title=title, caption=_KEYS if keys else None, expand=keys, box=None, header_style="reverse")
     for name, side in _COLUMNS:
-        shown.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
+        shown.add_column(name, justify=side, no_wrap=True)
     for row in rows:
         if row.problem:
             shown.add_row(row.worker, f"[red]{_escaped(row.problem)}[/red]")
@@ -25,7 +25,7 @@ def table(rows: Sequence[Row], title: str, keys: bool) -> Any:
     return shown
 
 
-_COLUMNS = (
+_COLUMNS: Sequence[tuple[str, Literal["left", "right"]]] = (
     ("WORKER", "left"), ("RANK", "right"), ("PID", "right"), ("OUT/s", "right"), ("IN/s", "right"), ("FAIL/s", "right"),
     ("P50", "right"), ("P99", "right"), ("FLIGHT", "right"), ("ACTIVE", "right"), ("SENT", "right"), ("RECV", "right"),
     ("VIA", "left"), ("PEERS", "right"), ("RREFS", "right"), ("CTX", "right"), ("MEM", "right"),
