@@ -106,7 +106,7 @@ def _add_top(top: argparse.ArgumentParser) -> None:
     add_arguments(top)
 
 
-def _add_trace(commands: argparse._SubParsersAction) -> None:
+def _add_trace(commands: argparse._SubParsersAction[_Parser]) -> None:  # pyright: ignore[reportPrivateUsage]
     trace = commands.add_parser(
         "trace",
         help="run a program and write a trace of all its calls",

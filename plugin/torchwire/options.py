@@ -174,7 +174,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     keepalive_interval = _Checked(option_checks.keepalive)
     session_timeout = _Checked(option_checks.session_timeout)
     slow_call_warning = _Checked(option_checks.slow_call_warning)
-    metrics_port = _Checked(option_checks.metrics_port)
+    metrics_port: _Checked[str | None] = _Checked(option_checks.metrics_port)
     status_socket = _Checked(option_checks.switch)
     max_unacknowledged_bytes = _Checked(option_checks.byte_count)
     backward_mode = _Checked(option_checks.backward_mode)

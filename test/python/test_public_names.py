@@ -29,12 +29,22 @@ torchwire.on_worker_joined("callback")
 torchwire.on_worker_lost(lambda worker: None)
 torchwire.TorchwireRpcBackendOptions(num_worker_threads="4")
 torchwire.TorchwireRpcBackendOptions(secret=16)
+torchwire.TorchwireRpcBackendOptions(slow_call_warning="30 s")
+torchwire.TorchwireRpcBackendOptions(metrics_port=9.5)
+torchwire.TorchwireRpcBackendOptions(status_socket="path")
+torchwire.TorchwireRpcBackendOptions().metrics_port.real
 torchwire.TorchwireRpcBackendOptions(no_such_option=1)
 torchwire.TorchwireRpcBackendOptions(8)
 torchwire.TorchwireRpcBackendOptions().init_method.real
 torchwire.RpcError("text", executed="perhaps")
 torchwire.no_such_name
 torchwire.rrefs(1)
+torchwire.metrics().counts
+torchwire.log_metrics(1).__enter__()
+torchwire.log_metrics("metrics.jsonl", interval="10 s").__enter__()
+torchwire.dump("dump.txt")
+torchwire.trace(b"trace.json").__enter__()
+torchwire.trace("trace.json", capacity="1 MiB").__enter__()
 """.lstrip()
 
 

@@ -7,6 +7,8 @@ It is not run: it shows which types reach a program, and stops to check when one
 
 from __future__ import annotations
 
+import pathlib
+import sys
 from typing import Any, Literal
 
 import torch
@@ -25,6 +27,9 @@ def start(rank: int) -> None:
         secret=b"0123456789abcdef",
         backward_mode="fast",
         elastic=True,
+        slow_call_warning=2.5,
+        metrics_port=0,
+        status_socket=False,
     )
     options.set_device_map("worker2", {0: 1})
     options.set_devices([torch.device("cuda", 0)])
@@ -34,6 +39,11 @@ def start(rank: int) -> None:
     file: str | None = options.secret_file
     devices: list[torch.device] = options.devices
     maps: dict[str, dict[torch.device, torch.device]] | Literal["auto"] = options.device_maps
+    slow: float = options.slow_call_warning
+    options.metrics_port = "[::1]:9100"
+    port: str | None = options.metrics_port
+    socket: bool = options.status_socket
+    print(slow, port, socket)
     print(timeout, method, secret, file, devices, maps, torchwire.__version__.split("."))
     torchwire.replace_tensorpipe()
     torchwire.restore_tensorpipe()
@@ -63,6 +73,13 @@ def watch() -> list[dict[str, Any]]:
         print(path.source.index, path.target.index, path.path.upper(), path.reason.upper())
     print(explanation.worker, explanation.transport, explanation.channel)
     return [*torchwire.peers(), *torchwire.rrefs(), *torchwire.autograd_contexts()]
+
+
+def observe(folder: pathlib.Path) -> dict[str, Any]:
+    with torchwire.log_metrics(folder / "metrics.jsonl", interval=1.0), torchwire.trace("trace.json", capacity=1000):
+        torchwire.dump()
+        torchwire.dump(sys.stdout)
+    return torchwire.metrics()
 
 
 def give_up(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor | None:

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import agent_for
@@ -23,7 +23,7 @@ _AT_A_TIME = 32  # peers that are asked
 def answer(question: str) -> str:
     """Raises RuntimeError when this process has no agent on torchwire, ValueError for a question without sense."""
     asked = json.loads(question)
-    known = _ANSWERS.get(asked.get("ask") if isinstance(asked, dict) else None)
+    known = _ANSWERS.get(asked.get("ask") if isinstance(cast("object", asked), dict) else None)
     if known is None:
         raise ValueError(f"a worker is asked for one of {', '.join(_ANSWERS)}, got {question[:80]!r}")
     return json.dumps(known(agent_for("observe"), asked))

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -18,9 +18,9 @@ _logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def log_metrics(path: str | os.PathLike[str], interval: float = 10.0) -> Iterator[None]:
-    """While the block runs, appends `torchwire.metrics()` to a file as a line of JSON, at its begin, every `interval`
-    seconds (default 10) and at its end.
+def log_metrics(path: str | os.PathLike[str], interval: float = 10.0) -> Generator[None, None, None]:
+    """While the block runs, appends `torchwire.metrics()` to the file `path` as a line of JSON, at its begin, every
+    `interval` seconds (default 10) and at its end.
 
     Raises RuntimeError when RPC is not initialized or runs on another backend, OSError when the file cannot be opened,
     ValueError for an interval that is not positive. A disk that is full later on is logged once and ends it.

@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any
+from typing import Any, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from torchwire._C import TorchwireAgent
@@ -144,16 +144,17 @@ class MetricsServer:
     def __init__(self, agent: TorchwireAgent, host: str, port: int) -> None:
         """`port` 0: any that is free. Raises RuntimeError, with a remedy, when it cannot listen there."""
         try:
-            from prometheus_client import CollectorRegistry, make_wsgi_app
+            from prometheus_client import CollectorRegistry, make_wsgi_app  # pyright: ignore[reportUnknownVariableType]
         except ImportError:
             raise RuntimeError(
                 "metrics_port needs prometheus_client, which is not installed: pip install prometheus-client"
             ) from None
         registry = CollectorRegistry()
         registry.register(TorchwireCollector(agent))
+        application = cast("Callable[..., Any]", make_wsgi_app(registry))  # prometheus_client does not say its type
         server_class = _ServerV6 if ":" in host else _Server
         try:
-            self._server = make_server(host, port, make_wsgi_app(registry), server_class, handler_class=_Handler)
+            self._server = make_server(host, port, application, server_class, handler_class=_Handler)
         except OSError as error:
             raise RuntimeError(
                 f"metrics cannot be served at {host}, port {port}: {error.strerror or error}. Choose another "

@@ -11,9 +11,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import agent_for
@@ -32,7 +31,7 @@ _requested: TorchwireAgent | None = None  # whose calls are noted because the en
 
 
 @contextmanager
-def trace(path: str | os.PathLike[str], capacity: int = CAPACITY) -> Iterator[None]:
+def trace(path: str | os.PathLike[str], capacity: int = CAPACITY) -> Generator[None, None, None]:
     """While the block runs, all workers of the group note their calls; then this one writes them to the file `path`.
 
     The file is JSON, which https://ui.perfetto.dev and chrome://tracing open. `capacity` is how many events each worker
@@ -101,8 +100,8 @@ def _clock_offset(agent: TorchwireAgent, worker: int) -> float:
 
 def _is_on_this_host(agent: TorchwireAgent, worker: int) -> bool:
     """As far as can be seen: shared memory leads nowhere else."""
-    peer: dict[str, Any] = next((each for each in agent.peers() if each["id"] == worker), {})
-    return peer.get("transport") in ("wire_shm", "shm")
+    transport = next((each.get("transport") for each in agent.peers() if each["id"] == worker), None)
+    return transport in ("wire_shm", "shm")
 
 
 def start_if_requested(agent: TorchwireAgent) -> None:

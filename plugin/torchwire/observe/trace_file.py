@@ -43,7 +43,7 @@ class WorkerTrace:
 
     def events(self) -> list[Event]:
         """In the time of the worker that writes; but for torchwire's own messages."""
-        moved = []
+        moved: list[Event] = []
         for fields in self.answer["events"]:
             event = Event(*fields)
             if event.kind != "reading" and self.label(event) == "control":
@@ -171,7 +171,7 @@ def _arrow_id(caller: int, callee: int, call: int) -> str:
 def _slice(
     worker: WorkerTrace, tid: int, name: str, begun: float, ended: float, args: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    slice_ = {
+    slice_: dict[str, Any] = {
         "ph": "X", "cat": "rpc", "name": name, "pid": worker.rank, "tid": tid, "ts": begun * 1e6,
         "dur": max(0.0, ended - begun) * 1e6,
     }  # fmt: skip

@@ -9,7 +9,7 @@ import re
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from torchwire._C import TorchwireAgent
@@ -145,7 +145,7 @@ def _console() -> Any:
 
 
 @contextlib.contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
+def _keys() -> Generator[Callable[[float], str], None, None]:
     """A function that waits so many seconds for a key, and returns it, or ""."""
     import termios
     import tty

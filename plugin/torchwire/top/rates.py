@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -55,7 +55,7 @@ def row_of(now: Answer, before: Answer | None, bounds: list[float]) -> Row:
     latency = _difference(_buckets(status), _buckets(last) if last else [])
     peers = status["peers"]
 
-    def rate(read: Any) -> float:
+    def rate(read: Callable[[Mapping[str, Any]], float]) -> float:
         return max(0.0, read(status) - read(last)) / seconds if last is not None and seconds > 0 else 0.0
 
     return Row(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torchwire._build import VERSION
 from torchwire.observe import status_socket
@@ -85,7 +85,7 @@ def ask(path: Path, question: Mapping[str, Any], patience: float = _PATIENCE) ->
         raise RuntimeError(
             f"gives no answer that torchwire {VERSION} understands: it runs another version, or has just ended"
         ) from None
-    if isinstance(answer, dict) and set(answer) == {"error"}:
+    if isinstance(cast("object", answer), dict) and set(answer) == {"error"}:
         raise RuntimeError(str(answer["error"]))
     return answer
 
