@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSequence
 
 _REINSTALL = "Reinstall it from its source folder, against the installed torch: pip install --no-build-isolation ."
 
 
-def require_matching_torch(package_path: list[str]) -> None:
+def require_matching_torch(package_path: MutableSequence[str]) -> None:
     """Raises ImportError unless the installed torch is a release that torchwire was built for.
 
     A wheel has a build for each of several releases, in folders of their own: the right one is added to the path on

@@ -90,10 +90,10 @@ def start_agent(
         store.set_timeout(_STORE_TIMEOUT)
     observers.metrics_address(checked)  # a bad one is refused before anything is opened
     agent = TorchwireAgent(store, name, rank, world_size, options)
+    trace.start_if_requested(agent)  # peers call it as soon as it has started
     _start(agent)
     try:
         observers.open_for(agent, checked)
-        trace.start_if_requested(agent)
     except BaseException:
         _abandon(agent)
         raise

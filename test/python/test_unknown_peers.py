@@ -90,7 +90,7 @@ def processes(count):
 def test_unknown_peers_by_the_thousand_do_no_harm():
     store = HostedStore()
     with Group(2, store.environment) as group, Group(1, store.environment) as outside:
-        group.all(init, store.init_method, secret=SECRET)
+        group.all(init, store.init_method, secret=SECRET, status_socket=False)
         victim = group[0].pid
         endpoints = endpoints_of(victim)
         assert len(endpoints) == 2
