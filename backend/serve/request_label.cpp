@@ -85,8 +85,12 @@ std::string functionOfPythonRemote(std::string_view body) {
   return PickledCall(body.substr(module - 2)).function(); // its opcode and length; or it throws
 }
 
+// What is called stands near the beginning or the end of a body: of a long one, the rest is not looked through.
+constexpr size_t kLookedAt = 4096;
+
 // The pickle of a call in TorchScript ends with what is called: an operator's schema, or a function's qualified name.
 std::string functionOfScriptCall(std::string_view body) {
+  body.remove_prefix(body.size() - std::min(body.size(), kLookedAt));
   const size_t begin = std::max(body.rfind("aten::") + 1, body.rfind("__torch__.") + 1);
   if (begin == 0) {
     return {};
