@@ -37,7 +37,8 @@ def main() -> int:
         sdist = _make_sdist(next(part for some in parts.values() for part in some))
         failed = False
         for interpreter, some in parts.items():
-            wheel, built_for = _make_wheel(interpreter, some, arguments.jobs)
+            wheel, built_for = _make_wheel(interpreter, some, arguments.jobs, results)
+            failed |= len(built_for) < len(some)
             if not arguments.no_test:
                 failed |= not _try_all(wheel, some, built_for, results)
         if arguments.sdist_trial:
@@ -101,17 +102,27 @@ def _make_sdist(part: Part) -> Path:
     return sdist
 
 
-def _make_wheel(interpreter: Interpreter, parts: list[Part], jobs: int) -> tuple[Path, dict[str, str]]:
-    """The wheel in dist/, and by release of torch which build it shares."""
+def _make_wheel(
+    interpreter: Interpreter, parts: list[Part], jobs: int, results: Results
+) -> tuple[Path, dict[str, str]]:
+    """The wheel in dist/, and by release of torch which build it shares. It is without those that cannot be built."""
     built: list[Part] = []
     built_for: dict[str, str] = {}
     for part in parts:
         same = next((one for one in built if _same_minor(one, part) and part.has_headers_of(one)), None)
         if same is None:
             _say(f"Python {interpreter.version}: building for torch {part.release}")
-            part.build(jobs)
+            try:
+                part.build(jobs)
+            except PartError as error:
+                print(f"wheels: {error}", file=sys.stderr)
+                log = part.folder / "build.log"
+                results.put(Result(interpreter.version, part.release, outcome=f"FAILED: does not build, see {log}"))
+                continue
             built.append(part)
         built_for[part.release] = (same or part).release
+    if not built:
+        raise PartError(f"nothing could be built for Python {interpreter.version}")
     wheels = {part.release: part.wheel for part in built}
     raw = bundle(wheels, built_for, interpreter.folder / "bundle")
     return _repaired(interpreter, raw), built_for
@@ -154,7 +165,7 @@ def _require_no_executable_stack(wheel: Path, folder: Path) -> None:
 def _try_all(wheel: Path, parts: list[Part], built_for: dict[str, str], results: Results) -> bool:
     """Whether the wheel passes with all releases of torch that it is for."""
     passed = True
-    for part in parts:
+    for part in (part for part in parts if part.release in built_for):
         version = part.interpreter.version
         _say(f"Python {version}: trying {wheel.name} with torch {part.release}")
         result = Result(version, part.release, built_for[part.release], wheel.name)
