@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 WIDTHS = {"desktop": 1280, "phone": 390}
 HEIGHT = 900
+LIMIT = 120  # seconds until a page is there, on a machine that does something else too
 
 _LINKS = "() => [...document.querySelectorAll('a[href]')].map(link => link.href)"
 _ANCHORS = "() => [...document.querySelectorAll('[id], a[name]')].map(element => element.id || element.name)"
@@ -85,7 +86,10 @@ def _open(page: Page, site: Site, name: str, width: int) -> list[str]:
     )
     page.on("console", lambda line: faults.append(f"console: {line.text}") if line.type == "error" else None)
     page.on("pageerror", lambda error: faults.append(f"script: {error}"))
-    page.goto(f"{site.address}/{name}", wait_until="networkidle")
+    try:
+        page.goto(f"{site.address}/{name}", wait_until="networkidle", timeout=1000 * LIMIT)
+    except TimeoutError:
+        return [*faults, f"is not there after {LIMIT} s"]
     wide = page.evaluate(_WIDTH)
     if wide > width:
         faults.append(f"is {wide} pixels wide, in a window of {width}: {page.evaluate(_WIDEST, width)}")

@@ -34,7 +34,7 @@ def read_rows() -> list[dict[str, str]]:
 def draw_calls(rows: list[dict[str, str]]) -> None:
     """The time of each call, PyTorch's default being 1."""
     rows = [row for row in rows if row["torchwire_ratio"] and row["unit"] == "us"]
-    figure, axis = pyplot.subplots(figsize=(8, 0.42 * len(rows) + 1.2), layout="constrained")
+    figure, axis = pyplot.subplots(figsize=(8, 0.36 * len(rows) + 1.2), layout="constrained")
     for place, name in [(-0.2, "torchwire"), (0.2, "torchwire_wire_tcp")]:
         values = [float(row[f"{name}_ratio"]) for row in rows]
         bars = axis.barh([i + place for i in range(len(rows))], values, 0.38, color=COLORS[name], label=LABELS[name])
@@ -43,7 +43,7 @@ def draw_calls(rows: list[dict[str, str]]) -> None:
     axis.set_yticks(range(len(rows)), [row["what"] for row in rows])
     axis.invert_yaxis()
     axis.set_xlabel("time in relation to PyTorch's own backend; less is better")
-    axis.legend(loc="lower right", fontsize=8)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8)
     save(figure, "calls.svg")
 
 
@@ -64,7 +64,7 @@ def draw_rates(rows: list[dict[str, str]]) -> None:
     axis.invert_yaxis()
     axis.set_xlabel("calls a second; more is better")
     axis.margins(x=0.12)
-    axis.legend(fontsize=8)
+    figure.legend(loc="outside upper center", ncols=4, fontsize=8)
     save(figure, "rates.svg")
 
 
