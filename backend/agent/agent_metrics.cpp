@@ -15,44 +15,43 @@ void Agent::addGilWaitTime(const std::chrono::microseconds wait) {
 }
 
 std::unordered_map<std::string, std::string> Agent::getMetrics() {
+  const Counts now = counts();
   std::unordered_map<std::string, std::string> metrics;
-  metrics["agent.thread_pool_size"] = std::to_string(requests_.capacity());
-  metrics["agent.num_idle_threads"] = std::to_string(requests_.idle());
-  metrics["agent.client_active_calls"] = std::to_string(activeCalls_.active());
+  metrics["agent.thread_pool_size"] = std::to_string(now.threads);
+  metrics["agent.num_idle_threads"] = std::to_string(now.threadsIdle);
+  metrics["agent.client_active_calls"] = std::to_string(now.callsInFlight);
   if (!server_) {
     return metrics;
   }
-  const ServerMetrics& server = server_->metrics();
-  metrics["agent.server_active_calls"] = std::to_string(server.active);
-  metrics["agent.server_active_async_calls"] = std::to_string(server.activeAsync);
+  metrics["agent.server_active_calls"] = std::to_string(now.requestsActive);
+  metrics["agent.server_active_async_calls"] = std::to_string(now.requestsAsync);
   if (isGILProfilingEnabled()) {
-    const int64_t waits = std::max<int64_t>(server.gilWaits, 1);
-    metrics["agent.gil_average_wait_time_us"] = std::to_string(
-        static_cast<double>(server.gilWaitMicroseconds) / static_cast<double>(waits));
+    const int64_t waits = std::max<int64_t>(now.gilWaits, 1);
+    metrics["agent.gil_average_wait_time_us"] =
+        std::to_string(static_cast<double>(now.gilWait.count()) / static_cast<double>(waits));
   }
   return metrics;
 }
 
 std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
   auto info = getMetrics();
+  const Counts now = counts();
   info["agent.backend"] = "TORCHWIRE";
   info["agent.protocol_version"] = std::to_string(kProtocolVersion);
   info["agent.backward_mode"] = options_.backwardMode == BackwardMode::smart ? "smart" : "fast";
-  info["agent.backward_passes"] = std::to_string(engine_->passesStarted());
+  info["agent.backward_passes"] = std::to_string(now.backwardPasses);
   info["agent.address"] = address_;
   info["agent.address_chosen_by"] = chosen_.reason;
   if (server_) {
-    info["agent.requests_cancelled"] = std::to_string(server_->metrics().cancelled);
+    info["agent.requests_cancelled"] = std::to_string(now.requestsCancelled);
   }
   if (buffers_) {
-    const BufferPool::Usage usage = buffers_->usage();
-    info["agent.receive_buffers.bytes_lent"] = std::to_string(usage.lent);
-    info["agent.receive_buffers.bytes_kept"] = std::to_string(usage.kept);
+    info["agent.receive_buffers.bytes_lent"] = std::to_string(now.bufferBytesLent);
+    info["agent.receive_buffers.bytes_kept"] = std::to_string(now.bufferBytesKept);
   }
   if (window_) {
-    const SendWindow::Usage usage = window_->usage();
-    info["agent.bytes_in_flight"] = std::to_string(usage.bytes);
-    info["agent.requests_waiting"] = std::to_string(usage.waiting);
+    info["agent.bytes_in_flight"] = std::to_string(now.bytesInFlight);
+    info["agent.requests_waiting"] = std::to_string(now.requestsWaiting);
   }
   const cuda::Transfers::Usage transfers = transfers_->usage();
   info["agent.device_tensors_kept"] = std::to_string(transfers.keptTensors);
