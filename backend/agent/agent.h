@@ -82,8 +82,8 @@ struct AgentOptions {
 /// Runs everything of torch.distributed.rpc over links. In nine files: agent.cpp starts and wires it,
 /// agent_shutdown.cpp ends it, agent_calls.cpp and agent_completion.cpp have the calls of this worker,
 /// agent_bookkeeping.cpp those that must not fail, agent_deaths.cpp what becomes of workers that die, agent_stores.cpp what
-/// takes the rendezvous store's place, agent_metrics.cpp what it tells about itself, agent_whereabouts.cpp where calls are and what observers ask.
-/// Thread-safe.
+/// takes the rendezvous store's place, agent_metrics.cpp what it tells about itself, agent_whereabouts.cpp where calls are
+/// and what observers ask. Thread-safe.
 class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner {
  public:
   using Message = torch::distributed::rpc::Message;
@@ -395,7 +395,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void inquire(
       const std::shared_ptr<Inquiry>& inquiry, std::chrono::milliseconds patience,
       std::function<void()> done);
-  void ask(
+  void askWhereabouts(
       const std::shared_ptr<Inquiry>& inquiry, bool withStack, std::chrono::milliseconds patience,
       std::function<void()> done);
   void noteSlow(
@@ -417,7 +417,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void openOwnCall(
       WorkerId to, torch::distributed::rpc::MessageType type, std::vector<char> body,
       std::chrono::milliseconds timeout, CallTable::Completion completion);
-  std::vector<char> askForStore(WorkerId server, std::vector<char> request);
+  std::vector<char> ask(
+      WorkerId to, torch::distributed::rpc::MessageType type, std::vector<char> body,
+      std::chrono::milliseconds timeout);
   void tellOfStore(WorkerId to, std::vector<char> request);
   std::set<WorkerId> livingPeers() const;
 

@@ -28,7 +28,7 @@ void Agent::connectPeerStores() {
       self_,
       PeerStores::Links{
           [this](WorkerId server, std::vector<char> request) {
-            return askForStore(server, std::move(request));
+            return ask(server, own_messages::kStoreRequest, std::move(request), storeTimeout());
           },
           [this](WorkerId to, std::vector<char> request) { tellOfStore(to, std::move(request)); },
           [this] { return livingPeers(); },
@@ -71,15 +71,15 @@ void Agent::openOwnCall(
   }
 }
 
-std::vector<char> Agent::askForStore(WorkerId server, std::vector<char> request) {
+/// Sends an own call, waits for its answer on the calling thread, and returns the answer's body. Throws what fails it.
+std::vector<char> Agent::ask(
+    WorkerId to, rpc::MessageType type, std::vector<char> body, std::chrono::milliseconds timeout) {
   const auto waiter = std::make_shared<Waiter>();
   const auto result = std::make_shared<Outcome>();
-  openOwnCall(
-      server, own_messages::kStoreRequest, std::move(request), storeTimeout(),
-      [waiter, result](Outcome outcome) {
-        *result = std::move(outcome);
-        waiter->give([] {});
-      });
+  openOwnCall(to, type, std::move(body), timeout, [waiter, result](Outcome outcome) {
+    *result = std::move(outcome);
+    waiter->give([] {});
+  });
   waiter->await(loop_.get());
   const DecodedMessage answer = responseIn(std::move(*result), false, false);
   return std::as_const(*answer.message).payload();

@@ -154,12 +154,13 @@ void Agent::inquire(
     done();
     return;
   }
-  ask(inquiry, /* withStack */ false, patience, [this, inquiry, patience, done = std::move(done)] {
-    ask(inquiry, /* withStack */ true, patience, done);
-  });
+  askWhereabouts(
+      inquiry, /* withStack */ false, patience, [this, inquiry, patience, done = std::move(done)] {
+        askWhereabouts(inquiry, /* withStack */ true, patience, done);
+      });
 }
 
-void Agent::ask(
+void Agent::askWhereabouts(
     const std::shared_ptr<Inquiry>& inquiry, bool withStack, milliseconds patience,
     std::function<void()> done) {
   std::vector<uint64_t> calls;
@@ -221,13 +222,9 @@ void Agent::serveObservers() {
 }
 
 std::string Agent::askObserver(WorkerId to, const std::string& question, milliseconds patience) {
-  const auto answer = std::make_shared<std::promise<Outcome>>();
-  openOwnCall(
-      to, own_messages::kObserve, std::vector<char>(question.begin(), question.end()), patience,
-      [answer](Outcome outcome) { answer->set_value(std::move(outcome)); });
-  const DecodedMessage decoded = responseIn(answer->get_future().get(), false, false);
-  const auto& body = std::as_const(*decoded.message).payload();
-  return {body.begin(), body.end()};
+  const std::vector<char> answer = ask(
+      to, own_messages::kObserve, std::vector<char>(question.begin(), question.end()), patience);
+  return {answer.begin(), answer.end()};
 }
 
 // ---- what is logged -----------------------------------------------------------------------------
