@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.machinery
 import importlib.util
 import os
@@ -50,14 +51,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"torchwire {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
     _add_run(commands)
-    commands.add_parser("bench", help="measure torchwire beside stock PyTorch and others", add_late=_add_bench)
+    commands.add_parser(
+        "bench",
+        help="measure torchwire beside stock PyTorch and others",
+        add_late=_arguments_of("torchwire.bench.command"),
+    )
     commands.add_parser(
         "bench-devices",
         help="measure tensors of devices on torchwire beside stock PyTorch",
-        add_late=_add_bench_devices,
+        add_late=_arguments_of("torchwire.bench.device_command"),
     )
-    commands.add_parser("doctor", help="check this machine, or measure between two", add_late=_add_doctor)
-    commands.add_parser("top", help="show the workers of this host or of a group, live", add_late=_add_top)
+    commands.add_parser(
+        "doctor", help="check this machine, or measure between two", add_late=_arguments_of("torchwire.doctor.command")
+    )
+    commands.add_parser(
+        "top", help="show the workers of this host or of a group, live", add_late=_arguments_of("torchwire.top.command")
+    )
     _add_trace(commands)
     info = commands.add_parser("info", help="print versions, devices, transports and channels")
     info.set_defaults(carry_out=_info)
@@ -82,28 +91,13 @@ def _add_program(command: argparse.ArgumentParser) -> None:
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the program")
 
 
-def _add_bench(bench: argparse.ArgumentParser) -> None:
-    from torchwire.bench.command import add_arguments
+def _arguments_of(module: str) -> Callable[[argparse.ArgumentParser], None]:
+    """What adds the arguments of a command that has a module of its own, which is imported only then."""
 
-    add_arguments(bench)
+    def add(parser: argparse.ArgumentParser) -> None:
+        importlib.import_module(module).add_arguments(parser)
 
-
-def _add_bench_devices(bench: argparse.ArgumentParser) -> None:
-    from torchwire.bench.device_command import add_arguments
-
-    add_arguments(bench)
-
-
-def _add_doctor(doctor: argparse.ArgumentParser) -> None:
-    from torchwire.doctor.command import add_arguments
-
-    add_arguments(doctor)
-
-
-def _add_top(top: argparse.ArgumentParser) -> None:
-    from torchwire.top.command import add_arguments
-
-    add_arguments(top)
+    return add
 
 
 def _add_trace(commands: argparse._SubParsersAction[_Parser]) -> None:  # pyright: ignore[reportPrivateUsage]

@@ -88,12 +88,12 @@ def start_agent(
     if options["rpc_timeout"] == 0:
         # init_rpc gives the store the time-out of calls, and a store takes 0 not for "none" but for "at once".
         store.set_timeout(_STORE_TIMEOUT)
-    observers.metrics_address(checked)  # a bad one is refused before anything is opened
+    metrics_at = observers.metrics_address(checked)  # a bad one is refused before anything is opened
     agent = TorchwireAgent(store, name, rank, world_size, options)
     trace.start_if_requested(agent)  # peers call it as soon as it has started
     _start(agent)
     try:
-        observers.open_for(agent, checked)
+        observers.open_for(agent, metrics_at, checked.status_socket)
     except BaseException:
         _abandon(agent)
         raise

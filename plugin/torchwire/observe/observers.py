@@ -9,7 +9,6 @@ from collections.abc import Callable
 from torchwire import option_checks
 from torchwire._C import TorchwireAgent
 from torchwire.observe import dump_signal
-from torchwire.observe.prometheus import MetricsServer
 from torchwire.observe.status_socket import StatusSocket
 from torchwire.options import TorchwireRpcBackendOptions
 
@@ -32,15 +31,19 @@ def metrics_address(options: TorchwireRpcBackendOptions) -> tuple[str, int] | No
     return host.strip("[]"), int(port)
 
 
-def open_for(agent: TorchwireAgent, options: TorchwireRpcBackendOptions) -> None:
-    """Opens what the options ask for. Raises RuntimeError when metrics cannot be served."""
+def open_for(agent: TorchwireAgent, metrics_at: tuple[str, int] | None, status_socket: bool) -> None:
+    """Opens what is asked for; `metrics_at` as of metrics_address().
+
+    Raises RuntimeError when metrics cannot be served.
+    """
     close()  # of an agent that was dropped without a shutdown
-    address = metrics_address(options)
-    if address is not None:
-        server = MetricsServer(agent, *address)
+    if metrics_at is not None:
+        from torchwire.observe.prometheus import MetricsServer  # with all of Python's HTTP, which few need
+
+        server = MetricsServer(agent, *metrics_at)
         _open.append(server.close)
         _logger.warning("metrics are served at http://%s:%d/metrics", *server.address)
-    if options.status_socket:
+    if status_socket:
         _open_status_socket()
     dump_signal.install()
 

@@ -2,7 +2,7 @@
 
 Each worker is a process. Its calls are slices in lanes: a thread may have many calls under way at once, but slices of
 one track must nest, so each call is put into the first lane that is free when it begins. In a call's slice lie those of
-its stages. An arrow leads from a call to the slice of its request at the callee, and one back.
+its stages. An arrow leads from a call to the slice of its request at the callee.
 """
 
 from __future__ import annotations
@@ -141,31 +141,22 @@ def _call(
         yield _slice(worker, tid, "wire", event.middle, arrived)
         yield _slice(worker, tid, "callee", arrived, answered)
         yield _slice(worker, tid, "reply", answered, event.ended)
-        yield from _arrow(worker.rank, tid, event.middle, event.peer, event)
+        yield {"ph": "s", **_arrow_end(worker, tid, event.middle, f"{worker.rank}.{event.peer}.{event.call}")}
     if reading.ended > event.ended:
         yield _slice(worker, tid, "unpickle", max(reading.begun, event.ended), reading.ended)
-
-
-def _arrow(rank: int, tid: int, when: float, to: int, event: Event) -> Iterator[dict[str, Any]]:
-    yield {
-        "ph": "s", "cat": "rpc", "name": "call", "id": _arrow_id(rank, to, event.call), "pid": rank, "tid": tid,
-        "ts": when * 1e6,
-    }  # fmt: skip
 
 
 def _request(worker: WorkerTrace, tid: int, event: Event) -> Iterator[dict[str, Any]]:
     args = {"call": event.call, "from": event.peer, "thread": event.thread}
     yield _slice(worker, tid, worker.label(event), event.begun, event.ended, args)
-    yield {
-        "ph": "f", "bp": "e", "cat": "rpc", "name": "call", "id": _arrow_id(event.peer, worker.rank, event.call),
-        "pid": worker.rank, "tid": tid, "ts": event.begun * 1e6,
-    }  # fmt: skip
+    yield {"ph": "f", "bp": "e", **_arrow_end(worker, tid, event.begun, f"{event.peer}.{worker.rank}.{event.call}")}
     yield _slice(worker, tid, "queue", event.begun, event.middle)
     yield _slice(worker, tid, "run", event.middle, event.ended)
 
 
-def _arrow_id(caller: int, callee: int, call: int) -> str:
-    return f"{caller}.{callee}.{call}"
+def _arrow_end(worker: WorkerTrace, tid: int, when: float, call: str) -> dict[str, Any]:
+    """`call`: caller, callee and number, alike at both ends."""
+    return {"cat": "rpc", "name": "call", "id": call, "pid": worker.rank, "tid": tid, "ts": when * 1e6}
 
 
 def _slice(
