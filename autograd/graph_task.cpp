@@ -112,7 +112,9 @@ GraphTask::GraphTask(
     : context_(std::move(context)),
       pass_(pass),
       self_(self),
-      rootNode_(std::make_shared<torch::autograd::GraphRoot>(roots.edges, roots.gradients)) {
+      rootNode_(
+          std::unique_ptr<Node>(
+              std::make_unique<torch::autograd::GraphRoot>(roots.edges, roots.gradients))) {
   RunningContexts::add(pass_.context);
   try {
     makeTask(retainGraph, roots);

@@ -13,6 +13,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "autograd/pass/local_graph.h"
@@ -62,8 +63,11 @@ class GraphTask final : public RootGraph {
  private:
   using Node = torch::autograd::Node;
   using Task = torch::autograd::GraphTask;
+  // Of std::shared_ptr up to torch 2.12, of c10::intrusive_ptr from 2.13 on.
+  using NodePtr = decltype(torch::autograd::Edge::function);
   using SendFunctions =
-      std::unordered_map<int64_t, std::shared_ptr<torch::distributed::autograd::SendRpcBackward>>;
+      decltype(std::declval<const torch::distributed::autograd::DistAutogradContext&>()
+                   .sendFunctions());
 
   void makeTask(bool retainGraph, const RootEdges& roots);
   void handOver(const std::vector<c10::Stream>& streams);
@@ -78,7 +82,7 @@ class GraphTask final : public RootGraph {
   const ContextPtr context_;
   const PassId pass_;
   const torch::distributed::rpc::WorkerInfo self_;
-  const std::shared_ptr<Node> rootNode_;
+  const NodePtr rootNode_;
   SendFunctions sends_; // as they were when the pass came here; read-only after construction
   std::shared_ptr<Task> task_; // read-only after construction
   std::atomic<size_t> waiting_{0}; // send functions without gradients
