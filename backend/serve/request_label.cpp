@@ -13,17 +13,22 @@ namespace {
 using torch::distributed::rpc::MessageType;
 using namespace own_messages::direct_body;
 
+/// Views of a request's bytes.
+struct Function {
+  std::string_view module; // empty: the name is the whole
+  std::string_view name;
+};
+
 // A direct call's body has its function's module and name behind the first byte, each after its length.
-std::string functionOfDirectCall(std::string_view body) {
+Function functionOfDirectCall(std::string_view body) {
   ByteReader in(body.data(), body.size());
   in.raw(1);
   const auto text = [&in] {
     const auto length = in.number<uint32_t>();
     return std::string_view(in.raw(length), length);
   };
-  std::string function(text());
-  function += '.';
-  return function += text();
+  const std::string_view module = text();
+  return {module, text()};
 }
 
 /// Reads the beginning of a pickle that Python has made of a PythonUDF: of its class, and of the function, each a module
@@ -32,7 +37,7 @@ class PickledCall {
  public:
   explicit PickledCall(std::string_view pickle) : in_(pickle.data(), pickle.size()) {}
 
-  std::string function() {
+  Function function() {
     global();
     return global();
   }
@@ -48,9 +53,8 @@ class PickledCall {
   };
 
   // Texts until the opcode that makes the last two a global.
-  std::string global() {
-    std::string module;
-    std::string name;
+  Function global() {
+    Function found;
     while (true) {
       switch (in_.number<uint8_t>()) {
         case kProto:
@@ -64,12 +68,11 @@ class PickledCall {
           break;
         case kShortText: {
           const auto length = in_.number<uint8_t>();
-          module = std::move(name);
-          name.assign(in_.raw(length), length);
+          found = {found.name, {in_.raw(length), length}};
           break;
         }
         case kStackGlobal:
-          return module + "." + name;
+          return found;
         default:
           throw FormatError("a pickle that begins with something else");
       }
@@ -80,7 +83,7 @@ class PickledCall {
 };
 
 // Behind the tensors of a libtorch's pickle stands Python's, which begins with the module of PythonUDF.
-std::string functionOfPythonRemote(std::string_view body) {
+Function functionOfPythonRemote(std::string_view body) {
   const size_t module = body.find("torch.distributed.rpc.internal");
   return PickledCall(body.substr(module - 2)).function(); // its opcode and length; or it throws
 }
@@ -89,7 +92,7 @@ std::string functionOfPythonRemote(std::string_view body) {
 constexpr size_t kLookedAt = 4096;
 
 // The pickle of a call in TorchScript ends with what is called: an operator's schema, or a function's qualified name.
-std::string functionOfScriptCall(std::string_view body) {
+Function functionOfScriptCall(std::string_view body) {
   body.remove_prefix(body.size() - std::min(body.size(), kLookedAt));
   const size_t begin = std::max(body.rfind("aten::") + 1, body.rfind("__torch__.") + 1);
   if (begin == 0) {
@@ -100,10 +103,10 @@ std::string functionOfScriptCall(std::string_view body) {
   const auto end = std::find_if(rest.begin(), rest.end(), [isOperator](unsigned char c) {
     return c == '(' || c <= ' ' || c >= 0x7f || (isOperator && c == '.');
   });
-  return {rest.begin(), end};
+  return {{}, {rest.begin(), end}};
 }
 
-std::string functionOfCall(uint32_t messageType, std::string_view body) {
+Function functionOfCall(uint32_t messageType, std::string_view body) {
   switch (static_cast<int>(messageType)) {
     case MessageType::PYTHON_CALL:
       return body.at(0) == kCall || body.at(0) == kAsyncCall
@@ -122,9 +125,10 @@ std::string functionOfCall(uint32_t messageType, std::string_view body) {
 // Where the autograd part of a request stands before the call's: kForward, and two numbers.
 constexpr size_t kForwardEnvelope = 1 + 2 * sizeof(int64_t);
 
-std::string functionOf(uint32_t messageType, std::string_view body) {
+Function functionOf(uint32_t messageType, std::string_view body) {
   if (messageType == static_cast<uint32_t>(MessageType::FORWARD_AUTOGRAD_REQ)) {
-    return body.at(0) == kForward ? functionOfDirectCall(body.substr(kForwardEnvelope)) : "";
+    return body.at(0) == kForward ? functionOfDirectCall(body.substr(kForwardEnvelope))
+                                  : Function();
   }
   return functionOfCall(messageType, body);
 }
@@ -176,10 +180,15 @@ std::string_view bodyOf(const ReceivedFrame& request) {
 
 LabelledRequest::LabelledRequest(uint32_t messageType, std::string_view body) {
   try {
-    function_ = functionOf(messageType, body);
+    const auto [module, name] = functionOf(messageType, body);
+    function_.append(module.begin(), module.end());
+    if (!module.empty()) {
+      function_.push_back('.');
+    }
+    function_.append(name.begin(), name.end());
   } catch (const std::exception&) { // what is called stands elsewhere, or nowhere
   }
-  kind_ = kindOf(messageType, function_);
+  kind_ = kindOf(messageType, {function_.data(), function_.size()});
 }
 
 LabelledRequest::LabelledRequest(const torch::distributed::rpc::Message& request)

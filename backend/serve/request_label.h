@@ -1,10 +1,10 @@
 // What a request asks for, read from its bytes.
 #pragma once
 
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/rpc/message.h>
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "backend/call/function_table.h"
@@ -24,12 +24,13 @@ class LabelledRequest {
 
   /// As long as this lives.
   RequestLabel label() const {
-    return {kind_, function_};
+    return {kind_, {function_.data(), function_.size()}};
   }
 
  private:
   std::string_view kind_;
-  std::string function_;
+  c10::SmallVector<char, 128>
+      function_; // each call is labelled at both ends: nothing is allocated for that
 };
 
 } // namespace torchwire

@@ -25,7 +25,8 @@ import torch
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "python"))
 from network import Hosts
 
-WORKLOADS = ("add", "noop", "echo_64", "echo_1024", "echo_16384")  # echo_N: of a tensor of N KiB
+# noops_N: N of them under way, the time of all; echo_N: of a tensor of N KiB.
+WORKLOADS = ("add", "noop", "noops_64", "echo_64", "echo_1024", "echo_16384")
 
 
 class Kind(NamedTuple):
@@ -68,6 +69,9 @@ def _call(rpc, workload: str):
         return lambda: rpc.rpc_sync("callee", torch.add, args=arguments)
     if workload == "noop":
         return lambda: rpc.rpc_sync("callee", noop)
+    if workload.startswith("noops_"):
+        count = range(int(workload.removeprefix("noops_")))
+        return lambda: [future.wait() for future in [rpc.rpc_async("callee", noop) for _ in count]]
     kibibytes = int(workload.removeprefix("echo_"))
     tensor = torch.zeros(kibibytes << 10, dtype=torch.uint8)
     return lambda: rpc.rpc_sync("callee", echo, args=(tensor,))
@@ -176,7 +180,9 @@ def main() -> None:
         help="BACKEND[/transport,...[/channel,...]][;VARIABLE=value][;option=value]... (default: both backends on uv)",
     )
     parser.add_argument("--blocks", type=int, default=20, help="alternations (default 20)")
-    parser.add_argument("--size", type=int, default=100, help="calls per block (default 100; echoes take a tenth)")
+    parser.add_argument(
+        "--size", type=int, default=100, help="calls per block (default 100; add and noop: all others take a tenth)"
+    )
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument(
         "--namespaces",
