@@ -181,7 +181,7 @@ def main() -> None:
     )
     parser.add_argument("--blocks", type=int, default=20, help="alternations (default 20)")
     parser.add_argument(
-        "--size", type=int, default=100, help="calls per block (default 100; add and noop: all others take a tenth)"
+        "--size", type=int, default=100, help="calls per block (default 100); of all but add and noop, a tenth"
     )
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument(
