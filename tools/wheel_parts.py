@@ -121,7 +121,9 @@ class Part:
 
     @property
     def packages(self) -> Path:
-        return self.folder / "env" / "lib" / f"python{self.interpreter.version}" / "site-packages"
+        """The environment's packages, by a path that does not depend on the Python: with ccache, files that include
+        torch's headers, but not Python's, are compiled once for all Pythons."""
+        return self.folder / "packages"
 
     def prepare(self) -> None:
         """Installs torch, and what it depends on, in an environment of its own, unless it is there."""
@@ -130,6 +132,8 @@ class Part:
     def _make_environment(self) -> None:
         log = self.folder / "env.log"
         run([self.interpreter.command, "-m", "venv", "--clear", self.folder / "env"], log)
+        self.packages.unlink(missing_ok=True)
+        self.packages.symlink_to(Path("env", "lib", f"python{self.interpreter.version}", "site-packages"))
         try:
             run([self.python, "-m", "pip", "install", f"torch=={self.release}"], log)
         except PartError as error:
