@@ -37,7 +37,7 @@ class CartPoles:
 
     def step(self, push_right: Tensor) -> Tensor:
         """Pushes each cart to the right or to the left for 20 ms; returns which have fallen over or left the track."""
-        position, speed, angle, turning = self.state.unbind(dim=1)
+        _, speed, angle, turning = self.state.unbind(dim=1)
         force = torch.where(push_right, 10.0, -10.0)
         inertia = (force + 0.05 * turning**2 * angle.sin()) / 1.1
         turning_change = (9.8 * angle.sin() - angle.cos() * inertia) / (0.5 * (4 / 3 - 0.1 * angle.cos() ** 2 / 1.1))
@@ -132,7 +132,7 @@ def run_worker(rank: int, store: str, actors: int, updates: int) -> None:
     names = ["learner", *(f"actor{i}" for i in range(actors))]
     rpc.init_rpc(
         names[rank],
-        backend=rpc.BackendType.TORCHWIRE,
+        backend=rpc.BackendType.TORCHWIRE,  # pyright: ignore[reportAttributeAccessIssue]
         rank=rank,
         world_size=len(names),
         rpc_backend_options=torchwire.TorchwireRpcBackendOptions(init_method=store),

@@ -73,7 +73,9 @@ class Server:
                 requests.append(self._waiting.get())
             wanted = [request for request in requests if request.is_wanted]
             for request in set(requests) - set(wanted):
-                request.answer.set_exception(RuntimeError("given up"))  # nobody hears it, but the call is over
+                request.answer.set_exception(  # nobody hears it, but the call is over
+                    RuntimeError("given up")  # pyright: ignore[reportArgumentType]: torch names a wrong type
+                )
             if wanted:
                 self._answer(wanted)
 
@@ -84,18 +86,18 @@ class Server:
                 answers = self._model(torch.stack([request.row for request in requests]))
         except Exception as error:  # a bad row fails its batch, and not the server
             for request in requests:
-                request.answer.set_exception(error)
+                request.answer.set_exception(error)  # pyright: ignore[reportArgumentType]
             return
         for request, answer in zip(requests, answers):
             request.answer.set_result(answer.clone())  # a row alone: a view would send the whole batch's memory
 
 
 @rpc.functions.async_execution
-def predict(server: rpc.RRef, row: Tensor) -> torch.futures.Future[Tensor]:
+def predict(server: rpc.RRef[Server], row: Tensor) -> torch.futures.Future[Tensor]:
     return server.local_value().enqueue(row)
 
 
-def ask(server: rpc.RRef, client: int, threads: int, requests: int) -> float:
+def ask(server: rpc.RRef[Server], client: int, threads: int, requests: int) -> float:
     """What a client does: on each of its threads, one request after the other. Returns the largest error."""
     model = make_model()
 
@@ -149,7 +151,7 @@ def run_worker(rank: int, store: str, clients: int, batch_size: int, threads: in
     names = ["driver", "server", *(f"client{i}" for i in range(clients))]
     rpc.init_rpc(
         names[rank],
-        backend=rpc.BackendType.TORCHWIRE,
+        backend=rpc.BackendType.TORCHWIRE,  # pyright: ignore[reportAttributeAccessIssue]
         rank=rank,
         world_size=len(names),
         rpc_backend_options=torchwire.TorchwireRpcBackendOptions(init_method=store),

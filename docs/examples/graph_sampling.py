@@ -80,7 +80,7 @@ class Graph:
     def features(self, nodes: Tensor) -> Tensor:
         return self._ask_owners(nodes, lambda partition, part: partition.rpc_async().features(part))
 
-    def _ask_owners(self, nodes: Tensor, ask: Callable[[rpc.RRef, Tensor], Any]) -> Tensor:
+    def _ask_owners(self, nodes: Tensor, ask: Callable[[rpc.RRef[Partition], Tensor], Any]) -> Tensor:
         """Asks all owners at the same time, and puts the rows that they return in the order of `nodes`."""
         owner = nodes % len(self._partitions)
         places = [torch.nonzero(owner == i).squeeze(1) for i in range(len(self._partitions))]
@@ -146,7 +146,7 @@ def run_worker(rank: int, store: str, owners: int, steps: int) -> None:
     names = ["trainer", *(f"owner{i}" for i in range(owners))]
     rpc.init_rpc(
         names[rank],
-        backend=rpc.BackendType.TORCHWIRE,
+        backend=rpc.BackendType.TORCHWIRE,  # pyright: ignore[reportAttributeAccessIssue]
         rank=rank,
         world_size=len(names),
         rpc_backend_options=torchwire.TorchwireRpcBackendOptions(init_method=store),

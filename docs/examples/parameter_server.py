@@ -69,7 +69,7 @@ class ParameterServer:
             return self._staleness / max(self._version, 1)
 
 
-def train(server: rpc.RRef, trainer: int, steps: int) -> None:
+def train(server: rpc.RRef[ParameterServer], trainer: int, steps: int) -> None:
     """What a trainer does: the driver calls it on each."""
     network = make_network()
     points, arms = make_points(2000, seed=1 + trainer)  # its share of the data
@@ -84,7 +84,7 @@ def train(server: rpc.RRef, trainer: int, steps: int) -> None:
         server.rpc_sync().push(version, list(torch.autograd.grad(loss, list(network.parameters()))))
 
 
-def evaluate(server: rpc.RRef) -> tuple[float, float]:
+def evaluate(server: rpc.RRef[ParameterServer]) -> tuple[float, float]:
     """Loss and accuracy of the present parameters, on points that no trainer has seen."""
     network = make_network()
     points, arms = make_points(2000, seed=0)
@@ -114,7 +114,7 @@ def run_worker(rank: int, store: str, trainers: int, steps: int) -> None:
     names = ["driver", "server", *(f"trainer{i}" for i in range(trainers))]
     rpc.init_rpc(
         names[rank],
-        backend=rpc.BackendType.TORCHWIRE,
+        backend=rpc.BackendType.TORCHWIRE,  # pyright: ignore[reportAttributeAccessIssue]
         rank=rank,
         world_size=len(names),
         rpc_backend_options=torchwire.TorchwireRpcBackendOptions(init_method=store),

@@ -47,10 +47,10 @@ class Stage(nn.Module):
         layers = [layer for pair in zip(sizes, sizes[1:]) for layer in (nn.Linear(*pair), nn.ReLU())]
         self._layers = nn.Sequential(*layers[: -1 if is_last else None])
 
-    def forward(self, micro_batch: rpc.RRef) -> Tensor:
+    def forward(self, micro_batch: rpc.RRef[Tensor]) -> Tensor:
         return self._layers(micro_batch.to_here())  # fetched from the stage before, within the autograd context
 
-    def parameter_rrefs(self) -> list[rpc.RRef]:
+    def parameter_rrefs(self) -> list[rpc.RRef[nn.Parameter]]:
         return [rpc.RRef(parameter) for parameter in self.parameters()]
 
 
@@ -72,7 +72,7 @@ class Pipeline:
             scores.append(self._stages[-1].rpc_async().forward(flowing))
         return torch.cat(torch.futures.wait_all(scores))
 
-    def parameters(self) -> list[rpc.RRef]:
+    def parameters(self) -> list[rpc.RRef[nn.Parameter]]:
         return [parameter for stage in self._stages for parameter in stage.rpc_sync().parameter_rrefs()]
 
 
@@ -105,7 +105,7 @@ def run_worker(rank: int, store: str, steps: int, micro_batches: int) -> None:
     names = ["driver", "stage0", "stage1"]
     rpc.init_rpc(
         names[rank],
-        backend=rpc.BackendType.TORCHWIRE,
+        backend=rpc.BackendType.TORCHWIRE,  # pyright: ignore[reportAttributeAccessIssue]
         rank=rank,
         world_size=len(names),
         rpc_backend_options=torchwire.TorchwireRpcBackendOptions(init_method=store),

@@ -59,7 +59,7 @@ def run_replica(rank: int, world_size: int, init_method: str) -> None:
 def join(name: str, rank: int, world_size: int, init_method: str) -> None:
     rpc.init_rpc(
         name,
-        backend=rpc.BackendType.TORCHWIRE,
+        backend=rpc.BackendType.TORCHWIRE,  # pyright: ignore[reportAttributeAccessIssue]
         rank=rank,
         world_size=world_size,
         # Elastic: a replica that has died may come back.
