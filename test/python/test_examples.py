@@ -91,7 +91,7 @@ def test_it_does_what_it_says(program):
     check(*map(float, match.groups()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("program, option", [("parameter_server.py", "--steps"), ("graph_sampling.py", "--steps")])
 def test_without_training_it_fails(program, option):
     process = run(program, option, "1")
