@@ -10,6 +10,7 @@
 
 #include "autograd/forward_call.h"
 #include "backend/agent/call_end.h"
+#include "backend/agent/observer_answers.h"
 #include "backend/agent/seconds.h"
 #include "backend/agent/torch_store.h"
 #include "backend/base/bytes.h"
@@ -24,6 +25,7 @@
 #include "backend/serve/profiled_call.h"
 #include "backend/serve/python_thread.h"
 #include "backend/serve/response.h"
+#include "backend/tensorpipe/observers.h"
 #include "backend/transport/loop.h"
 #include "rref/backward.h"
 #include "rref/failed_creation.h"
@@ -84,9 +86,8 @@ Agent::Agent(
       options_(std::move(options)),
       self_(id),
       requests_(options_.numWorkerThreads, "torchwire_work", runOnPythonThread),
-      control_(
-          std::make_shared<ThreadPool>(
-              options_.numWorkerThreads, "torchwire_ctrl", runOnPythonThread)),
+      control_(std::make_shared<ThreadPool>(
+          options_.numWorkerThreads, "torchwire_ctrl", runOnPythonThread)),
       disposer_(control_),
       evaluations_(kMaxEvaluations, "torchwire_grad", runOnPythonThread),
       completions_(options_.numWorkerThreads, "torchwire_done", runOnPythonThread),
@@ -97,16 +98,14 @@ Agent::Agent(
       devices_(std::make_shared<cuda::GroupDevices>(named(options_.devices, workerInfo_.name_))),
       deaths_(1, "torchwire_dead"),
       copies_(std::make_shared<ThreadPool>(kMaxCopies, "torchwire_copy", runOnPythonThread)),
-      transfers_(
-          std::make_shared<cuda::Transfers>(
-              self_, devices_, copies_,
-              options_.interceptors.empty()
-                  ? ""
-                  : "checksums or fault injection are on, which see what is in frames",
-              options_.devicePathsLeftOut)),
-      engine_(
-          std::make_shared<TorchEngine>(
-              *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
+      transfers_(std::make_shared<cuda::Transfers>(
+          self_, devices_, copies_,
+          options_.interceptors.empty()
+              ? ""
+              : "checksums or fault injection are on, which see what is in frames",
+          options_.devicePathsLeftOut)),
+      engine_(std::make_shared<TorchEngine>(
+          *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
       contexts_(*this, engine_) {
   if (options_.maxBytesInFlight != 0) {
     window_ = std::make_unique<SendWindow>(
@@ -295,6 +294,7 @@ void Agent::openLinks(const GroupKey& key) {
   evaluations_.driveWhenIdle(loop_, [engine = engine_] { return engine->hasPasses(); });
   buffers_ = std::make_shared<BufferPool>(options_.receiveCache, timer_);
   context_ = makeTensorPipeContext(linkSettings(key), buffers_, timer_);
+  admitObservers(*context_, answersForObservers(copies_, options_.answer));
   for (const auto& interceptor : options_.interceptors) {
     context_ = interceptor->wrap(std::move(context_), timer_);
   }
