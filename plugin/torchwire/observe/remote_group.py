@@ -14,7 +14,9 @@ from torchwire.observe import remote_worker
 from torchwire.rendezvous import within
 from torchwire.torch_parts import TCPStore
 
-_LIMIT = 5.0  # seconds for the store to answer
+_LIMIT = 6.0  # seconds for the store to answer
+# For PyTorch's client, which keeps to it in most cases. Less, so that no thread of it returns while Python ends.
+_CLIENT_LIMIT = 3.0
 _LISTENER = "the store (as a rule the worker with rank 0)"
 
 # All keys of a group begin alike (docs/protocol.md). With a number where others have ended before in its place.
@@ -88,7 +90,7 @@ class RemoteGroup:
 
 
 def _connect(place: Place) -> tuple[TCPStore, list[str]]:
-    timeout = datetime.timedelta(seconds=_LIMIT)
+    timeout = datetime.timedelta(seconds=_CLIENT_LIMIT)
     store = TCPStore(place.host, place.port, is_master=False, wait_for_workers=False, timeout=timeout)
     return store, store.list_keys()
 
