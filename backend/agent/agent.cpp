@@ -86,8 +86,9 @@ Agent::Agent(
       options_(std::move(options)),
       self_(id),
       requests_(options_.numWorkerThreads, "torchwire_work", runOnPythonThread),
-      control_(std::make_shared<ThreadPool>(
-          options_.numWorkerThreads, "torchwire_ctrl", runOnPythonThread)),
+      control_(
+          std::make_shared<ThreadPool>(
+              options_.numWorkerThreads, "torchwire_ctrl", runOnPythonThread)),
       disposer_(control_),
       evaluations_(kMaxEvaluations, "torchwire_grad", runOnPythonThread),
       completions_(options_.numWorkerThreads, "torchwire_done", runOnPythonThread),
@@ -98,14 +99,16 @@ Agent::Agent(
       devices_(std::make_shared<cuda::GroupDevices>(named(options_.devices, workerInfo_.name_))),
       deaths_(1, "torchwire_dead"),
       copies_(std::make_shared<ThreadPool>(kMaxCopies, "torchwire_copy", runOnPythonThread)),
-      transfers_(std::make_shared<cuda::Transfers>(
-          self_, devices_, copies_,
-          options_.interceptors.empty()
-              ? ""
-              : "checksums or fault injection are on, which see what is in frames",
-          options_.devicePathsLeftOut)),
-      engine_(std::make_shared<TorchEngine>(
-          *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
+      transfers_(
+          std::make_shared<cuda::Transfers>(
+              self_, devices_, copies_,
+              options_.interceptors.empty()
+                  ? ""
+                  : "checksums or fault injection are on, which see what is in frames",
+              options_.devicePathsLeftOut)),
+      engine_(
+          std::make_shared<TorchEngine>(
+              *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
       contexts_(*this, engine_) {
   if (options_.maxBytesInFlight != 0) {
     window_ = std::make_unique<SendWindow>(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -65,13 +65,12 @@ def _asked(command: argparse.Namespace) -> list[tuple[str, _Ask]]:
     ]
 
 
-def _print(asked: Iterable[tuple[str, _Ask]]) -> int:
-    asked = list(asked)
+def _print(asked: Sequence[tuple[str, _Ask]]) -> int:
     if not asked:
         raise RuntimeError("there is no such worker; `python -m torchwire top` with the same options shows all")
     status = 0
     with ThreadPoolExecutor(min(_AT_A_TIME, len(asked))) as pool:
-        for text in pool.map(lambda each: _text(*each), asked):
+        for text in pool.map(_text, asked):
             if text is None:
                 status = _FAILED
             else:
@@ -79,7 +78,8 @@ def _print(asked: Iterable[tuple[str, _Ask]]) -> int:
     return status
 
 
-def _text(name: str, ask: _Ask) -> str | None:
+def _text(asked: tuple[str, _Ask]) -> str | None:
+    name, ask = asked
     try:
         return ask()["text"]
     except RuntimeError as error:

@@ -25,12 +25,13 @@ class ServerUnderTest {
   explicit ServerUnderTest(ObserverLimits limits = ObserverLimits())
       : loop(Loop::start("observers")),
         endpoint_(openTcpEndpoint(loop, key, {.bindAddress = "127.0.0.1:0"})),
-        server_(std::make_shared<ObserverServer>(
-            endpoint_,
-            [this](ObserverQuestion question, ObserverReply reply) {
-              return take(question, std::move(reply));
-            },
-            limits)) {
+        server_(
+            std::make_shared<ObserverServer>(
+                endpoint_,
+                [this](ObserverQuestion question, ObserverReply reply) {
+                  return take(question, std::move(reply));
+                },
+                limits)) {
     server_->open();
     onLoop(*loop, [] {}); // it is open
   }
