@@ -343,9 +343,11 @@ def test_a_worker_of_an_earlier_version_has_no_such_lane():
 def test_a_thousand_observations_under_load():
     with running(3) as (group, store):
         found = remote(store)
+        for worker in group:  # one after the other, so that the links are there when connections are counted
+            worker.run(observed.call_many, f"worker{(int(worker.name[-1]) + 1) % 3}", 20)
+        before = connections(group)
         for worker in group:
             worker.run(begin, Calls, f"worker{(int(worker.name[-1]) + 1) % 3}")
-        before = connections(group)
         for _ in range(1000):
             for worker in found.workers():
                 assert found.ask(worker, "status", 60)["worker"]["rank"] == worker.rank
