@@ -20,6 +20,7 @@
 #include "plugin/error_bindings.h"
 #include "plugin/fault_bindings.h"
 #include "plugin/metrics_bindings.h"
+#include "plugin/observer_bindings.h"
 #include "plugin/rref_bindings.h"
 #include "plugin/thread_check_bindings.h"
 #include "plugin/worker_event_bindings.h"
@@ -257,6 +258,7 @@ PYBIND11_MODULE(_C, module) {
   torchwire::bindThreadChecks(module);
   torchwire::bindInterceptors(module);
   torchwire::bindAgent(module);
+  torchwire::bindObserver(module);
 #ifdef TORCHWIRE_FAULT_INJECTION
   torchwire::bindFaults(module);
 #endif

@@ -10,6 +10,7 @@
 
 #include "autograd/forward_call.h"
 #include "backend/agent/call_end.h"
+#include "backend/agent/observer_answers.h"
 #include "backend/agent/seconds.h"
 #include "backend/agent/torch_store.h"
 #include "backend/base/bytes.h"
@@ -24,6 +25,7 @@
 #include "backend/serve/profiled_call.h"
 #include "backend/serve/python_thread.h"
 #include "backend/serve/response.h"
+#include "backend/tensorpipe/observers.h"
 #include "backend/transport/loop.h"
 #include "rref/backward.h"
 #include "rref/failed_creation.h"
@@ -295,6 +297,7 @@ void Agent::openLinks(const GroupKey& key) {
   evaluations_.driveWhenIdle(loop_, [engine = engine_] { return engine->hasPasses(); });
   buffers_ = std::make_shared<BufferPool>(options_.receiveCache, timer_);
   context_ = makeTensorPipeContext(linkSettings(key), buffers_, timer_);
+  admitObservers(*context_, answersForObservers(copies_, options_.answer));
   for (const auto& interceptor : options_.interceptors) {
     context_ = interceptor->wrap(std::move(context_), timer_);
   }

@@ -14,8 +14,10 @@
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
 #include "backend/tensorpipe/callback_relay.h"
+#include "backend/tensorpipe/observers.h"
 #include "backend/tensorpipe/tensorpipe_link.h"
 #include "backend/tensorpipe/transport_table.h"
+#include "backend/transport/observer_server.h"
 
 namespace torchwire {
 namespace {
@@ -61,6 +63,8 @@ class TensorPipeContext final : public LinkContext {
   LinkDescription describe(const std::vector<char>& peersOffer) const override;
   void join() override;
 
+  void admitObservers(AskForObserver ask);
+
  private:
   std::shared_ptr<tp::Listener> openListener(const std::string& address);
   void acceptNext(const std::shared_ptr<tp::Listener>& listener);
@@ -83,6 +87,7 @@ class TensorPipeContext final : public LinkContext {
   Mutex mutex_{LockRank::tensorPipeContext};
   std::shared_ptr<tp::Listener> listener_ GUARDED_BY(mutex_);
   Accepted accepted_;
+  std::shared_ptr<ObserverServer> observers_; // if there may be any
   std::atomic<bool> joined_{false};
 };
 
@@ -282,8 +287,18 @@ LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer)
   return description;
 }
 
+void TensorPipeContext::admitObservers(AskForObserver ask) {
+  if (environment_.tcpEndpoint) {
+    observers_ = std::make_shared<ObserverServer>(environment_.tcpEndpoint, std::move(ask));
+    observers_->open();
+  }
+}
+
 void TensorPipeContext::join() {
   if (!joined_.exchange(true)) {
+    if (observers_) {
+      observers_->close();
+    }
     {
       const SendScope scope;
       context_.join();
@@ -297,6 +312,10 @@ void TensorPipeContext::join() {
 std::unique_ptr<LinkContext> makeTensorPipeContext(
     TensorPipeOptions options, std::shared_ptr<BufferPool> buffers, Timer& timer) {
   return std::make_unique<TensorPipeContext>(std::move(options), std::move(buffers), timer);
+}
+
+void admitObservers(LinkContext& context, AskForObserver ask) {
+  dynamic_cast<TensorPipeContext&>(context).admitObservers(std::move(ask));
 }
 
 } // namespace torchwire

@@ -29,23 +29,31 @@ GroupCredentials GroupCredentials::draw(const WorkerRecord& worker, const std::s
   return credentials;
 }
 
+GroupCredentials::Fit GroupCredentials::fitOf(const std::string& secret) const {
+  if (secret.empty()) {
+    return drawnSecret.empty() ? Fit::missing : Fit::right;
+  }
+  if (!drawnSecret.empty()) {
+    return Fit::needless;
+  }
+  return GroupKey(groupId, secret).verify(kRole, {}, ownSecret) ? Fit::right : Fit::wrong;
+}
+
 std::optional<std::string> GroupCredentials::objectionTo(
     const WorkerRecord& worker, const std::string& secret) const {
   const std::string began = drawnBy + ", which began the group,";
-  if (secret.empty()) {
-    return drawnSecret.empty()
-        ? std::optional(
-              worker.describe() + " was started without a group secret, but " + began + " has one" +
-              kRemedy)
-        : std::nullopt;
-  }
-  if (!drawnSecret.empty()) {
-    return worker.describe() + " was started with a group secret, but " + began + " has none" +
-        kRemedy + ", or none at all";
-  }
-  if (!GroupKey(groupId, secret).verify(kRole, {}, ownSecret)) {
-    return worker.describe() + " was started with another group secret than " + drawnBy +
-        ", which began the group" + kRemedy;
+  switch (fitOf(secret)) {
+    case Fit::right:
+      break;
+    case Fit::missing:
+      return worker.describe() + " was started without a group secret, but " + began + " has one" +
+          kRemedy;
+    case Fit::needless:
+      return worker.describe() + " was started with a group secret, but " + began + " has none" +
+          kRemedy + ", or none at all";
+    case Fit::wrong:
+      return worker.describe() + " was started with another group secret than " + drawnBy +
+          ", which began the group" + kRemedy;
   }
   return std::nullopt;
 }

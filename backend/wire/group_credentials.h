@@ -25,6 +25,10 @@ struct GroupCredentials {
   /// Throws std::runtime_error when the secret is too short.
   static GroupCredentials draw(const WorkerRecord& worker, const std::string& secret);
 
+  /// How a secret, empty for none, fits this group. Throws std::runtime_error when it is too short.
+  enum class Fit { right, missing, needless, wrong };
+  Fit fitOf(const std::string& secret) const;
+
   /// A sentence that says why `worker`, whose own secret is `secret` (empty: none), cannot be in this group,
   /// or nothing. Throws std::runtime_error when the secret is too short.
   std::optional<std::string> objectionTo(

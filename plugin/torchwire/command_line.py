@@ -67,6 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "top", help="show the workers of this host or of a group, live", add_late=_arguments_of("torchwire.top.command")
     )
+    commands.add_parser(
+        "dump",
+        help="print the calls under way and the stacks of the workers of this host or of a group",
+        add_late=_arguments_of("torchwire.top.dump_command"),
+    )
     _add_trace(commands)
     info = commands.add_parser("info", help="print versions, devices, transports and channels")
     info.set_defaults(carry_out=_info)

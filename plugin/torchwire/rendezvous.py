@@ -54,7 +54,7 @@ def _create_store(init_method: str, rank: int, timeout: float) -> Store:
     if urlparse(init_method).scheme in _REACHED_BY_NETWORK:
         arguments["timeout"] = datetime.timedelta(seconds=timeout)
     try:
-        store, _, _ = _within(timeout, lambda: next(rendezvous_helper(init_method, rank, None, **arguments)))
+        store, _, _ = within(timeout, lambda: next(rendezvous_helper(init_method, rank, None, **arguments)))
     except (dist.DistError, TimeoutError) as error:
         reason = str(error).partition("\n")[0]  # PyTorch's errors append a stack trace
         raise RuntimeError(
@@ -64,7 +64,7 @@ def _create_store(init_method: str, rank: int, timeout: float) -> Store:
     return store
 
 
-def _within(seconds: float, function: Callable[[], Any]) -> Any:
+def within(seconds: float, function: Callable[[], Any]) -> Any:
     """What `function` returns or raises; TimeoutError if that takes longer. It goes on running then."""
     outcome: list[Any] = []
     error: list[BaseException] = []

@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+from torchwire import group_secret
 from torchwire._C import TorchwireAgent
+from torchwire.doctor.reachability import place_of
+from torchwire.observe.remote_group import RemoteGroup
 from torchwire.top import screen, sources
 from torchwire.top.rates import SORTABLE, Row, row_of
 from torchwire.top.sources import Answer, Source
@@ -30,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "their latency, what is under way, bytes, and more, per second since the last look. Exit status: 0, 1 where "
         "there is nothing to show, 2 for bad usage."
     )
-    parser.add_argument(
+    whose = parser.add_mutually_exclusive_group()
+    add_store_arguments(parser, whose)
+    whose.add_argument(
         "--group", type=int, metavar="PID", help="show all workers of this process's group, on other hosts, too"
     )
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between looks (default 1)")
@@ -42,17 +47,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(carry_out=carry_out)
 
 
+def add_store_arguments(parser: argparse.ArgumentParser, whose: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Those by which a running group is found."""
+    whose.add_argument(
+        "--store",
+        metavar="HOST:PORT",
+        help="show all workers of the group that has met in this TCP store; none of them has to be on this host",
+    )
+    parser.add_argument(
+        "--secret-file",
+        "--secret",
+        dest="secret_file",
+        metavar="FILE",
+        help="with --store: that group's secret, if its workers have one of their own (default: TORCHWIRE_SECRET_FILE)",
+    )
+
+
+def remote_group(command: argparse.Namespace) -> RemoteGroup | None:
+    """The group in the store that the command names; None where it names none.
+
+    Raises ValueError for bad usage, RuntimeError when there is no such group or it may not be asked.
+    """
+    if command.store is None:
+        if command.secret_file is not None:
+            raise ValueError("--secret-file goes with --store only: on this host it is the user that counts")
+        return None
+    try:
+        place = place_of(command.store.removeprefix("tcp://"))
+    except ValueError as error:
+        raise ValueError(str(error).replace("HOST:PORT", "--store", 1)) from None
+    return RemoteGroup(place, group_secret.of(None, command.secret_file))
+
+
 def carry_out(command: argparse.Namespace) -> int:
     """Carries out the command and returns the exit status."""
     try:
         view = _View(command)
-    except ValueError as error:
-        print(f"{_PROGRAM}: {error}", file=sys.stderr)
-        return _BAD_USAGE
-    try:
         if command.json or command.once:
             return view.print()
         return view.live()
+    except ValueError as error:
+        print(f"{_PROGRAM}: {error}", file=sys.stderr)
+        return _BAD_USAGE
     except RuntimeError as error:
         print(f"{_PROGRAM}: {error}", file=sys.stderr)
         return _FAILED
@@ -64,7 +100,7 @@ class _View:
     """The rows of one look after another, filtered and sorted."""
 
     def __init__(self, command: argparse.Namespace) -> None:
-        """Raises ValueError for arguments that make no sense."""
+        """Raises ValueError for arguments that make no sense, RuntimeError when there is no such group."""
         if not command.interval > 0:
             raise ValueError(f"--interval is a positive number of seconds, got {command.interval:g}")
         try:
@@ -72,10 +108,16 @@ class _View:
         except re.error as error:
             raise ValueError(f"--filter {command.filter!r} is not a regular expression: {error}") from None
         self._command = command
-        self._source: Source = sources.of_this_host if command.group is None else sources.of_group(command.group)
+        self._remote = remote_group(command)
+        self._source = self._source_of(command)
         self._last: dict[str, Answer] = {}
         self._sort: str = command.sort
         self._reverse: bool = command.reverse
+
+    def _source_of(self, command: argparse.Namespace) -> Source:
+        if self._remote is not None:
+            return sources.of_remote(self._remote)
+        return sources.of_this_host if command.group is None else sources.of_group(command.group)
 
     def rows(self) -> list[Row]:
         """Looks, and compares with the last time. Raises RuntimeError when nobody can be asked."""
@@ -99,9 +141,9 @@ class _View:
                 width = console.width if console.is_terminal else None
                 console.print(screen.table(rows, self._title(rows), width, keys=False))
             else:
-                print(f"{_PROGRAM}: {_nobody()}", file=sys.stderr)
+                print(f"{_PROGRAM}: {self._nobody()}", file=sys.stderr)
             if self._command.once:
-                return 0 if rows else _FAILED
+                return 0 if self._is_seen(rows) else _FAILED
             time.sleep(self._command.interval)
 
     def live(self) -> int:
@@ -123,16 +165,27 @@ class _View:
                     self._reverse = not self._reverse
 
     def _title(self, rows: Sequence[Row]) -> str:
-        whose = "this host" if self._command.group is None else f"the group of process {self._command.group}"
         order = f"{self._sort}{', reversed' if self._reverse else ''}"
-        return f"torchwire: {len(rows)} workers of {whose}, by {order}, {time.strftime('%H:%M:%S')}"
+        title = f"torchwire: {len(rows)} workers of {self._whose()}, by {order}, {time.strftime('%H:%M:%S')}"
+        old = self._remote is not None and self._remote.store_problem
+        return f"{title}; the store has gone, so workers that come are not seen" if old else title
 
+    def _whose(self) -> str:
+        if self._remote is not None:
+            return f"the group in the store at {self._command.store}"
+        return "this host" if self._command.group is None else f"the group of process {self._command.group}"
 
-def _nobody() -> str:
-    return (
-        "no torchwire worker of this user runs on this host and matches; workers with status_socket=False are not "
-        "seen, nor are those in containers with a folder for temporary files of their own"
-    )
+    def _is_seen(self, rows: Sequence[Row]) -> bool:
+        """Over the network, a group of which nobody answers is none that is shown."""
+        return any(not row.problem for row in rows) if self._remote is not None else bool(rows)
+
+    def _nobody(self) -> str:
+        if self._remote is not None:
+            return f"no worker of {self._whose()} matches"
+        return (
+            "no torchwire worker of this user runs on this host and matches; workers with status_socket=False are not "
+            "seen, nor are those in containers with a folder for temporary files of their own"
+        )
 
 
 def _console() -> Any:

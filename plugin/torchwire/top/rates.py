@@ -47,7 +47,7 @@ def row_of(now: Answer, before: Answer | None, bounds: list[float]) -> Row:
     """The row of a worker; `bounds` are those of its histograms."""
     status = now.status
     if status is None:
-        return Row(worker=now.name, problem=now.error)
+        return Row(worker=now.name, rank=now.rank, problem=now.error)
     last = before.status if before is not None and before.status is not None else None
     if last is not None and last["worker"]["pid"] != status["worker"]["pid"]:
         last = None  # another process in its place

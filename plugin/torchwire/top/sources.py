@@ -1,4 +1,4 @@
-"""Where the status of workers comes from: status sockets on this host, and through one of these its whole group."""
+"""Where the status of workers comes from: status sockets on this host, by one of these its group, or the network."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from torchwire._build import VERSION
 from torchwire.observe import status_socket
+from torchwire.observe.remote_group import RemoteGroup, RemoteWorker
 
 _PATIENCE = 3.0  # seconds for a worker to answer
 _GROUP_PATIENCE = 10.0  # for one that asks all others
@@ -26,6 +27,7 @@ class Answer:
     name: str
     status: Mapping[str, Any] | None
     error: str = ""
+    rank: int = -1  # where it is known without a status
 
 
 Source = Callable[[], list[Answer]]
@@ -58,6 +60,31 @@ def of_group(process: int) -> Source:
             Answer(name, name, None, status["error"]) if "error" in status else Answer(name, name, status)
             for name, status in answers.items()
         ]
+
+    return look
+
+
+def of_remote(group: RemoteGroup) -> Source:
+    """All workers on the group's list, each asked over the network."""
+
+    def one(worker: RemoteWorker) -> Answer:
+        key = f"{worker.rank} {worker.name}"
+        try:
+            status = group.ask(worker, "status", _PATIENCE)
+        except RuntimeError as error:
+            return Answer(key, worker.name, None, str(error), worker.rank)
+        other = status["worker"]
+        if (other["name"], other["rank"]) != (worker.name, worker.rank):
+            problem = f"has ended: its address is now that of worker {other['name']!r} (rank {other['rank']})"
+            return Answer(key, worker.name, None, problem, worker.rank)
+        return Answer(key, worker.name, status)
+
+    def look() -> list[Answer]:
+        workers = group.workers()
+        if not workers:
+            return []
+        with ThreadPoolExecutor(min(_AT_A_TIME, len(workers))) as pool:
+            return list(pool.map(one, workers))
 
     return look
 

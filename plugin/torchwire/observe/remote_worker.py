@@ -1,0 +1,118 @@
+"""Asking a worker over the network, without being a member of its group (backend/wire/observation.h).
+
+The observer proves on a connection of its own that it knows the group's secret, and so does the worker; then the worker
+sends one answer and closes.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from typing import Any
+
+from torchwire import _C
+from torchwire.doctor.reachability import Place, place_of
+
+_SCHEME = "wire_tcp://"
+_HEAD = struct.Struct("<BQ")  # how it went, length of the text
+_LONGEST_ANSWER = 1 << 28  # bytes
+
+
+def ask(access: _C.GroupAccess, address: str, question: str, patience: float) -> Any:
+    """What the worker at `address`, as it is on the group's list, answers within so many seconds.
+
+    Raises RuntimeError when it does not, with words that its name can stand before.
+    """
+    if not address.startswith(_SCHEME):
+        transport = address.partition("://")[0]
+        raise RuntimeError(
+            f"cannot be asked from here: it listens on {transport} alone; run this on its host, without --store"
+        )
+    place = place_of(address.removeprefix(_SCHEME))
+    asking = _Asking(place, patience)
+    try:
+        return _read(asking, access, question)
+    except TimeoutError:
+        raise RuntimeError(f"does not answer within {patience:g} s: {asking.stuck}") from None
+    except (ConnectionResetError, BrokenPipeError, EOFError):
+        raise RuntimeError(f"has closed the connection to {place}: it shuts down, or has just ended") from None
+    except ConnectionRefusedError:
+        raise RuntimeError(
+            f"has ended, or {place} is another machine's address from here: nobody listens there"
+        ) from None
+    except OSError as error:
+        raise RuntimeError(f"cannot be reached at {place}: {error.strerror or error}") from None
+    finally:
+        asking.close()
+
+
+class _Asking:
+    """A connection, and the time that is left for all that is said on it."""
+
+    def __init__(self, place: Place, patience: float) -> None:
+        self._place = place
+        self._deadline = time.monotonic() + patience
+        self._socket: socket.socket | None = None
+        self.stuck = f"a firewall, or a broken network, is in the way to {place}, or the machine is down"
+
+    def connect(self) -> None:
+        self._socket = socket.create_connection(self._place, self._left())
+
+    def say(self, words: bytes) -> None:
+        connection = self._connected()
+        connection.sendall(words)
+
+    def hear(self, size: int) -> bytes:
+        """So many bytes. Raises EOFError at the end, TimeoutError when time is over."""
+        connection = self._connected()
+        heard = bytearray()
+        while len(heard) < size:
+            connection.settimeout(self._left())
+            part = connection.recv(min(size - len(heard), 1 << 20))
+            if not part:
+                raise EOFError
+            heard += part
+        return bytes(heard)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+    def _connected(self) -> socket.socket:
+        assert self._socket is not None
+        return self._socket
+
+    def _left(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+def _read(asking: _Asking, access: _C.GroupAccess, question: str) -> Any:
+    """Raises OSError, EOFError, and RuntimeError where the worker refuses or answers an error."""
+    asking.connect()
+    asking.stuck = "it is stopped, or the network drops what is sent"
+    _prove(asking, _C.ObserverHandshake(access, question))
+    asking.stuck = "a thread holds Python's global lock, or the machine is overloaded"
+    failed, length = _HEAD.unpack(asking.hear(_HEAD.size))
+    if length > _LONGEST_ANSWER:
+        raise RuntimeError(f"answers with {length} bytes, more than any worker has to say")
+    text = asking.hear(length).decode(errors="replace")
+    if failed:
+        raise RuntimeError(text.partition("\n")[0])
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise RuntimeError("gives no answer that can be read: it runs another version of torchwire") from None
+
+
+def _prove(asking: _Asking, handshake: _C.ObserverHandshake) -> None:
+    try:
+        asking.say(handshake.greet())
+        asking.say(handshake.answer_challenge(asking.hear(_C.CHALLENGE_SIZE)))
+        handshake.judge(asking.hear(_C.AUTH_RESULT_SIZE))
+    except RuntimeError as error:
+        raise RuntimeError(f"does not let in observers: {error}") from None
