@@ -47,7 +47,7 @@ class DevicePath:
     target: torch.device
     path: str
     reason: str
-    not_taken: tuple[NotTaken, ...] = ()
+    not_taken: tuple[NotTaken, ...]
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Explanation:
     transport: str
     channel: str
     devices: tuple[DevicePath, ...]
-    transports_not_taken: tuple[NotTaken, ...] = ()
-    channels_not_taken: tuple[NotTaken, ...] = ()
+    transports_not_taken: tuple[NotTaken, ...]
+    channels_not_taken: tuple[NotTaken, ...]
 
     def __str__(self) -> str:
         lines = [
