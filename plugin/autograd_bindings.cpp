@@ -73,7 +73,15 @@ void bindBackward(AgentClass& agent) {
              bool retain) {
             raisingSignals([&] { self.engine().backward(contextId, roots, retain); });
           },
-          py::arg("contextId"), py::arg("roots"), py::arg("retain_graph") = false)
+          py::arg("contextId"), py::arg("roots"), py::arg("retain_graph") = false,
+          "Runs the backward pass of a context from these roots, on all workers that it has "
+          "reached, and waits for its end; as torch.distributed.autograd.backward().\n\n"
+          "contextId: of a context that is open here. roots: scalars that need a gradient. "
+          "retain_graph: whether the graph is kept for another pass (default: no). Waits for each "
+          "message as long as rpc_timeout says.\n\n"
+          "Raises RuntimeError where a root is no such tensor, the context is unknown, or a "
+          "function in the graph has failed, here or elsewhere; RpcError where a worker cannot be "
+          "reached; KeyboardInterrupt at Ctrl-C.")
       .def(
           "backward_from_rref",
           [](Agent& self, const rpc::PyRRef& rref, int64_t contextId, bool retain) {
@@ -81,7 +89,13 @@ void bindBackward(AgentClass& agent) {
                 [&] { rref::backward(self.engine(), self, rrefOf(rref), contextId, retain); });
           },
           py::arg("rref"), py::arg("dist_autograd_ctx_id") = rref::kNoContext,
-          py::arg("retain_graph") = false);
+          py::arg("retain_graph") = false,
+          "Runs a backward pass from an RRef's value, on its owner; as RRef.backward().\n\n"
+          "rref: of a scalar that needs a gradient. dist_autograd_ctx_id: of a context that is "
+          "open "
+          "here; left out, the local pass alone is run, which only the owner can. retain_graph: as "
+          "in backward().\n\n"
+          "Raises as backward() does, and RuntimeError where the value is no such tensor.");
 }
 
 void bindContexts(AgentClass& agent) {
@@ -89,14 +103,20 @@ void bindContexts(AgentClass& agent) {
       .def(
           "context_opened",
           [](Agent& self, int64_t contextId) { self.contexts().opened(contextId); },
-          py::arg("context_id"), ReleaseGil())
+          py::arg("context_id"), ReleaseGil(),
+          "Notes that the program has opened an autograd context, from when its age counts. "
+          "Raises nothing.")
       .def(
           "release_context",
           [](Agent& self, int64_t contextId) { self.contexts().release(contextId); },
-          py::arg("context_id"), ReleaseGil())
+          py::arg("context_id"), ReleaseGil(),
+          "Drops an autograd context here, and tells the workers that it has reached to do so, "
+          "without waiting for them. Raises RuntimeError where there is no such context.")
       .def(
           "autograd_contexts", &contextsOf,
-          "A dict for each autograd context; workers by their ranks.");
+          "A dict for each autograd context of this worker; workers by their ranks, age in seconds "
+          "(None for one that no call of torchwire's has opened); see "
+          "torchwire.autograd_contexts(). Raises nothing.");
 }
 
 } // namespace

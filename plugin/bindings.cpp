@@ -166,21 +166,36 @@ void bindInterceptors(py::module_& module) {
 void bindStart(AgentClass& agent) {
   agent.def(
       py::init(&makeAgent), py::arg("store"), py::arg("name"), py::arg("rank"),
-      py::arg("world_size"), py::arg("options"));
+      py::arg("world_size"), py::arg("options"),
+      "Made by rpc.init_rpc(); programs get it by rpc.api._get_current_rpc_agent().\n\n"
+      "store: where the group meets, below a prefix of its own. name: at most 127 letters, digits, "
+      "'_', '-' and ':'. rank: from 0. world_size: None for a dynamic group. options: what "
+      "TorchwireRpcBackendOptions.as_agent_options() returns, complete.\n\n"
+      "Raises RuntimeError where the store does not answer, nothing can be listened on, or the "
+      "group refuses this worker.");
 }
 
 void bindEnd(AgentClass& agent) {
   agent
       .def(
           "join", &Agent::join, py::arg("shutdown") = false, py::arg("timeout") = 0, ReleaseGil(),
-          "Waits until no call of the group is active (static group), or leaves it (dynamic "
-          "group).")
+          "Waits until no call of any worker is active (static group), or leaves the group once "
+          "none of this worker's is (dynamic group).\n\n"
+          "shutdown: whether the workers end after it; otherwise they go on. timeout: seconds; 0, "
+          "the default: as long as it takes.\n\n"
+          "Raises RuntimeError, naming the workers that are missing, when the time is over.")
       .def(
           "wait_all_workers", &Agent::waitAllWorkers, py::arg("timeout") = 0, ReleaseGil(),
-          "Returns once every worker of a static group has called this that is not dead, False if "
-          "one "
-          "is; at once in a dynamic group.")
-      .def("shutdown", [](Agent& self) { self.shutdown(); }, ReleaseGil());
+          "Waits until every worker of a static group that is not dead has called this; returns "
+          "at once in a dynamic group.\n\n"
+          "timeout: seconds; 0, the default: as long as it takes. Returns False if a worker was "
+          "missing because it is dead, or the group is elastic.\n\n"
+          "Raises RuntimeError, naming the workers that are missing, when the time is over.")
+      .def(
+          "shutdown", [](Agent& self) { self.shutdown(); }, ReleaseGil(),
+          "Ends the agent at once: calls that are under way fail with RpcError, peers are told, "
+          "and all of its threads have ended when it returns, once the handlers that run have. "
+          "Does nothing the second time. Raises nothing.");
 }
 
 void bindWorkers(AgentClass& agent) {
@@ -192,45 +207,98 @@ void bindWorkers(AgentClass& agent) {
           [](const Agent& self) -> const WorkerInfo& {
             return self.rpc::RpcAgent::getWorkerInfo();
           },
-          copy, ReleaseGil())
+          copy, ReleaseGil(), "This worker's WorkerInfo: its name, and its rank as `id`.")
       .def(
           "get_worker_info",
           [](const Agent& self, const std::string& name) -> const WorkerInfo& {
             return self.getWorkerInfo(name);
           },
-          copy, ReleaseGil())
+          copy, ReleaseGil(),
+          "The WorkerInfo of the worker with that name. Raises RuntimeError where there is none; "
+          "in a dynamic group the store is asked first, which may take a while.")
       .def(
           "get_worker_info",
           [](const Agent& self, rpc::worker_id_t id) -> const WorkerInfo& {
             return self.getWorkerInfo(id);
           },
-          copy, ReleaseGil())
-      .def("get_worker_infos", &Agent::getWorkerInfos, ReleaseGil())
-      .def_property_readonly("devices", &Agent::getDevices)
+          copy, ReleaseGil(),
+          "The WorkerInfo of the worker with that rank. Raises RuntimeError where there is none; "
+          "in a dynamic group the store is asked first, which may take a while.")
+      .def(
+          "get_worker_infos", &Agent::getWorkerInfos, ReleaseGil(),
+          "The WorkerInfos of all workers that this one knows, itself included.")
+      .def_property_readonly(
+          "devices", &Agent::getDevices,
+          "The accelerators on which this worker takes and sends tensors, as list of "
+          "torch.device; empty where the options name none.")
       .def(
           "_get_device_map",
           [](const Agent& self, const WorkerInfo& to) { return self.getDeviceMap(to); },
           ReleaseGil());
 }
 
-/// (this worker's device, the peer's, path, reason) for each entry of the device map.
-std::vector<std::tuple<c10::Device, c10::Device, std::string, std::string>> explainDevices(
-    const Agent& agent, WorkerId peer) {
-  std::vector<std::tuple<c10::Device, c10::Device, std::string, std::string>> entries;
-  for (const auto& [route, path, reason] : agent.explainDevices(peer)) {
-    entries.emplace_back(route.from, route.to, cuda::nameOf(path), reason);
+using PathReasons = std::vector<std::pair<std::string, std::string>>;
+using ExplainedRoute = std::tuple<c10::Device, c10::Device, std::string, std::string, PathReasons>;
+
+/// (this worker's device, the peer's, path, reason, [(path not taken, reason)]) for each entry of the device map.
+std::vector<ExplainedRoute> explainDevices(const Agent& agent, WorkerId peer) {
+  std::vector<ExplainedRoute> entries;
+  for (const auto& [route, path, reason, notTaken] : agent.explainDevices(peer)) {
+    PathReasons reasons;
+    for (const auto& [other, objection] : notTaken) {
+      reasons.emplace_back(cuda::nameOf(other), objection);
+    }
+    entries.emplace_back(route.from, route.to, cuda::nameOf(path), reason, std::move(reasons));
   }
   return entries;
 }
 
+using Reasons = std::vector<std::tuple<std::string, std::string, std::string>>;
+
+Reasons reasonsOf(const std::vector<NotTaken>& notTaken) {
+  Reasons reasons;
+  for (const auto& [name, reason, remedy] : notTaken) {
+    reasons.emplace_back(name, reason, remedy);
+  }
+  return reasons;
+}
+
+/// (name, reason, remedy) for each transport, and for each channel, that the connection does not use.
+std::pair<Reasons, Reasons> explainLink(const Agent& agent, WorkerId peer) {
+  for (const PeerStatus& status : agent.peers()) {
+    if (status.record.id == peer && status.link.alternatives) {
+      return {
+          reasonsOf(status.link.alternatives->transports),
+          reasonsOf(status.link.alternatives->channels)};
+    }
+  }
+  return {};
+}
+
 void bindState(AgentClass& agent) {
-  agent.def_property_readonly("is_static_group", &Agent::isStaticGroup)
-      .def_property_readonly("store", &Agent::store)
+  agent
+      .def_property_readonly(
+          "is_static_group", &Agent::isStaticGroup,
+          "Whether all workers come at the start, as world_size says; in a dynamic group they come "
+          "and go.")
+      .def_property_readonly(
+          "store", &Agent::store,
+          "The store by which the group meets, below the prefix of this group.")
       .def(
           "peers", &peersOf,
           "A dict for each other worker: name, id, address, state, transport, channel and "
-          "counters.")
-      .def("explain_devices", &explainDevices, ReleaseGil(), "See torchwire.explain().");
+          "counters, in frames and bytes; see torchwire.peers(). Raises nothing.")
+      .def(
+          "explain_devices", &explainDevices, py::arg("peer"), ReleaseGil(),
+          "For each entry of the device map for the worker with that rank: (its device here, "
+          "there, "
+          "path, reason, [(path, reason)] of those that come before it); see torchwire.explain(). "
+          "Empty where there is no such worker. Raises nothing.")
+      .def(
+          "explain_link", &explainLink, py::arg("peer"), ReleaseGil(),
+          "([(name, reason, remedy)] of transports, the same of channels) that the connection to "
+          "the worker with that rank does not use, though they come before those that it does; see "
+          "torchwire.explain(). Empty while there has been no connection. Raises nothing.");
 }
 
 void bindAgent(py::module_& module) {

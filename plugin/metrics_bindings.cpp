@@ -232,8 +232,12 @@ void bindMetrics(py::module_& module, AgentClass& agent) {
   agent
       .def(
           "function_metrics", &functionsOf,
-          "A dict for each function that has been called by this worker, or of it.")
-      .def("counts", &countsOf, "Counters and gauges of the worker by name.")
+          "A dict for each function that has been called by this worker, or of it: kind, function, "
+          "failures, and four histograms of seconds; see torchwire.metrics(). Raises nothing.")
+      .def(
+          "counts", &countsOf,
+          "Counters and gauges of the worker by name, in the units that the names end in (seconds, "
+          "bytes; others are counted); see torchwire.metrics(). Raises nothing.")
       .def_property_readonly_static(
           "histogram_bounds",
           [](const py::object& /* type */) {
@@ -244,15 +248,26 @@ void bindMetrics(py::module_& module, AgentClass& agent) {
             return bounds;
           },
           "Below how many seconds what is in each bucket of a histogram is, but for the last one.")
-      .def("pending_calls", &pendingCalls, "Calls of this worker that are under way.")
-      .def("served_calls", &servedCalls, "Requests of peers that have not been answered.")
+      .def(
+          "pending_calls", &pendingCalls,
+          "A dict for each call of this worker that is under way: kind, function, id, to (a rank), "
+          "and in seconds its age and its timeout. Raises nothing.")
+      .def(
+          "served_calls", &servedCalls,
+          "A dict for each request of a peer that has not been answered: kind, function, id, "
+          "caller "
+          "(a rank), state, thread, and in seconds its age and how long it has been in that state. "
+          "Raises nothing.")
       .def(
           "whereabouts",
           [](Agent& self, WorkerId to, const std::vector<uint64_t>& calls, double patience) {
             return self.whereabouts(to, calls, milliseconds(static_cast<int64_t>(patience * 1000)));
           },
           py::arg("to"), py::arg("calls"), py::arg("patience"), ReleaseGil(),
-          "Where those calls are, as the worker says to which they are.")
+          "Where each of those calls is, in a sentence, as the worker with rank `to` says, to "
+          "which "
+          "they are, or why it does not say. calls: ids, as pending_calls() has them. patience: "
+          "seconds to wait for it. Raises nothing.")
       .def(
           "ask_observer",
           [](Agent& self, WorkerId to, const std::string& question, double patience) {
@@ -265,12 +280,19 @@ void bindMetrics(py::module_& module, AgentClass& agent) {
             return py::bytes(answer);
           },
           py::arg("to"), py::arg("question"), py::arg("patience"),
-          "What a worker says to a question, see torchwire.observe.answers.")
+          "What the worker with rank `to` says to a question, both in JSON; see "
+          "torchwire.observe.answers. patience: seconds to wait for it. Raises RuntimeError where "
+          "it does not answer by then, or there is no such worker.")
       .def(
           "start_trace",
           [](Agent& self, size_t capacity) { self.callMetrics().trace.start(capacity); },
-          py::arg("capacity"), ReleaseGil(), "Notes calls from now on, so many at most.")
-      .def("stop_trace", &stopTrace, "What has been noted, and how many calls more there were.");
+          py::arg("capacity"), ReleaseGil(),
+          "Notes the spans of calls from now on, `capacity` events at most, and drops what an "
+          "earlier trace has noted; see torchwire.trace(). Raises nothing.")
+      .def(
+          "stop_trace", &stopTrace,
+          "Ends that. Returns the events, with times in seconds, and how many more there were "
+          "than the capacity. Raises nothing.");
 }
 
 std::string pythonsStackOf(uint64_t thread) {

@@ -95,18 +95,23 @@ void bindRRefs(py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>& agent) 
   agent
       .def(
           "rrefs", &rrefsOfAgent, py::arg("patience"),
-          "A dict for each RRef that this worker owns or uses; see torchwire.rrefs().")
+          "A dict for each RRef that this worker owns or uses, ages in seconds; see "
+          "torchwire.rrefs().\n\n"
+          "patience: seconds for the peers to say what they hold; who does not answer is left out. "
+          "Raises nothing.")
       .def(
           "rref_counts", &countsOfRRefs,
-          "How many owners, forks, users and pending children there are.")
+          "How many owners, forks, users, pending children and running creations there are on this "
+          "worker, by name. Raises nothing.")
       .def(
           "note_rref", &noteRRef, py::arg("rref"), py::arg("site"),
           "Takes down that the program has just made this RRef, and where (an empty text: not "
-          "recorded).")
+          "recorded). Sends a message where its owner is another worker; does not wait. Raises "
+          "nothing.")
       .def(
           "note_pickled_rref", &notePickledRRef, py::arg("serialized"),
           "Takes down that an RRef has just been pickled, by what PyRRef._serialize() has "
-          "returned.")
+          "returned: seven numbers and texts. Raises IndexError or RuntimeError for another tuple.")
       .def(
           "drop_forks_of_the_dead",
           [](Agent& self, double patience) {
@@ -116,11 +121,12 @@ void bindRRefs(py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>& agent) 
           py::arg("patience"), py::call_guard<py::gil_scoped_release>(),
           "Drops the forks that this worker has handed to workers which have died. For a time when "
           "no "
-          "RRef is on its way.")
+          "RRef is on its way. patience: seconds to wait for what is under way. Raises nothing.")
       .def(
           "end_deletes_of_rrefs", [](Agent&) { endDeletesOfRRefs(); },
           py::call_guard<py::gil_scoped_release>(),
-          "From now on nothing is sent for RRefs that are dropped.");
+          "From now on nothing is sent for RRefs that are dropped, until another agent starts. "
+          "Raises nothing.");
 }
 
 } // namespace torchwire

@@ -53,10 +53,25 @@ class Link {
   virtual void close() = 0;
 };
 
+/// A transport or channel that a link does not use, and why not.
+struct NotTaken {
+  std::string name;
+  std::string reason; // a clause
+  std::string remedy; // what to do about it; empty: nothing
+};
+
+/// What would have been preferred to that which a link uses, the best first.
+struct Alternatives {
+  std::vector<NotTaken> transports;
+  std::vector<NotTaken> channels;
+};
+
 /// What a link turned out to use, for debug information.
 struct LinkDescription {
   std::string transport;
   std::string channel; // for large tensors
+  std::shared_ptr<const Alternatives> alternatives =
+      nullptr; // null: unknown. Shared: copied for each look at the peers
 };
 
 /// Makes and accepts links of one kind. Thread-safe.

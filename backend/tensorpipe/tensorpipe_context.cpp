@@ -2,6 +2,7 @@
 
 #include <tensorpipe/tensorpipe.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
@@ -14,6 +15,7 @@
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
 #include "backend/tensorpipe/callback_relay.h"
+#include "backend/tensorpipe/domain.h"
 #include "backend/tensorpipe/observers.h"
 #include "backend/tensorpipe/tensorpipe_link.h"
 #include "backend/tensorpipe/transport_table.h"
@@ -66,6 +68,9 @@ class TensorPipeContext final : public LinkContext {
   void admitObservers(AskForObserver ask);
 
  private:
+  std::optional<Objection> whyTransportApart(
+      const std::string& name, const std::string& peers) const;
+  std::optional<Objection> whyChannelApart(const std::string& name, const std::string& peers) const;
   std::shared_ptr<tp::Listener> openListener(const std::string& address);
   void acceptNext(const std::shared_ptr<tp::Listener>& listener);
   void onAccepted(
@@ -217,74 +222,131 @@ std::shared_ptr<Link> TensorPipeContext::dial(const WorkerRecord& peer) {
       context_.connect(sharesHost ? peer.onHost.address : peer.address), relay_, buffers_);
 }
 
-std::vector<char> TensorPipeContext::offer() const {
-  std::vector<char> bytes;
-  ByteWriter out(bytes);
-  out.number(static_cast<uint32_t>(transports_.size()));
-  for (const MadeTransport& transport : transports_) {
-    out.string(transport.entry->name);
-    out.string(transport.context->domainDescriptor());
-  }
-  out.number(static_cast<uint32_t>(channels_.size()));
-  for (const MadeChannel& channel : channels_) {
-    const auto& devices = channel.context->deviceDescriptors();
-    const auto cpu = devices.find(tp::Device(tp::kCpuDeviceType, 0));
-    out.string(channel.entry->name);
-    out.string(cpu == devices.end() ? std::string() : cpu->second);
-  }
-  return bytes;
-}
-
 namespace {
 
-using Descriptors = std::vector<std::pair<std::string, std::string>>;
+void write(ByteWriter& out, const Offered& offered) {
+  out.number(static_cast<uint32_t>(offered.descriptors.size()));
+  for (const auto& [name, descriptor] : offered.descriptors) {
+    out.string(name);
+    out.string(descriptor);
+  }
+}
 
-Descriptors readDescriptors(ByteReader& in) {
-  Descriptors descriptors;
+void writeLeftOut(ByteWriter& out, const Offered& offered) {
+  out.number(static_cast<uint32_t>(offered.leftOut.size()));
+  for (const auto& [name, reason, remedy] : offered.leftOut) {
+    out.string(name);
+    out.string(reason);
+    out.string(remedy);
+  }
+}
+
+Offered readOffered(ByteReader& in) {
+  Offered offered;
   const uint32_t count = in.count(2 * sizeof(uint32_t));
   for (uint32_t i = 0; i < count; ++i) {
     std::string name = in.string();
-    descriptors.emplace_back(std::move(name), in.string());
+    offered.descriptors.emplace_back(std::move(name), in.string());
   }
-  return descriptors;
+  return offered;
 }
 
-const std::string* descriptorOf(const Descriptors& descriptors, const std::string& name) {
-  for (const auto& [key, descriptor] : descriptors) {
-    if (key == name) {
-      return &descriptor;
-    }
+void readLeftOut(ByteReader& in, Offered& offered) {
+  const uint32_t count = in.count(3 * sizeof(uint32_t));
+  for (uint32_t i = 0; i < count; ++i) {
+    NotTaken one;
+    one.name = in.string();
+    one.reason = in.string();
+    one.remedy = in.string();
+    offered.leftOut.push_back(std::move(one));
   }
-  return nullptr;
+}
+
+/// The descriptor of the host's memory, which every channel of the table is for; null: it has none.
+const std::string* cpuDescriptorOf(const MadeChannel& channel) {
+  const auto& devices = channel.context->deviceDescriptors();
+  const auto cpu = devices.find(tp::Device(tp::kCpuDeviceType, 0));
+  return cpu == devices.end() ? nullptr : &cpu->second;
+}
+
+template <typename Made>
+const Made& entryNamed(const std::vector<Made>& made, const std::string& name) {
+  return *std::find_if(
+      made.begin(), made.end(), [&](const Made& one) { return one.entry->name == name; });
 }
 
 } // namespace
 
+std::vector<char> TensorPipeContext::offer() const {
+  Offered transports;
+  for (const MadeTransport& transport : transports_) {
+    transports.descriptors.emplace_back(
+        transport.entry->name, transport.context->domainDescriptor());
+  }
+  transports.leftOut = environment_.failedTransports;
+  Offered channels;
+  for (const MadeChannel& channel : channels_) {
+    const std::string* cpu = cpuDescriptorOf(channel);
+    channels.descriptors.emplace_back(channel.entry->name, cpu == nullptr ? "" : *cpu);
+  }
+  channels.leftOut = environment_.failedChannels;
+  std::vector<char> bytes;
+  ByteWriter out(bytes);
+  write(out, transports);
+  write(out, channels);
+  writeLeftOut(out, transports); // behind what earlier releases read
+  writeLeftOut(out, channels);
+  return bytes;
+}
+
 // TensorPipe chooses by the same rule but does not tell: the first, in order of preference, that both
 // sides have and whose descriptors agree.
 LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer) const {
-  LinkDescription description{"none", "none"};
   ByteReader in(peersOffer);
-  const Descriptors transports = readDescriptors(in);
-  const Descriptors channels = readDescriptors(in);
-  for (const MadeTransport& transport : transports_) {
-    const std::string* remote = descriptorOf(transports, transport.entry->name);
-    if (remote != nullptr && transport.context->canCommunicateWithRemote(*remote)) {
-      description.transport = transport.entry->name;
-      break;
-    }
+  Offered peersTransports = readOffered(in);
+  Offered peersChannels = readOffered(in);
+  if (in.remaining() > 0) { // an earlier release's says no more
+    readLeftOut(in, peersTransports);
+    readLeftOut(in, peersChannels);
   }
-  for (const MadeChannel& channel : channels_) {
-    const std::string* remote = descriptorOf(channels, channel.entry->name);
-    const auto& devices = channel.context->deviceDescriptors();
-    const auto cpu = devices.find(tp::Device(tp::kCpuDeviceType, 0));
-    if (remote != nullptr && cpu != devices.end() &&
-        channel.context->canCommunicateWithRemote(cpu->second, *remote)) {
-      description.channel = channel.entry->name;
-      break;
-    }
+  auto transport = choose(
+      environment_.knownTransports, peersTransports,
+      [&](const std::string& name, const std::string& descriptor) {
+        return whyTransportApart(name, descriptor);
+      },
+      "_transports");
+  auto channel = choose(
+      environment_.knownChannels, peersChannels,
+      [&](const std::string& name, const std::string& descriptor) {
+        return whyChannelApart(name, descriptor);
+      },
+      "_channels");
+  return {
+      std::move(transport.name), std::move(channel.name),
+      std::make_shared<const Alternatives>(
+          Alternatives{std::move(transport.notTaken), std::move(channel.notTaken)})};
+}
+
+std::optional<Objection> TensorPipeContext::whyTransportApart(
+    const std::string& name, const std::string& peers) const {
+  const MadeTransport& transport = entryNamed(transports_, name);
+  if (transport.context->canCommunicateWithRemote(peers)) {
+    return std::nullopt;
   }
-  return description;
+  return differenceOf(name, transport.context->domainDescriptor(), peers);
+}
+
+std::optional<Objection> TensorPipeContext::whyChannelApart(
+    const std::string& name, const std::string& peers) const {
+  const MadeChannel& channel = entryNamed(channels_, name);
+  const std::string* own = cpuDescriptorOf(channel);
+  if (own == nullptr) {
+    return Objection{"it is not for the host's memory", ""};
+  }
+  if (channel.context->canCommunicateWithRemote(*own, peers)) {
+    return std::nullopt;
+  }
+  return differenceOf(name, *own, peers);
 }
 
 void TensorPipeContext::admitObservers(AskForObserver ask) {

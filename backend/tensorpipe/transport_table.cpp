@@ -3,11 +3,16 @@
 #include <tensorpipe/tensorpipe.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <stdexcept>
+#include <type_traits>
+#include <utility>
 
 #include "backend/base/address.h"
 #include "backend/base/log.h"
 #include "backend/tensorpipe/advertised_transport.h"
+#include "backend/tensorpipe/cma_probe.h"
 #include "backend/tensorpipe/shm_transport.h"
 #include "backend/tensorpipe/tcp_transport.h"
 
@@ -15,6 +20,15 @@ namespace torchwire {
 namespace {
 
 namespace tp = tensorpipe;
+
+/// One that cannot be used here, with a remedy.
+class Unusable final : public std::runtime_error {
+ public:
+  explicit Unusable(Objection objection)
+      : std::runtime_error(objection.reason), remedy(std::move(objection.remedy)) {}
+
+  const std::string remedy;
+};
 
 // Connections in parallel for one tensor. PyTorch uses 16, which costs 16 threads and over 100 files
 // for every process; on loopback more than two gain nothing clear (docs/decisions.md).
@@ -46,6 +60,18 @@ std::shared_ptr<tp::channel::Context> overWireTcpLanes(TransportEnvironment& env
     contexts.push_back(std::move(context));
   }
   return tp::channel::mpt::create(std::move(contexts), std::move(listeners));
+}
+
+std::shared_ptr<tp::transport::Context> makeWireShm(TransportEnvironment& environment) {
+  const GroupKey& key = environment.key();
+  try {
+    return makeShmTransport(environment.loop, key);
+  } catch (const std::exception& e) {
+    throw Unusable(
+        {e.what(),
+         "permit memfd_create and abstract Unix sockets, in the container's seccomp profile and "
+         "the security module's policy; `python -m torchwire doctor` tries each"});
+  }
 }
 
 std::shared_ptr<tp::transport::Context> createWireTcp(
@@ -121,20 +147,71 @@ auto bootstrapAmong(const Entries& entries) {
   });
 }
 
-/// Probes one entry: its context, or null with a log line.
+/// Probes one entry: its context, or null with a log line and what speaks against it.
 template <typename Context, typename Create>
-std::shared_ptr<Context> probe(const std::string& what, const std::string& name, Create create) {
-  std::string reason = "it is not viable on this machine";
+std::shared_ptr<Context> probe(
+    const std::string& what, const std::string& name, Create create,
+    std::map<std::string, Objection>& failures) {
+  Objection failure{"it is not viable on this machine", ""};
   try {
     std::shared_ptr<Context> context = create();
     if (context && context->isViable()) {
       return context;
     }
+  } catch (const Unusable& e) {
+    failure = {e.what(), e.remedy};
   } catch (const std::exception& e) {
-    reason = e.what();
+    failure.reason = e.what();
   }
-  log(LogLevel::warning, what + " '" + name + "' is left out: " + reason);
+  log(LogLevel::warning, what + " '" + name + "' is left out: " + failure.reason);
+  failures.emplace(name, std::move(failure));
   return nullptr;
+}
+
+std::vector<NotTaken> listOf(const std::map<std::string, Objection>& failures) {
+  std::vector<NotTaken> list;
+  for (const auto& [name, objection] : failures) {
+    list.push_back({name, objection.reason, objection.remedy});
+  }
+  return list;
+}
+
+/// What speaks against one that was not to be tried.
+template <typename Entry>
+Objection unselected(const Entry& entry, const std::string& option, bool byDefault) {
+  if (!byDefault) {
+    return {"the option " + option + " leaves it out", "name it there, for both workers"};
+  }
+  if constexpr (std::is_same_v<Entry, ChannelEntry>) {
+    if (entry.byDefault) {
+      return {"it needs the transport '" + entry.lanes + "', which is not used", ""};
+    }
+  }
+  return {"it is used only where it is named", "name it in " + option + ", for both workers"};
+}
+
+/// All entries in order of preference: the selected ones, and the others where the table has them.
+template <typename Entry>
+std::vector<Candidate> candidatesOf(
+    const std::vector<Entry>& table, const std::vector<const Entry*>& selected,
+    const std::map<std::string, Objection>& failures, const std::string& option, bool byDefault) {
+  std::vector<Candidate> candidates;
+  const Entry* next = table.data();
+  const auto addUnselectedBefore = [&](const Entry* end) {
+    for (; next < end; ++next) {
+      if (std::find(selected.begin(), selected.end(), next) == selected.end()) {
+        candidates.push_back({next->name, unselected(*next, option, byDefault)});
+      }
+    }
+  };
+  for (const Entry* entry : selected) {
+    addUnselectedBefore(entry);
+    const auto failure = failures.find(entry->name);
+    candidates.push_back(
+        {entry->name, failure == failures.end() ? std::nullopt : std::optional(failure->second)});
+  }
+  addUnselectedBefore(table.data() + table.size());
+  return candidates;
 }
 
 } // namespace
@@ -157,7 +234,7 @@ const std::vector<TransportEntry>& transportTable() {
       {"wire_shm", "shared memory between workers on one host; sleeps when idle", true,
        Reach::hostAlone, true,
        [](TransportEnvironment& environment, const std::string&) {
-         return makeShmTransport(environment.loop, environment.key());
+         return makeWireShm(environment);
        }},
       {"wire_tcp", "TCP; lets in only who knows the group's secret", true, Reach::network, true,
        createWireTcp},
@@ -175,7 +252,13 @@ const std::vector<TransportEntry>& transportTable() {
 const std::vector<ChannelEntry>& channelTable() {
   static const std::vector<ChannelEntry> table = {
       {"cma", "reads the peer's memory directly (process_vm_readv), on one host", true, "",
-       [](TransportEnvironment&) { return tp::channel::cma::create(); }},
+       [](TransportEnvironment&) {
+         auto context = tp::channel::cma::create();
+         if (!context->isViable()) {
+           throw Unusable(whyNoCma());
+         }
+         return context;
+       }},
       {"mpt_wire_tcp", "several connections of wire_tcp in parallel, by the same port",
        false, // one thread serves them all, so they gain nothing here (docs/decisions.md)
        "wire_tcp", overWireTcpLanes},
@@ -200,16 +283,20 @@ std::vector<MadeTransport> makeTransports(
   // A port that was asked for is for one transport only.
   const TransportEntry* bootstrap = selected.empty() ? nullptr : bootstrapAmong(selected);
   std::vector<MadeTransport> made;
+  std::map<std::string, Objection> failures;
   for (const TransportEntry* entry : selected) {
     const std::string where =
         entry == bootstrap ? environment.bindAddress : hostOf(environment.bindAddress);
     auto context = probe<tp::transport::Context>(
-        "transport", entry->name, [&] { return entry->create(environment, where); });
+        "transport", entry->name, [&] { return entry->create(environment, where); }, failures);
     if (context) {
       made.push_back({entry, std::move(context)});
       environment.transports.push_back(entry->name);
     }
   }
+  environment.knownTransports =
+      candidatesOf(transportTable(), selected, failures, "_transports", !wanted);
+  environment.failedTransports = listOf(failures);
   if (bootstrap != nullptr && bootstrap->reach == TransportEntry::Reach::network &&
       std::none_of(made.begin(), made.end(), [](const MadeTransport& transport) {
         return transport.entry->reach == TransportEntry::Reach::network;
@@ -249,13 +336,17 @@ std::vector<MadeChannel> makeChannels(
     return entry.byDefault && (entry.lanes.empty() || has(entry.lanes));
   });
   std::vector<MadeChannel> made;
+  std::map<std::string, Objection> failures;
   for (const ChannelEntry* entry : selected) {
     auto context = probe<tp::channel::Context>(
-        "channel", entry->name, [&] { return entry->create(environment); });
+        "channel", entry->name, [&] { return entry->create(environment); }, failures);
     if (context) {
       made.push_back({entry, std::move(context)});
     }
   }
+  environment.knownChannels =
+      candidatesOf(channelTable(), selected, failures, "_channels", !wanted);
+  environment.failedChannels = listOf(failures);
   if (made.empty()) {
     throw std::runtime_error(
         "none of the channels that were asked for works here; name at least 'basic' in _channels");

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/tensorpipe/choice.h"
 #include "backend/transport/endpoint.h"
 #include "backend/transport/loop.h"
 #include "backend/wire/group_key.h"
@@ -41,6 +42,12 @@ class TransportEnvironment {
 
   std::shared_ptr<Endpoint> tcpEndpoint; // of wire_tcp, once that has been made
   std::vector<std::string> transports; // that have been made
+  // All that are known, in order of preference, once they have been made.
+  std::vector<Candidate> knownTransports;
+  std::vector<Candidate> knownChannels;
+  // What was to be used and does not work here, for peers to know why.
+  std::vector<NotTaken> failedTransports;
+  std::vector<NotTaken> failedChannels;
 };
 
 struct TransportEntry {

@@ -10,17 +10,26 @@ namespace {
 
 constexpr const char* kLeftOut = "the option _device_paths leaves it out";
 
-/// Those to `ipc`, which most routes are about, do not say so.
-void addObjection(std::string& objections, DevicePath path, const std::string& objection) {
-  if (objection.empty() || objection == objections) {
-    return;
+void addObjection(
+    std::vector<DevicePaths::Objection>& objections, DevicePath path, const std::string& reason) {
+  if (!reason.empty()) {
+    objections.push_back({path, reason});
   }
-  if (path != DevicePath::ipc) {
-    objections += objections.empty() ? "" : "; ";
-    objections += nameOf(path);
-    objections += ": ";
+}
+
+/// In one line. Those to `ipc`, which most routes are about, do not say so.
+std::string textOf(const std::vector<DevicePaths::Objection>& objections) {
+  std::string text;
+  for (const auto& [path, reason] : objections) {
+    if (reason == text) { // what speaks against all of them is said once
+      continue;
+    }
+    if (path != DevicePath::ipc) {
+      text += (text.empty() ? "" : "; ") + std::string(nameOf(path)) + ": ";
+    }
+    text += reason;
   }
-  objections += objection;
+  return text;
 }
 
 } // namespace
@@ -59,7 +68,7 @@ DevicePath DevicePaths::choose(const DeviceRoute& route, size_t bytes) {
       return found->second.stage == State::works ? found->second.path : DevicePath::host;
     }
   }
-  const Candidate first = candidateAfter(route, DevicePath::process, "");
+  const Candidate first = candidateAfter(route, DevicePath::process, {});
   const auto stage = first.path == DevicePath::host ? State::fails : State::trying;
   uint64_t trial = 0;
   {
@@ -83,7 +92,7 @@ std::optional<std::string> DevicePaths::objectionTo(
 }
 
 DevicePaths::Candidate DevicePaths::candidateAfter(
-    const DeviceRoute& route, DevicePath path, std::string objections) const {
+    const DeviceRoute& route, DevicePath path, std::vector<Objection> objections) const {
   for (const DevicePath next : {DevicePath::ipc, DevicePath::nccl}) {
     if (next <= path) {
       continue;
@@ -154,7 +163,7 @@ void DevicePaths::goOn(const DeviceRoute& route, const std::string& why, IsMeant
     trial = ++lastTrial_;
     found->second = {stage, next.path, trial, next.objections};
   }
-  hooks_.fellBack(route, next.path, next.objections);
+  hooks_.fellBack(route, next.path, textOf(next.objections));
   if (stage == State::trying) {
     hooks_.tryPath(route, next.path, trial);
   }
@@ -180,25 +189,29 @@ DevicePaths::Explanation DevicePaths::explain(const DeviceRoute& route) const {
   {
     MutexLock lock(mutex_);
     if (const auto found = routes_.find(route); found != routes_.end()) {
-      const State& state = found->second;
-      switch (state.stage) {
-        case State::works:
-          return {route, state.path, "bytes have come through it"};
-        case State::trying:
-          return {route, DevicePath::host, std::string(nameOf(state.path)) + " is being tried"};
-        case State::fails:
-          return {route, DevicePath::host, state.objections};
-      }
+      return explain(route, found->second);
     }
   }
-  const Candidate first = candidateAfter(route, DevicePath::process, "");
-  if (first.path == DevicePath::host) {
-    return {route, DevicePath::host, first.objections};
+  Candidate first = candidateAfter(route, DevicePath::process, {});
+  std::string reason = first.path == DevicePath::host
+      ? textOf(first.objections)
+      : std::string(nameOf(first.path)) + " has not been tried: the first tensor of " +
+          std::to_string(kLeastBytes) + " bytes or more does";
+  return {route, DevicePath::host, std::move(reason), std::move(first.objections)};
+}
+
+DevicePaths::Explanation DevicePaths::explain(const DeviceRoute& route, const State& state) {
+  switch (state.stage) {
+    case State::works:
+      return {route, state.path, "bytes have come through it", state.objections};
+    case State::trying:
+      return {
+          route, DevicePath::host, std::string(nameOf(state.path)) + " is being tried",
+          state.objections};
+    case State::fails:
+      break;
   }
-  return {
-      route, DevicePath::host,
-      std::string(nameOf(first.path)) + " has not been tried: the first tensor of " +
-          std::to_string(kLeastBytes) + " bytes or more does"};
+  return {route, DevicePath::host, textOf(state.objections), state.objections};
 }
 
 } // namespace torchwire::cuda

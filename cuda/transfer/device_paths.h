@@ -49,10 +49,15 @@ class DevicePaths {
     /// What has been tried does not work, and why: this path is taken now, `nccl` or `host`. Once for each path.
     std::function<void(const DeviceRoute&, DevicePath taken, const std::string& why)> fellBack;
   };
+  struct Objection {
+    DevicePath path;
+    std::string reason;
+  };
   struct Explanation {
     DeviceRoute route;
     DevicePath path;
     std::string reason;
+    std::vector<Objection> notTaken = {}; // to the paths that come before it
   };
 
   /// What is smaller goes by way of the host, in the frame itself.
@@ -85,16 +90,18 @@ class DevicePaths {
     enum { trying, works, fails } stage;
     DevicePath path; // that is tried, or works; `host` where all fail
     uint64_t trial = 0; // the number of the latest
-    std::string objections; // to the paths that come before it
+    std::vector<Objection> objections; // to the paths that come before it
   };
   /// What comes next on a route.
   struct Candidate {
     DevicePath path; // `host`: there is none
-    std::string objections; // to those that are left out
+    std::vector<Objection> objections; // to those that are left out
   };
 
+  static Explanation explain(const DeviceRoute& route, const State& state);
   std::optional<std::string> objectionTo(const DeviceRoute& route, DevicePath path) const;
-  Candidate candidateAfter(const DeviceRoute& route, DevicePath path, std::string objections) const;
+  Candidate candidateAfter(
+      const DeviceRoute& route, DevicePath path, std::vector<Objection> objections) const;
   template <typename IsMeant>
   void goOn(const DeviceRoute& route, const std::string& why, IsMeant isMeant) EXCLUDES(mutex_);
 

@@ -13,21 +13,27 @@ variable TORCHWIRE_REPLACE_TENSORPIPE=1.
 Raises ImportError when the installed torch is not the one that torchwire was built for, or has no RPC.
 """
 
-# ruff: noqa: E402 - the order below is the point: torch, then the checks, then the extension, then what needs it.
+# The order below is the point: torch, then the checks, then the extension, then what needs it.
 
 from __future__ import annotations
 
-import torch  # noqa: F401 # pyright: ignore[reportUnusedImport] - its autoload hook may import this module, which is still empty: that does no harm
+try:
+    import torch  # noqa: F401 # pyright: ignore[reportUnusedImport] - its autoload hook may import this module, which is still empty: that does no harm
 
-from torchwire import compatibility
+    from torchwire import compatibility
 
-compatibility.require_matching_torch(__path__)
-compatibility.require_rpc()
+    compatibility.require_matching_torch(__path__)
+    compatibility.require_rpc()
 
-from torchwire import remote_errors
+    from torchwire import remote_errors
 
-remote_errors.install()  # the extension looks up what it replaces
-compatibility.require_extension()
+    remote_errors.install()  # the extension looks up what it replaces
+    compatibility.require_extension()
+except (ImportError, OSError) as error:  # OSError: torch's own libraries do not load
+    from torchwire.doctor import without_torchwire
+
+    without_torchwire.run_if_asked(error)  # `python -m torchwire doctor` says what is wrong
+    raise
 
 from torchwire import calls, distributed_autograd, registration, rendezvous, replacement
 from torchwire._build import VERSION as __version__

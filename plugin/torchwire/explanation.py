@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,49 +10,86 @@ import torch.distributed.rpc as rpc
 
 from torchwire.current_agent import agent_for
 
+# By what the device paths' reasons say (cuda/transfer), which are without a remedy.
+_DEVICE_REMEDIES = {
+    "it runs on another host": "ipc is for one host; give both workers the option nccl=True",
+    "does not have the option nccl": "give it nccl=True",
+    "the option _device_paths leaves it out": "name it there, for both workers",
+    "cudaIpcOpenMemHandle failed": "in containers share the host's IPC and PID namespaces (--ipc=host --pid=host)",
+}
+
+
+@dataclass(frozen=True)
+class NotTaken:
+    """A transport, channel or path that is not used, though it comes before the one that is.
+
+    name: as in the options, such as "wire_shm", "cma" or "ipc".
+    reason: what was found when it was tried, or why it was not tried.
+    remedy: what helps; empty where nothing does, or nothing has to.
+    """
+
+    name: str
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.name} not taken: {self.reason}" + (f"; remedy: {self.remedy}" if self.remedy else "")
+
 
 @dataclass(frozen=True)
 class DevicePath:
-    """The way of large tensors by one entry of a device map: `path` is "host", "process" or "ipc" (docs/devices.md)."""
+    """The way of large tensors by one entry of a device map: `path` is "host", "process", "ipc" or "nccl".
+
+    `not_taken` are the paths that come before it, in the order in which they would be tried (docs/devices.md).
+    """
 
     source: torch.device
     target: torch.device
     path: str
     reason: str
+    not_taken: tuple[NotTaken, ...]
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the connection to a worker uses; `print` shows it as a table.
+    """What the connection to a worker uses, and why nothing better; `print` shows it as a table.
 
     worker: its name.
     transport, channel: they carry what is in the host's memory, and are empty as long as there is no connection.
     devices: one entry for each of the device map for requests to the worker: source and target, two torch.devices;
-        path, "host", "process" or "ipc"; and reason, why that one.
+        path, "host", "process", "ipc" or "nccl"; reason, why that one; and not_taken, as below.
+    transports_not_taken, channels_not_taken: those that come before transport and channel, the best first, each with
+        name, reason and remedy. Empty as long as there is no connection, and where the best one is used.
     """
 
     worker: str
     transport: str
     channel: str
     devices: tuple[DevicePath, ...]
+    transports_not_taken: tuple[NotTaken, ...]
+    channels_not_taken: tuple[NotTaken, ...]
 
     def __str__(self) -> str:
         lines = [
             f"to worker '{self.worker}'",
             f"  calls           by {self.transport or 'a connection, once there is one'}",
+            *_indented(self.transports_not_taken),
         ]
         if self.channel:
-            lines.append(f"  large tensors   by {self.channel}")
-        rows = [(f"{entry.source} -> {entry.target}", f"by {entry.path}", entry.reason) for entry in self.devices]
-        width = max((len(row[0]) for row in rows), default=0)
-        lines += [f"  {route:<{max(width, 14)}}  {path:<10}  ({reason})" for route, path, reason in rows]
+            lines += [f"  large tensors   by {self.channel}", *_indented(self.channels_not_taken)]
+        routes = [f"{entry.source} -> {entry.target}" for entry in self.devices]
+        width = max(map(len, routes), default=0)
+        for route, entry in zip(routes, self.devices):
+            lines.append(f"  {route:<{max(width, 14)}}  by {entry.path:<7}  ({entry.reason})")
+            lines += _indented(entry.not_taken)
         return "\n".join(lines)
 
 
 def explain(to: str | int | rpc.WorkerInfo) -> Explanation:
     """Which way tensors take from this worker to another one (name, rank or WorkerInfo), or to itself, and why.
 
-    Tries nothing: a path that no tensor has needed yet is said to be untried.
+    Tries nothing: a path that no tensor has needed yet is said to be untried. What it says of transports and channels
+    was found when the connection was made.
 
     Raises RuntimeError when RPC is not initialized or runs on another backend, or there is no such worker.
     """
@@ -59,9 +97,27 @@ def explain(to: str | int | rpc.WorkerInfo) -> Explanation:
     worker = to if isinstance(to, rpc.WorkerInfo) else agent.get_worker_info(to)
     link = next((peer for peer in agent.peers() if peer["id"] == worker.id), {"transport": "", "channel": ""})
     is_self = worker.id == agent.get_worker_info().id
+    transports, channels = agent.explain_link(worker.id)
     return Explanation(
         worker.name,
         "memory of this process" if is_self else link["transport"],
         "" if is_self else link["channel"],
-        tuple(DevicePath(*entry) for entry in agent.explain_devices(worker.id)),
+        tuple(
+            DevicePath(source, target, path, reason, _with_remedies(others))
+            for source, target, path, reason, others in agent.explain_devices(worker.id)
+        ),
+        tuple(NotTaken(*one) for one in transports),
+        tuple(NotTaken(*one) for one in channels),
     )
+
+
+def _indented(not_taken: Sequence[NotTaken]) -> list[str]:
+    return [f"    {one}" for one in not_taken]
+
+
+def _with_remedies(reasons: Sequence[tuple[str, str]]) -> tuple[NotTaken, ...]:
+    return tuple(NotTaken(name, reason, _remedy_for(reason)) for name, reason in reasons)
+
+
+def _remedy_for(reason: str) -> str:
+    return next((remedy for text, remedy in _DEVICE_REMEDIES.items() if text in reason), "")

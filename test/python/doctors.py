@@ -112,3 +112,12 @@ class Server:
 
     def wait(self):
         return self._process.wait(LIMIT)
+
+    @contextlib.contextmanager
+    def stopped(self):
+        """Stands still, with all that it has started, as long as the with statement lasts."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._process.pid, signal.SIGCONT)

@@ -3,7 +3,10 @@
 import contextlib
 import functools
 import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 
 import doctors
@@ -183,11 +186,124 @@ def test_a_denied_memfd_is_found():
     assert "call each other by wire_tcp" in found["workers"]["found"]
 
 
-def test_a_torch_for_which_torchwire_was_not_built_is_a_sentence(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import torch\ntorch.__version__ = '1.0.0'\n")
-    found = run(environment={"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
-    assert found.status == 1
-    assert "but torch 1.0.0 is installed. Reinstall it" in found.errors.splitlines()[-1]
+@needs_numbers
+def test_denied_unix_sockets_are_found():
+    found = examine(fault=machine_faults.deny_unix_sockets)
+    assert found.status == 0 and found["Unix sockets"]["status"] == "warning"
+    assert "Operation not permitted, so workers on this host use wire_tcp" in found["Unix sockets"]["found"]
+    assert "seccomp profile" in found["Unix sockets"]["remedy"]
+    assert found["threads"]["status"] == "ok"  # tried in a child, though the fork server needs such a socket
+    assert "call each other by wire_tcp" in found["workers"]["found"]
+
+
+ULIMIT = re.compile(r"raise the limit of the user's processes, which is (\d+): ulimit -u (\d+)")
+
+
+# ---- torch ----
+
+
+@pytest.fixture
+def other_torch(tmp_path):
+    """Environment of processes in which another torch is installed, or which do what `text` says first."""
+
+    def environment(text="import torch\ntorch.__version__ = '1.0.0'\n"):
+        (tmp_path / "sitecustomize.py").write_text(text)
+        return {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+
+    return environment
+
+
+WITHOUT_TORCHWIRE = {
+    *("torch", "memfd", "Unix sockets", "process_vm_readv", "threads", "interfaces", "loopback", "IPv6", "secret"),
+}
+
+
+def test_a_torch_for_which_torchwire_was_not_built_is_a_line_and_the_rest_is_checked(other_torch):
+    found = examine(environment=other_torch())
+    assert found.status == 1 and not found.errors
+    assert found.failed() == ["torch"] and set(found.checks) == WITHOUT_TORCHWIRE
+    assert re.fullmatch(r"torchwire \S+ was built for torch \S+, but torch 1.0.0 is installed", found["torch"]["found"])
+    assert found["torch"]["remedy"].endswith(": pip install --no-build-isolation .")
+    assert found["process_vm_readv"]["found"].startswith("one process reads another")
+    assert found["threads"]["found"] == "64 started in one process"
+
+
+def test_a_torch_that_is_missing_is_a_line(without_torch):
+    found = examine(environment=without_torch)
+    assert found.status == 1 and not found.errors and found.failed() == ["torch"]
+    assert found["torch"]["found"] == "torch is not installed for this Python"
+    assert set(found.checks) == WITHOUT_TORCHWIRE
+
+
+def test_an_extension_that_does_not_load_is_a_line(other_torch):
+    found = run(environment=other_torch("import sys\nsys.modules['torchwire._C'] = None\n"))
+    assert found.status == 1 and not found.errors
+    line = found.output.splitlines()[0]
+    assert re.fullmatch(r"failed +torch +torchwire's extension does not load: .*; remedy: reinstall it from .*", line)
+
+
+@pytest.mark.parametrize("target", ["serve", "127.0.0.1:1"])
+def test_a_pair_is_not_tried_without_torchwire(other_torch, target):
+    found = run(target, environment=other_torch())
+    assert found.status == 1 and not found.errors
+    assert [line.split()[:2] for line in found.output.splitlines()[:-1]] == [["failed", "torch"], ["ok", "secret"]]
+
+
+def test_other_commands_fail_as_they_did_without_torchwire(other_torch):
+    result = subprocess.run(
+        [sys.executable, "-m", "torchwire", "info"],
+        env={**os.environ, **other_torch()},
+        capture_output=True,
+        text=True,
+        timeout=doctors.LIMIT,
+    )
+    assert result.returncode == 1
+    assert "but torch 1.0.0 is installed. Reinstall it" in result.stderr.splitlines()[-1]
+
+
+# ---- threads: checked without torch, whose import takes longest, and whose own threads would count, too ----
+
+
+@pytest.fixture
+def without_torch(other_torch):
+    return other_torch("import sys\nsys.modules['torch'] = None\n")
+
+
+ULIMIT = re.compile(r"raise the limit of the user's processes, which is 40: ulimit -u (\d+)")
+PIDS_MAX = re.compile(r"raise pids.max of the cgroup, which is 40, to (\d+) or more: TasksMax of the service, or .*")
+
+
+@needs_root
+def test_a_limit_of_the_users_threads_is_found_and_its_remedy_helps(without_torch):
+    user = 64_000 + os.getpid() % 1000  # who has no other processes
+
+    def threads_with(*limits):
+        return examine(fault=functools.partial(machine_faults.limit_user, user, *limits), environment=without_torch)[
+            "threads"
+        ]
+
+    found = threads_with(40, 10_000)
+    assert found["status"] == "failed"
+    assert re.fullmatch(r"only \d+ of 64 threads could be started in one process", found["found"])
+    assert threads_with(int(ULIMIT.fullmatch(found["remedy"])[1]), 10_000)["status"] == "ok"
+    assert threads_with(40)["remedy"].startswith("have the administrator raise the limit of the user's processes")
+
+
+@pytest.mark.skipif(not machine_faults.may_make_cgroups(), reason="needs the right to make cgroups")
+def test_a_cgroups_limit_of_threads_is_found_and_its_remedy_helps(without_torch):
+    with machine_faults.Cgroup(40) as cgroup:
+        found = examine(fault=cgroup.enter, environment=without_torch)["threads"]
+        assert found["status"] == "failed"
+        cgroup.raise_to(int(PIDS_MAX.fullmatch(found["remedy"])[1]))
+        assert examine(fault=cgroup.enter, environment=without_torch)["threads"]["status"] == "ok"
+
+
+@pytest.mark.skipif(not machine_faults.may_make_cgroups(), reason="needs the right to make cgroups")
+def test_no_processes_at_all_are_a_line_with_a_remedy(without_torch):
+    with machine_faults.Cgroup(1) as cgroup:
+        found = examine(fault=cgroup.enter, environment=without_torch)["threads"]
+    assert found["status"] == "failed" and "it could not be tried: no process could be started" in found["found"]
+    assert "raise pids.max of the cgroup, which is 1, to" in found["remedy"]
 
 
 # ---- the network ----

@@ -3,6 +3,7 @@
 import os
 import re
 import struct
+import time
 
 import doctors
 import network
@@ -273,3 +274,29 @@ def test_a_server_that_dies_is_found_in_time():
     found = doctors.finish(client)
     assert found.status == 1 and len(found.failed()) == 1
     assert f"nobody listens at {server.place} any more" in found[found.failed()[0]]["found"]
+
+
+def test_a_server_that_is_stopped_is_found_in_time_and_its_remedy_helps():
+    with Server(*LOCAL) as server:
+        began = time.monotonic()
+        with server.stopped():
+            found = examine(server.place)
+        assert found.status == 1 and found.failed() == ["server"]
+        assert found["server"]["found"].endswith(
+            "takes connections, but does not answer as a doctor: no result within 6 s"
+        )
+        assert "kill -CONT" in found["server"]["remedy"]
+        assert time.monotonic() - began < 60  # most of it Python's and torch's start
+        assert examine(server.place).status == 0
+
+
+@pytest.mark.long
+def test_a_server_that_is_stopped_while_it_measures_is_found_in_time():
+    with Server(*LOCAL) as server:
+        client = doctors.start(server.place, "--json")
+        store = store_of(server)
+        wait_until(lambda: store.check([pair.step_key(1, 1)]))
+        with server.stopped():
+            found = doctors.finish(client)
+    assert found.status == 1 and len(found.failed()) == 1
+    assert found[found.failed()[0]]["remedy"]

@@ -17,6 +17,7 @@ import torch.distributed.rpc as rpc
 from group import Group, HostedStore, file_in, init
 from processes import WorkerError, WorkerProcess, run_script, wait_until
 from repetition import Repetition, begin, count
+from torchwire.observe import status_socket
 
 # A lost connection is noticed in milliseconds. The limit leaves room for a busy machine and is far from any time-out.
 QUICKLY = 3.0
@@ -297,25 +298,31 @@ def may_mount():
 
 @pytest.mark.skipif(not may_mount(), reason="needs the right to mount")
 @over_each_transport
-def test_nothing_is_left_behind_by_workers_that_are_killed(tmp_path, transports):
+def test_nothing_is_left_behind_by_workers_that_are_killed(tmp_path, transports, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     store = HostedStore()
     environment = {**store.environment, "TMPDIR": str(tmp_path)}
     with contextlib.closing(WorkerProcess("observer", prepare=enter_mounts_of_its_own)) as observer:
         assert observer.run(os.listdir, "/dev/shm") == []
         with Group(3, environment, prepare=[functools.partial(enter_mounts_of, observer.pid)] * 3) as group:
-            # The status socket's file is removed by the next worker (test_status_socket.py).
-            group.init(store.init_method, _transports=transports, status_socket=False)
+            group.init(store.init_method, _transports=transports)
             for worker in group:
                 for other in group:
                     worker.run(call_with_tensors, other.name)
             pids = [worker.pid for worker in group]
-            assert bool(traces_of(pids)) == (transports is None)  # the Unix sockets
+            abstract = [name for name in traces_of(pids) if name.startswith("@")]
+            assert bool(abstract) == (
+                transports is None
+            )  # the Unix sockets, but for the status sockets, which have files
             for worker in group:
                 worker.run(begin, Chatter, "worker0")
             for worker in group:
                 worker.kill()
         assert traces_of(pids) == []
-        assert observer.run(os.listdir, "/dev/shm") == os.listdir(tmp_path) == []
+        assert observer.run(os.listdir, "/dev/shm") == []
+        # But for the files of status sockets, where no worker is left: whoever looks removes them.
+        assert status_socket.sockets() == os.listdir(tmp_path / "torchwire") == []
+        assert os.listdir(tmp_path) == ["torchwire"]
 
 
 # ---- shutdown ----

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.resources
+import inspect
 import pathlib
 import re
 
@@ -51,6 +52,21 @@ torchwire.trace("trace.json", capacity="1 MiB").__enter__()
 @pytest.mark.parametrize("name", torchwire.__all__)
 def test_docstring_says_defaults_and_errors(name):
     assert public_names.shortcomings(torchwire, name) == []
+
+
+SIGNATURE = re.compile(r"(\d+\. )?\w+\(.*\) -> .*|Overloaded function\.")
+
+
+# Of a static property Python does not find what pybind11 was given.
+AGENTS = [name for name in vars(torchwire.TorchwireAgent) if not name.startswith("_") and name != "histogram_bounds"]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_what_the_agent_has_is_described(name):
+    """pybind11 makes a docstring of the signature by itself, which is not enough."""
+    lines = (inspect.getdoc(vars(torchwire.TorchwireAgent)[name]) or "").splitlines()
+    words = " ".join(line for line in lines if not SIGNATURE.fullmatch(line)).split()
+    assert len(words) > 5
 
 
 @pytest.mark.slow

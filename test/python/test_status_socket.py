@@ -1,5 +1,6 @@
 """The status socket of a worker: who is answered, and that no observer does it harm."""
 
+import contextlib
 import json
 import os
 import socket
@@ -58,19 +59,58 @@ def test_an_observer_that_stalls_or_goes_costs_the_worker_nothing(tmp_path):
             assert sources.ask(path, {"ask": "status"}, patience=20)
 
 
-def test_a_worker_that_is_killed_leaves_a_socket_that_the_next_one_removes(tmp_path):
-    with running(1, tmp_path) as group:
-        with running(1, tmp_path / "other" if not (tmp_path / "other").mkdir() else None) as doomed:
-            assert len(status_socket.sockets()) == 2
-            pid = doomed[0].pid
-            doomed[0].kill()
-            assert [answer.name for answer in sources.of_this_host()] == ["worker0"]
-            doomed.clear()
-        assert [status_socket.process_of(path) for path in status_socket.sockets()] == sorted([group[0].pid, pid])
-        third = tmp_path / "third"
-        third.mkdir()
-        with running(1, third):
-            assert pid not in [status_socket.process_of(path) for path in status_socket.sockets()]
+@contextlib.contextmanager
+def killed_worker(tmp_path):
+    """The process of a worker that was killed, in a group of its own; it has left its socket."""
+    (tmp_path / "killed").mkdir()
+    with running(1, tmp_path / "killed") as group:
+        (path,) = (path for path in status_socket.sockets() if status_socket.process_of(path) == group[0].pid)
+        group[0].kill()
+        group.clear()
+        assert path.exists()
+        yield path
+
+
+def test_a_socket_of_a_worker_that_was_killed_is_removed_by_whoever_looks(tmp_path):
+    with running(1, tmp_path) as group, killed_worker(tmp_path) as left:
+        assert [answer.name for answer in sources.of_this_host()] == ["worker0"]
+        assert not left.exists()
+        assert [status_socket.process_of(path) for path in status_socket.sockets()] == [group[0].pid]
+
+
+def test_a_socket_of_a_worker_that_was_killed_is_removed_by_the_next_one(tmp_path):
+    with killed_worker(tmp_path) as left, running(1, tmp_path):
+        assert not left.exists()
+
+
+def test_a_socket_of_a_worker_that_was_killed_is_removed_by_the_last_one_that_ends(tmp_path):
+    with running(1, tmp_path), killed_worker(tmp_path) as left:
+        pass
+    assert not left.exists()
+
+
+def test_a_socket_of_a_worker_that_was_killed_is_removed_by_its_group(tmp_path, folder):
+    with running(2, tmp_path) as group:
+        left = [path for path in folder.iterdir() if status_socket.process_of(path) == group[1].pid]
+        assert len(left) == 1
+        group[0].run(observed.call_many, "worker1", 1)
+        group[1].kill()
+        wait_until(lambda: not left[0].exists())
+        assert len(list(folder.iterdir())) == 1
+        del group[1]
+
+
+def test_sockets_that_others_listen_on_stay(folder):
+    """As those of workers in another PID namespace, whose processes are not to be seen."""
+    folder.mkdir(mode=0o700)
+    nobody = 1 << 22  # above the highest process id that Linux has
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / f"{nobody}-0.sock"))
+        assert status_socket.sockets() == []  # nobody listens yet
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / f"{nobody}-0.sock"))
+        listening.listen()
+        assert [path.name for path in status_socket.sockets()] == [f"{nobody}-0.sock"]
 
 
 def test_a_folder_that_others_may_enter_is_not_trusted(tmp_path, folder):

@@ -64,7 +64,8 @@ def join_call_and_leave(init_method, names):
 
 
 def endpoints_of(pid):
-    return [unknown_peers.tcp(port) for port in tcp_ports(pid)] + [unknown_peers.unix(name) for name in unix_names(pid)]
+    names = [name for name in unix_names(pid) if name.startswith("\0")]  # the status socket's folder keeps others away
+    return [unknown_peers.tcp(port) for port in tcp_ports(pid)] + [unknown_peers.unix(name) for name in names]
 
 
 def memory_of(pid):
@@ -90,7 +91,7 @@ def processes(count):
 def test_unknown_peers_by_the_thousand_do_no_harm():
     store = HostedStore()
     with Group(2, store.environment) as group, Group(1, store.environment) as outside:
-        group.all(init, store.init_method, secret=SECRET, status_socket=False)
+        group.all(init, store.init_method, secret=SECRET)
         victim = group[0].pid
         endpoints = endpoints_of(victim)
         assert len(endpoints) == 2

@@ -71,6 +71,8 @@ def watch() -> list[dict[str, Any]]:
     explanation: torchwire.Explanation = torchwire.explain("worker1")
     for path in explanation.devices:
         print(path.source.index, path.target.index, path.path.upper(), path.reason.upper())
+    for one in (*explanation.transports_not_taken, *explanation.channels_not_taken):
+        print(one.name.upper(), one.reason.upper(), one.remedy.upper())
     print(explanation.worker, explanation.transport, explanation.channel)
     return [*torchwire.peers(), *torchwire.rrefs(), *torchwire.autograd_contexts()]
 

@@ -2,10 +2,13 @@
 
 module                    noun
 check                     the outcome of one check, and what helps
-command                   the command line
+command, arguments        the command line
+without_torchwire         the command where torchwire cannot be imported
 report                    outcomes as a table and as JSON
 child                     a process for what may hang or crash
-machine_checks            torch, memfd, Unix sockets, process_vm_readv, threads
+torch_check, versions     that torch is one for which torchwire was built
+machine_checks            memfd, Unix sockets, process_vm_readv, threads
+thread_limit              what limits threads, and how to raise that
 process_memory            reading another process's memory
 network_checks            interfaces, loopback, IPv6
 interfaces                the network interfaces of this machine

@@ -11,11 +11,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from torchwire.bench import processes
 
-_CONTEXT = multiprocessing.get_context("forkserver")
+_fork_server = multiprocessing.get_context("forkserver")
+_context: BaseContext = _fork_server
 _PRELOADED = ["torch", "torch.distributed.rpc", "torchwire", "torchwire.doctor.measurement"]
 
 
@@ -32,8 +35,9 @@ class Child:
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._output = tempfile.NamedTemporaryFile(mode="r", errors="replace", prefix="torchwire-doctor-")
-        self._answer, theirs = _CONTEXT.Pipe(duplex=False)
-        self._process = _CONTEXT.Process(
+        self._answer, theirs = _context.Pipe(duplex=False)
+        # BaseContext's stub has no Process, though each context has.
+        self._process: BaseProcess = getattr(_context, "Process")(  # noqa: B009
             target=_serve, args=(theirs, self._output.name, function, arguments), daemon=True
         )
         try:
@@ -89,8 +93,17 @@ def wait_until(condition: Callable[[], bool], limit: float) -> bool:
 
 def prepare() -> None:
     """Starts to import, in the background, what children need."""
-    _CONTEXT.set_forkserver_preload(_PRELOADED)
-    multiprocessing.forkserver.ensure_running()
+    _fork_server.set_forkserver_preload(_PRELOADED)
+    try:
+        multiprocessing.forkserver.ensure_running()
+    except OSError:  # no more processes, or none of the Unix sockets by which it is asked: the checks will say it
+        fork_children()
+
+
+def fork_children() -> None:
+    """Children are forks of this process from now on: where new ones cannot be asked for, or can import nothing."""
+    global _context
+    _context = multiprocessing.get_context("fork")
 
 
 def _serve(answer: Connection, output: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

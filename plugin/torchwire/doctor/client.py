@@ -41,7 +41,8 @@ def checks_of(place: Place, secret_file: str | None) -> Iterator[Check]:
         yield failed(
             "server",
             f"{place} takes connections, but does not answer as a doctor: {error}",
-            f"look what has this port, and start {_LISTENER} anew",
+            "look what has this port there (ss -ltnp): if it is a doctor that is stopped, let it go on (fg, or kill "
+            f"-CONT and its process id); else start {_LISTENER} anew",
         )
         return
     yield ok("server", f"{card.name} at {place} answers")

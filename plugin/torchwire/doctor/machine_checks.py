@@ -9,10 +9,7 @@ import secrets
 import socket
 import threading
 
-import torch
-
-from torchwire import __version__, _build
-from torchwire.doctor import child, process_memory
+from torchwire.doctor import child, process_memory, thread_limit
 from torchwire.doctor.check import Check, failed, ok, warning
 
 _LIMIT = 10.0  # seconds for what a child does
@@ -24,12 +21,6 @@ _F_ADD_SEALS = 1033
 _F_GET_SEALS = 1034
 _SIZE_SEALS = 0x0002 | 0x0004
 _SEAL_SEAL = 0x0001
-
-
-def torch_version() -> Check:
-    """That torch is the release that torchwire was built for; otherwise importing torchwire fails before this."""
-    found = f"torch {torch.__version__}; torchwire {__version__} was built for torch {_build.TORCH_VERSION}"
-    return ok("torch", found)
 
 
 def memory_file() -> Check:
@@ -74,7 +65,8 @@ def unix_sockets() -> Check:
         return warning(
             name,
             f"no abstract Unix sockets: {error.strerror or error}, so workers on this host use wire_tcp",
-            "permit abstract Unix sockets in the AppArmor or Landlock rules of these processes",
+            "permit abstract Unix sockets in the AppArmor or Landlock rules of these processes, or in the container's "
+            "seccomp profile",
         )
     return ok(name, "an abstract one listens, and passes a descriptor")
 
@@ -126,7 +118,7 @@ def _tried(name: str, about_yama: str) -> Check:
     try:
         error = child.run(process_memory.read_sibling, limit=_LIMIT)
     except child.ChildError as problem:
-        return failed(name, f"it could not be tried: {problem}", "raise the limit of processes: ulimit -u")
+        return failed(name, f"it could not be tried: {problem}", thread_limit.remedy(_THREADS))
     if error:
         # TensorPipe does not look at other security modules: it would choose cma, and large tensors would fail.
         return failed(
@@ -147,12 +139,12 @@ def threads() -> Check:
     try:
         started = child.run(count_of_threads, _THREADS, limit=_LIMIT)
     except child.ChildError as problem:
-        return failed(name, f"it could not be tried: {problem}", "raise the limit of processes: ulimit -u")
+        return failed(name, f"it could not be tried: {problem}", thread_limit.remedy(_THREADS))
     if started < _THREADS:
         return failed(
             name,
             f"only {started} of {_THREADS} threads could be started in one process",
-            "raise the limit of the user (ulimit -u) or of the container (pids.max)",
+            thread_limit.remedy(_THREADS),
         )
     return ok(name, f"{started} started in one process")
 
@@ -170,3 +162,6 @@ def count_of_threads(wanted: int) -> int:
         pass  # as Python says that there are no more to be had
     end.set()
     return len(running)
+
+
+ALL = (memory_file, unix_sockets, reading_memory, threads)

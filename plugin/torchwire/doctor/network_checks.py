@@ -81,3 +81,6 @@ def _connect(family: socket.AddressFamily, host: str) -> str:
                 return ""
     except OSError as error:
         return error.strerror or str(error)
+
+
+ALL = (network_interfaces, loopback, ipv6)

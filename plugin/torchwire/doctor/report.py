@@ -6,9 +6,7 @@ import json
 import platform
 from collections.abc import Sequence
 
-import torch
-
-from torchwire import __version__
+from torchwire.doctor import versions
 from torchwire.doctor.check import FAILED, OK, WARNING, Check
 
 _STATUS_WIDTH = len(WARNING)
@@ -35,8 +33,8 @@ def as_json(checks: Sequence[Check]) -> str:
     """One document; `failed` says whether any check failed."""
     document = {
         "host": platform.node(),
-        "torchwire": __version__,
-        "torch": str(torch.__version__),
+        "torchwire": versions.torchwire_version(),
+        "torch": versions.torch_version(),
         "failed": any(check.status == FAILED for check in checks),
         "checks": [
             {

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from torchwire import option_checks
 from torchwire._C import TorchwireAgent
-from torchwire.observe import dump_signal
+from torchwire.observe import dump_signal, status_socket
 from torchwire.observe.status_socket import StatusSocket
 from torchwire.options import TorchwireRpcBackendOptions
+from torchwire.worker_events import on_worker_lost
 
 _logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def metrics_address(options: TorchwireRpcBackendOptions) -> tuple[str, int] | No
     return host.strip("[]"), int(port)
 
 
-def open_for(agent: TorchwireAgent, metrics_at: tuple[str, int] | None, status_socket: bool) -> None:
+def open_for(agent: TorchwireAgent, metrics_at: tuple[str, int] | None, has_status_socket: bool) -> None:
     """Opens what is asked for; `metrics_at` as of metrics_address().
 
     Raises RuntimeError when metrics cannot be served.
@@ -43,7 +44,7 @@ def open_for(agent: TorchwireAgent, metrics_at: tuple[str, int] | None, status_s
         server = MetricsServer(agent, *metrics_at)
         _open.append(server.close)
         _logger.warning("metrics are served at http://%s:%d/metrics", *server.address)
-    if status_socket:
+    if has_status_socket:
         _open_status_socket()
     dump_signal.install()
 
@@ -57,5 +58,14 @@ def close() -> None:
 def _open_status_socket() -> None:
     try:
         _open.append(StatusSocket().close)
+        _open.append(on_worker_lost(_remove_leftovers).remove)
     except (OSError, RuntimeError) as error:  # a worker is of use without it
         _logger.warning("this worker has no status socket, and `python -m torchwire top` does not see it: %s", error)
+
+
+def _remove_leftovers(_worker: object, _error: object) -> None:
+    """One that was killed may have left its socket on this host."""
+    try:
+        status_socket.remove_leftovers()
+    except (OSError, RuntimeError) as error:
+        _logger.info("what dead workers have left in %s stays there: %s", status_socket.folder(), error)

@@ -1,8 +1,8 @@
 """Where a worker answers what an observer on its host asks: a Unix socket in a folder of the user's.
 
 The observer sends one line of JSON (answers.py) and reads one; then the connection ends. Only processes of the same
-user (and root) are answered. A thread waits in accept(), so that an idle worker does nothing. It answers one observer
-after another, each within a second or two: one that stalls is left.
+user (and root) are answered: the folder keeps others from connecting at all. A thread waits in accept(), so that an
+idle worker does nothing. It answers one observer after another, each within a second or two: one that stalls is left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from torchwire.observe import answers
@@ -27,6 +26,7 @@ _logger = logging.getLogger(__name__)
 _PATIENCE = 2.0  # seconds for an observer to ask, and to read
 _LONGEST_QUESTION = 4096
 _SUFFIX = ".sock"
+_UNREADY_SUFFIX = ".new"
 
 _count = itertools.count()
 
@@ -38,7 +38,7 @@ def folder() -> Path:
 
 
 def sockets() -> list[Path]:
-    """Those that are there, by their process's id; of processes that have died, too.
+    """Those of workers that run, by their process's id; removes those of workers that have died.
 
     Raises RuntimeError when the folder is another user's.
     """
@@ -46,6 +46,7 @@ def sockets() -> list[Path]:
     if not where.exists():
         return []
     _check(where)
+    _remove_leftovers(where)
     return sorted(where.glob(f"*{_SUFFIX}"), key=lambda path: (process_of(path) or 0, path.name))
 
 
@@ -53,6 +54,14 @@ def process_of(path: Path) -> int | None:
     """The process whose socket it is; None for what is none."""
     process = path.name.split("-")[0]
     return int(process) if process.isdigit() else None
+
+
+def remove_leftovers() -> None:
+    """Removes the sockets of this user's workers that have died: a process that is killed cannot do it by itself."""
+    where = folder()
+    if where.exists():
+        _check(where)
+        _remove_leftovers(where)
 
 
 class StatusSocket:
@@ -68,9 +77,12 @@ class StatusSocket:
         self._process = os.getpid()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self.path.unlink(missing_ok=True)  # of an earlier process of that id
-            self._socket.bind(str(self.path))
+            # Under another name until it listens: one that does not is taken for a dead worker's, and removed.
+            unready = self.path.with_suffix(_UNREADY_SUFFIX)
+            unready.unlink(missing_ok=True)  # of an earlier process of that id
+            self._socket.bind(str(unready))
             self._socket.listen()
+            unready.rename(self.path)
         except OSError:
             self._socket.close()
             raise
@@ -84,6 +96,8 @@ class StatusSocket:
         self._closed = True
         if self._process == os.getpid():
             self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError, RuntimeError):  # the folder has gone, or is another user's by now
+                remove_leftovers()
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._socket.close()
@@ -136,13 +150,29 @@ def _check(where: Path) -> None:
 
 
 def _remove_leftovers(where: Path) -> None:
-    """The sockets of processes that have died."""
-    for path in _of_dead(where):
-        path.unlink(missing_ok=True)
-
-
-def _of_dead(where: Path) -> Iterator[Path]:
-    for path in where.glob(f"*{_SUFFIX}"):
+    for path in [*where.glob(f"*{_SUFFIX}"), *where.glob(f"*{_UNREADY_SUFFIX}")]:
         process = process_of(path)
-        if process is not None and process != os.getpid() and not Path(f"/proc/{process}").exists():
-            yield path
+        if process is not None and not _runs(process) and _is_refused(path):
+            path.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    """False also for one of another PID namespace, which cannot be seen from here."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"  # dead, though its parent has not taken note
+
+
+def _is_refused(path: Path) -> bool:
+    """Whether nobody listens there any more."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # gone already, or too busy to take another connection
+            pass
+        return False

@@ -43,6 +43,14 @@ struct StagedPaths {
     const auto explanation = paths.explain(route);
     return std::string(nameOf(explanation.path)) + ": " + explanation.reason;
   }
+  /// "path: reason" for each that comes before it.
+  std::vector<std::string> notTaken(const DeviceRoute& route) {
+    std::vector<std::string> texts;
+    for (const auto& [path, reason] : paths.explain(route).notTaken) {
+      texts.push_back(std::string(nameOf(path)) + ": " + reason);
+    }
+    return texts;
+  }
 };
 
 const DeviceRoute kRoute{1, gpu(0), gpu(1)};
@@ -198,12 +206,14 @@ TEST_CASE("nccl is tried where ipc has failed", "[device_paths]") {
     CHECK(staged.choose(kRoute) == DevicePath::nccl);
     CHECK(staged.choose(kRoute, kLarge - 1) == DevicePath::host);
     CHECK(staged.explained(kRoute) == "nccl: bytes have come through it");
+    CHECK(staged.notTaken(kRoute) == std::vector<std::string>{"ipc: no access"});
     CHECK(staged.fallbacks == std::vector<std::string>{"no access"});
   }
   SECTION("and fails too") {
     staged.paths.tried(kRoute, staged.trials[1], "no memory");
     CHECK(staged.choose(kRoute) == DevicePath::host);
     CHECK(staged.explained(kRoute) == "host: no access; nccl: no memory");
+    CHECK(staged.notTaken(kRoute) == std::vector<std::string>{"ipc: no access", "nccl: no memory"});
     CHECK(staged.takenPaths == std::vector{DevicePath::nccl, DevicePath::host});
     CHECK(staged.fallbacks.back() == "no access; nccl: no memory");
   }
@@ -223,6 +233,7 @@ TEST_CASE("nccl is tried at once where ipc is known to be impossible", "[device_
   CHECK(
       staged.explained(kRoute) ==
       "host: nccl has not been tried: the first tensor of 65536 bytes or more does");
+  CHECK(staged.notTaken(kRoute) == std::vector<std::string>{"ipc: it runs on another host"});
   staged.choose(kRoute);
   CHECK(staged.triedPaths == std::vector{DevicePath::nccl});
   CHECK(staged.fallbacks.empty());
