@@ -12,6 +12,7 @@
 #include "autograd/engine.h"
 #include "autograd/graph_task.h"
 #include "autograd/pass/pass_table.h"
+#include "autograd/pass_trace.h"
 #include "autograd/torch_graphs.h"
 #include "backend/base/thread_pool.h"
 #include "backend/base/timer.h"
@@ -31,7 +32,9 @@ class TorchEngine final : public Engine {
   /// before any of them.
   /// Functions are evaluated on `pool` alone: libtorch marks a thread that has evaluated a GraphTask of a distributed
   /// pass, and takes every later backward on it for a nested one.
-  TorchEngine(torch::distributed::rpc::RpcAgent& agent, ThreadPool& pool, Timer& timer, bool smart);
+  TorchEngine(
+      torch::distributed::rpc::RpcAgent& agent, ThreadPool& pool, Timer& timer, bool smart,
+      std::shared_ptr<CallMetrics> metrics);
 
   void start(
       int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph,
@@ -65,6 +68,7 @@ class TorchEngine final : public Engine {
   const bool smart_;
   TorchGraphs graphs_;
   AgentNetwork network_;
+  const PassTrace trace_;
   const std::shared_ptr<PassTable> passes_;
 };
 
