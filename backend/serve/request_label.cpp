@@ -34,7 +34,8 @@ class PickledCall {
 
   std::string function() {
     global();
-    return global();
+    std::string first = global();
+    return first == "torchwire.trace_context.InContext" ? global() : first;
   }
 
  private:
