@@ -68,8 +68,8 @@ def propagate_opentelemetry(enabled: bool = True) -> None:
     function runs as ever, and so do functions of TorchScript and PyTorch's operators. Calls without a current span,
     and those of a process that has not asked for it, are the same, byte for byte, as without OpenTelemetry.
 
-    `enabled`: False ends it. May be called again, before or after init_rpc; not thread-safe, so call it while no other
-    thread makes calls.
+    `enabled`: False ends it (default True). May be called again, before or after init_rpc; not thread-safe, so call it
+    while no other thread makes calls.
 
     Raises ModuleNotFoundError where the package opentelemetry-api is not installed, TypeError where `enabled` is no
     bool.
