@@ -60,7 +60,7 @@ std::vector<at::Tensor> onDevicesOf(
   return gradients;
 }
 
-Future serveGradients(PassTable& passes, const PassTrace& trace, const rpc::Message& request) {
+Future serveGradients(PassTable& passes, const BackwardTrace& trace, const rpc::Message& request) {
   const GradientsHead head = decodeGradientsHead(request.payload());
   trace.received(head.pass);
   auto future = openFuture();
@@ -100,7 +100,7 @@ Future serveEndPass(PassTable& passes, WorkerId caller, const rpc::Message& requ
 
 } // namespace
 
-void serveEngines(Dispatcher& dispatcher, PassTable& passes, const PassTrace& trace) {
+void serveEngines(Dispatcher& dispatcher, PassTable& passes, const BackwardTrace& trace) {
   using namespace own_messages;
   dispatcher.handleOwn(kGradients, [&passes, &trace](WorkerId, rpc::Message& request) {
     return serveGradients(passes, trace, request);

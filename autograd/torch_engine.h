@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "autograd/agent_network.h"
+#include "autograd/backward_trace.h"
 #include "autograd/engine.h"
 #include "autograd/graph_task.h"
 #include "autograd/pass/pass_table.h"
-#include "autograd/pass_trace.h"
 #include "autograd/torch_graphs.h"
 #include "backend/base/thread_pool.h"
 #include "backend/base/timer.h"
@@ -68,7 +68,7 @@ class TorchEngine final : public Engine {
   const bool smart_;
   TorchGraphs graphs_;
   AgentNetwork network_;
-  const PassTrace trace_;
+  const BackwardTrace trace_;
   const std::shared_ptr<PassTable> passes_;
 };
 

@@ -389,7 +389,7 @@ def trace_and_stop(path, pid):
 
 def test_who_keeps_the_trace_waiting_is_said(tmp_path):
     path = tmp_path / "trace.json"
-    with running(3, tmp_path) as group:
+    with running(3, tmp_path, session_timeout=300) as group:
         pending = group[0].start(trace_and_stop, path, group[1].pid)
         said = "torchwire trace: 2 of 3 workers have handed in"
         try:

@@ -12,11 +12,11 @@ namespace torchwire {
 
 /// Notes, while a trace is on, how long passes and this worker's parts in them take, and which requests brought their
 /// gradients. What it returns may be called after it is gone. Thread-safe.
-class PassTrace {
+class BackwardTrace {
  public:
   using Clock = TraceLog::Clock;
 
-  explicit PassTrace(std::shared_ptr<CallMetrics> metrics) : metrics_(std::move(metrics)) {}
+  explicit BackwardTrace(std::shared_ptr<CallMetrics> metrics) : metrics_(std::move(metrics)) {}
 
   /// The time now; none where no trace is on.
   Clock::time_point now() const {

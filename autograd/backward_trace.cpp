@@ -1,4 +1,4 @@
-#include "autograd/pass_trace.h"
+#include "autograd/backward_trace.h"
 
 #include <string>
 #include <utility>
@@ -17,15 +17,16 @@ std::string nameOf(const PassId& pass) {
 
 } // namespace
 
-PassTable::Ended PassTrace::started(const PassId& pass, Clock::time_point begun) const {
+PassTable::Ended BackwardTrace::started(const PassId& pass, Clock::time_point begun) const {
   return noting(Kind::pass, pass, begun);
 }
 
-PassTable::Ended PassTrace::joined(const PassId& pass) const {
+PassTable::Ended BackwardTrace::joined(const PassId& pass) const {
   return noting(Kind::graphTask, pass, now());
 }
 
-PassTable::Ended PassTrace::noting(Kind kind, const PassId& pass, Clock::time_point begun) const {
+PassTable::Ended BackwardTrace::noting(
+    Kind kind, const PassId& pass, Clock::time_point begun) const {
   if (begun == Clock::time_point()) {
     return nullptr;
   }
@@ -43,7 +44,7 @@ PassTable::Ended PassTrace::noting(Kind kind, const PassId& pass, Clock::time_po
   };
 }
 
-void PassTrace::received(const PassId& pass) const {
+void BackwardTrace::received(const PassId& pass) const {
   if (!metrics_->trace.isOn()) {
     return;
   }
