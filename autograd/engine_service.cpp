@@ -60,8 +60,9 @@ std::vector<at::Tensor> onDevicesOf(
   return gradients;
 }
 
-Future serveGradients(PassTable& passes, const rpc::Message& request) {
+Future serveGradients(PassTable& passes, const BackwardTrace& trace, const rpc::Message& request) {
   const GradientsHead head = decodeGradientsHead(request.payload());
+  trace.received(head.pass);
   auto future = openFuture();
   const auto attach = [&head, &request] {
     const auto send = DistAutogradContainer::getInstance()
@@ -99,10 +100,10 @@ Future serveEndPass(PassTable& passes, WorkerId caller, const rpc::Message& requ
 
 } // namespace
 
-void serveEngines(Dispatcher& dispatcher, PassTable& passes) {
+void serveEngines(Dispatcher& dispatcher, PassTable& passes, const BackwardTrace& trace) {
   using namespace own_messages;
-  dispatcher.handleOwn(kGradients, [&passes](WorkerId, rpc::Message& request) {
-    return serveGradients(passes, request);
+  dispatcher.handleOwn(kGradients, [&passes, &trace](WorkerId, rpc::Message& request) {
+    return serveGradients(passes, trace, request);
   });
   dispatcher.handleOwn(kDiscover, [&passes](WorkerId, rpc::Message& request) {
     return serveDiscover(passes, request);

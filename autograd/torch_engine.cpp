@@ -18,15 +18,20 @@ namespace rpc = torch::distributed::rpc;
 using torch::distributed::autograd::DistAutogradContainer;
 using torch::distributed::autograd::PropagateGradientsReq;
 
-TorchEngine::TorchEngine(rpc::RpcAgent& agent, ThreadPool& pool, Timer& timer, bool smart)
+TorchEngine::TorchEngine(
+    rpc::RpcAgent& agent, ThreadPool& pool, Timer& timer, bool smart,
+    std::shared_ptr<CallMetrics> metrics)
     : agent_(agent),
       smart_(smart),
       graphs_(agent),
       network_(agent, pool, timer),
-      passes_(std::make_shared<PassTable>(graphs_, network_)) {}
+      trace_(std::move(metrics)),
+      passes_(std::make_shared<PassTable>(graphs_, network_, [trace = trace_](const PassId& pass) {
+        return trace.joined(pass);
+      })) {}
 
 void TorchEngine::serve(Dispatcher& dispatcher) {
-  serveEngines(dispatcher, *passes_);
+  serveEngines(dispatcher, *passes_, trace_);
 }
 
 // ---- passes that start here ---------------------------------------------------------------------
@@ -34,6 +39,7 @@ void TorchEngine::serve(Dispatcher& dispatcher) {
 void TorchEngine::start(
     int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph, Done done) {
   std::shared_ptr<RootPass> pass;
+  const auto begun = trace_.now();
   try {
     const auto context = DistAutogradContainer::getInstance().retrieveContext(contextId);
     RootEdges edges = rootEdgesOf(roots); // unlocked: runs operators, on the roots' devices
@@ -43,7 +49,12 @@ void TorchEngine::start(
     });
     pass = std::make_shared<RootPass>(
         passes_, network_, root, agent_.getRpcTimeout(),
-        [done](const Error& error) { done(error ? exceptionOf(error) : nullptr); });
+        [done, ended = trace_.started(root.pass->id(), begun)](const Error& error) {
+          if (ended) { // first: who waits for the pass may stop the trace
+            ended(error);
+          }
+          done(error ? exceptionOf(error) : nullptr);
+        });
   } catch (...) {
     done(std::current_exception());
     return;

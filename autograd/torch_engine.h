@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "autograd/agent_network.h"
+#include "autograd/backward_trace.h"
 #include "autograd/engine.h"
 #include "autograd/graph_task.h"
 #include "autograd/pass/pass_table.h"
@@ -31,7 +32,9 @@ class TorchEngine final : public Engine {
   /// before any of them.
   /// Functions are evaluated on `pool` alone: libtorch marks a thread that has evaluated a GraphTask of a distributed
   /// pass, and takes every later backward on it for a nested one.
-  TorchEngine(torch::distributed::rpc::RpcAgent& agent, ThreadPool& pool, Timer& timer, bool smart);
+  TorchEngine(
+      torch::distributed::rpc::RpcAgent& agent, ThreadPool& pool, Timer& timer, bool smart,
+      std::shared_ptr<CallMetrics> metrics);
 
   void start(
       int64_t contextId, const torch::autograd::variable_list& roots, bool retainGraph,
@@ -65,6 +68,7 @@ class TorchEngine final : public Engine {
   const bool smart_;
   TorchGraphs graphs_;
   AgentNetwork network_;
+  const BackwardTrace trace_;
   const std::shared_ptr<PassTable> passes_;
 };
 

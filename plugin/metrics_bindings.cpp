@@ -189,6 +189,29 @@ py::tuple toTuple(const TraceLog::Event& event) {
       error == nullptr ? "" : error, event.thread);
 }
 
+const char* nameOf(TraceLog::Note::Kind kind) {
+  using Kind = TraceLog::Note::Kind;
+  switch (kind) {
+    case Kind::pass:
+      return "pass";
+    case Kind::graphTask:
+      return "graph_task";
+    case Kind::gradients:
+      return "gradients";
+    case Kind::rref:
+      return "rref";
+    case Kind::incident:
+      break;
+  }
+  return "incident";
+}
+
+py::tuple toTuple(const TraceLog::Note& note) {
+  return py::make_tuple(
+      nameOf(note.kind), note.peer, note.callId, inSeconds(note.begun), inSeconds(note.ended),
+      note.subject, note.detail);
+}
+
 /// Releases the GIL to stop, and takes it to build Python objects.
 py::tuple stopTrace(Agent& agent) {
   TraceLog::Taken taken;
@@ -200,7 +223,11 @@ py::tuple stopTrace(Agent& agent) {
   for (const TraceLog::Event& event : taken.events) {
     events.append(toTuple(event));
   }
-  return py::make_tuple(std::move(events), taken.lost);
+  py::list notes;
+  for (const TraceLog::Note& note : taken.notes) {
+    notes.append(toTuple(note));
+  }
+  return py::make_tuple(std::move(events), std::move(notes), taken.lost);
 }
 
 // The handler of a signal may do next to nothing: it writes a byte for a thread that reads.
@@ -291,8 +318,9 @@ void bindMetrics(py::module_& module, AgentClass& agent) {
           "earlier trace has noted; see torchwire.trace(). Raises nothing.")
       .def(
           "stop_trace", &stopTrace,
-          "Ends that. Returns the events, with times in seconds, and how many more there were "
-          "than the capacity. Raises nothing.");
+          "Ends that. Returns what has been noted of calls, and of all else, with times in "
+          "seconds, "
+          "and how many more notes there were than the capacity. Raises nothing.");
 }
 
 std::string pythonsStackOf(uint64_t thread) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/base/log.h"
+#include "backend/serve/current_call.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/pending_rrefs.h"
 #include "backend/serve/python_value.h"
@@ -128,22 +129,25 @@ Future RRefService::failCreation(
 }
 
 void RRefService::serveFetches(Dispatcher& dispatcher) {
-  dispatcher.handle(MessageType::PYTHON_RREF_FETCH_CALL, [](WorkerId, RpcCommandBase& command) {
-    return valueOf(static_cast<rpc::PythonRRefFetchCall&>(command).rrefId())
-        ->then(
-            [](JitFuture& value) {
-              return withDeviceStorages(
-                  rpc::PythonRRefFetchRet(serializePython(value.value()).toIValues()).toMessage());
-            },
-            messageType());
+  const auto self = shared_from_this();
+  dispatcher.handle(MessageType::PYTHON_RREF_FETCH_CALL, [self](WorkerId, RpcCommandBase& command) {
+    const RRefId rref = static_cast<rpc::PythonRRefFetchCall&>(command).rrefId();
+    self->trace(&rref, nullptr);
+    return valueOf(rref)->then(
+        [](JitFuture& value) {
+          return withDeviceStorages(
+              rpc::PythonRRefFetchRet(serializePython(value.value()).toIValues()).toMessage());
+        },
+        messageType());
   });
-  dispatcher.handle(MessageType::SCRIPT_RREF_FETCH_CALL, [](WorkerId, RpcCommandBase& command) {
-    return valueOf(static_cast<rpc::ScriptRRefFetchCall&>(command).rrefId())
-        ->then(
-            [](JitFuture& value) {
-              return withDeviceStorages(rpc::ScriptRRefFetchRet({value.value()}).toMessage());
-            },
-            messageType());
+  dispatcher.handle(MessageType::SCRIPT_RREF_FETCH_CALL, [self](WorkerId, RpcCommandBase& command) {
+    const RRefId rref = static_cast<rpc::ScriptRRefFetchCall&>(command).rrefId();
+    self->trace(&rref, nullptr);
+    return valueOf(rref)->then(
+        [](JitFuture& value) {
+          return withDeviceStorages(rpc::ScriptRRefFetchRet({value.value()}).toMessage());
+        },
+        messageType());
   });
 }
 
@@ -152,11 +156,13 @@ void RRefService::serveForks(Dispatcher& dispatcher) {
   dispatcher.handle(
       MessageType::RREF_FORK_REQUEST, [self](WorkerId caller, RpcCommandBase& command) {
         auto& request = static_cast<rpc::RRefForkRequest&>(command);
+        self->trace(&request.rrefId(), &request.forkId());
         self->ledger_.add(toGlobalId(request.rrefId()), toGlobalId(request.forkId()), caller);
         return acknowledgement();
       });
   dispatcher.handle(MessageType::RREF_USER_DELETE, [self](WorkerId, RpcCommandBase& command) {
     auto& request = static_cast<rpc::RRefUserDelete&>(command);
+    self->trace(&request.rrefId(), &request.forkId());
     self->passed_.settled(toGlobalId(request.forkId()));
     self->ledger_.remove(toGlobalId(request.rrefId()), toGlobalId(request.forkId()));
     return acknowledgement();
@@ -164,6 +170,7 @@ void RRefService::serveForks(Dispatcher& dispatcher) {
   // The parent may drop its RRef now. libtorch ignores a child that it does not know (any more).
   dispatcher.handle(MessageType::RREF_CHILD_ACCEPT, [self](WorkerId, RpcCommandBase& command) {
     const rpc::ForkId& fork = static_cast<rpc::RRefChildAccept&>(command).forkId();
+    self->trace(nullptr, &fork);
     self->passed_.settled(toGlobalId(fork));
     context().delPendingChild(fork);
     return acknowledgement();
@@ -193,6 +200,7 @@ void RRefService::serveOwnMessages(Dispatcher& dispatcher) {
 
 Future RRefService::create(
     WorkerId caller, const RRefId& rref, const ForkId& fork, const RunFunction& run) {
+  trace(&rref, &fork);
   auto response = c10::make_intrusive<JitFuture>(messageType());
   const bool first = ledger_.begin(
       toGlobalId(rref), toGlobalId(fork), caller,
@@ -229,6 +237,21 @@ void RRefService::runCreation(const RRefId& rref, const ForkId& fork, const RunF
     ledger_.finished(forkId); // a copy of the request must not wait for ever
     throw;
   }
+}
+
+/// Notes, while a trace is on, which RRef the request is about that the calling thread serves. Null: it does not say.
+void RRefService::trace(const RRefId* rref, const ForkId* fork) const {
+  if (!metrics_->trace.isOn()) {
+    return;
+  }
+  const ServedCall request = ServingScope::current();
+  TraceLog::Note note;
+  note.kind = TraceLog::Note::Kind::rref;
+  note.peer = request.caller();
+  note.callId = request.id();
+  note.subject = rref == nullptr ? "" : toString(toGlobalId(*rref));
+  note.detail = fork == nullptr ? "" : toString(toGlobalId(*fork));
+  metrics_->trace.add(std::move(note));
 }
 
 // libtorch makes an owner when an RRef of this worker's comes in somebody's arguments and its creation has not: that was

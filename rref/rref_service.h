@@ -7,7 +7,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "backend/call/metrics.h"
 #include "backend/serve/dispatcher.h"
 #include "rref/ledger/fork_ledger.h"
 #include "rref/ledger/orphaned_rrefs.h"
@@ -33,7 +35,8 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   using ForkId = torch::distributed::rpc::ForkId;
 
   /// The dispatcher runs the functions that create RRefs, and must live while requests come.
-  explicit RRefService(const Dispatcher& dispatcher) : dispatcher_(dispatcher), ledger_(forks_) {}
+  RRefService(const Dispatcher& dispatcher, std::shared_ptr<CallMetrics> metrics)
+      : dispatcher_(dispatcher), metrics_(std::move(metrics)), ledger_(forks_) {}
 
   /// Registers the handlers.
   void serve(Dispatcher& dispatcher);
@@ -114,11 +117,13 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
       const std::exception_ptr& error);
   Future create(WorkerId caller, const RRefId& rref, const ForkId& fork, const RunFunction& run);
   void runCreation(const RRefId& rref, const ForkId& fork, const RunFunction& run);
+  void trace(const RRefId* rref, const ForkId* fork) const;
   void keepEarlyOwners();
   void sweepMetadata();
   void drop(const std::vector<PassedForks::Fork>& passed);
 
   const Dispatcher& dispatcher_;
+  const std::shared_ptr<CallMetrics> metrics_;
   LibtorchForks forks_;
   ForkLedger ledger_;
   PassedForks passed_;

@@ -62,7 +62,11 @@ std::shared_ptr<Pass> PassTable::makePass(
     const ContextPtr& context) {
   auto pass = std::make_shared<Pass>(
       id, options, std::move(graph), network_,
-      [context = std::weak_ptr(context), id, running = running_](const Error& error) {
+      [context = std::weak_ptr(context), id, running = running_,
+       ended = begun_ ? begun_(id) : nullptr](const Error& error) {
+        if (ended) { // first: once the root hears of it, it may stop the trace
+          ended(error);
+        }
         over(context.lock(), id, error);
         --*running;
       });

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "autograd/pass/discovery.h"
@@ -29,8 +30,13 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
   using DiscoveryReply = std::function<void(const Error&, Discovered)>;
   using EndReply = std::function<void(PassEnded)>;
   using OpenRoot = std::function<std::unique_ptr<RootGraph>(const PassId&)>;
+  /// Called when this worker's part in a pass begins, under a lock. What it returns, if anything, is called when that part
+  /// has ended, with the error if it has failed: on any thread, without locks.
+  using Ended = std::function<void(const Error&)>;
+  using Begun = std::function<Ended(const PassId&)>;
 
-  PassTable(GraphSource& graphs, PassNetwork& network) : graphs_(graphs), network_(network) {}
+  PassTable(GraphSource& graphs, PassNetwork& network, Begun begun = nullptr)
+      : graphs_(graphs), network_(network), begun_(std::move(begun)) {}
 
   /// What a root starts with. Throws std::runtime_error when the context is not here or a pass runs in it, and what
   /// `open` throws. The graph belongs to the pass and lives as long.
@@ -104,6 +110,7 @@ class PassTable : public std::enable_shared_from_this<PassTable> {
 
   GraphSource& graphs_;
   PassNetwork& network_;
+  const Begun begun_; // null: nobody wants to know
   std::atomic<uint64_t> started_{0};
   const Count running_ = std::make_shared<std::atomic<int>>(0); // a pass may end after the table
   // Of the last pass whose root is here. Begins with the time, so that a worker which takes the place of one that left

@@ -93,7 +93,7 @@ Agent::Agent(
       evaluations_(kMaxEvaluations, "torchwire_grad", runOnPythonThread),
       completions_(options_.numWorkerThreads, "torchwire_done", runOnPythonThread),
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
-      rrefs_(std::make_shared<RRefService>(dispatcher_)),
+      rrefs_(std::make_shared<RRefService>(dispatcher_, metrics_)),
       calls_(std::make_shared<CallTable>(timer_, firstCallId(isOpen()))),
       directory_(workerInfo_),
       devices_(std::make_shared<cuda::GroupDevices>(named(options_.devices, workerInfo_.name_))),
@@ -108,7 +108,7 @@ Agent::Agent(
               options_.devicePathsLeftOut)),
       engine_(
           std::make_shared<TorchEngine>(
-              *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart)),
+              *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart, metrics_)),
       contexts_(*this, engine_) {
   if (options_.maxBytesInFlight != 0) {
     window_ = std::make_unique<SendWindow>(
@@ -310,6 +310,10 @@ void Agent::openLinks(const GroupKey& key) {
     control_->run([this, peer, error] { onPeerGone(peer, error); });
   };
   events.declaredDead = [this](const std::string& reason) { links_->endPart(reason); };
+  events.linkBroken = [this](WorkerId peer, const Error& error) {
+    trace("link broken", peer, error);
+  };
+  events.sessionResumed = [this](WorkerId peer) { trace("session resumed", peer, {}); };
   if (isOpen()) {
     events.unknownPeer = [this](const Hello& hello) { return onUnknownPeer(hello); };
     events.peerJoined = [this](const WorkerRecord& peer) {
@@ -440,6 +444,9 @@ void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
 }
 
 void Agent::onPeerLost(WorkerId peer, const Error& error, const CallIds& received) {
+  if (error.code() != ErrorCode::peerLeft) {
+    trace("link lost", peer, error);
+  }
   if (error.code() == ErrorCode::peerLeft && !isStaticGroup()) {
     directory_.remove(peer);
     devices_->remove(peer);

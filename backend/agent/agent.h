@@ -383,6 +383,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void expectPart() const;
   bool hasEnded(const WorkerRecord& worker, bool isRival) const;
 
+  void trace(const char* incident, WorkerId peer, const Error& why);
+
   // Where calls are.
   void watchSlowCalls();
   void serveWhereabouts();

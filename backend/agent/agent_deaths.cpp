@@ -197,6 +197,11 @@ void Agent::onPeerGone(const WorkerRecord& peer, const Error& error) {
   }
   // Of this worker's own death: nothing of the others' is left here.
   const bool isOver = error.code() == ErrorCode::declaredDead;
+  trace(
+      died         ? "worker died"
+          : isOver ? "this worker declared dead"
+                   : "worker left",
+      peer.id, error);
   guarded("the end of a peer", [&] {
     if (died || isOver) {
       rrefs_->workerDied(peer.id);

@@ -1,8 +1,10 @@
 // What the agent tells about itself.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "backend/agent/agent.h"
+#include "backend/base/guarded.h"
 #include "backend/transport/rejection_log.h"
 
 namespace torchwire {
@@ -12,6 +14,21 @@ void Agent::addGilWaitTime(const std::chrono::microseconds wait) {
     ++server_->metrics().gilWaits;
     server_->metrics().gilWaitMicroseconds += wait.count();
   }
+}
+
+/// For a trace that is on: what has happened to a link, or to a peer. On any thread, under any lock.
+void Agent::trace(const char* incident, WorkerId peer, const Error& why) {
+  if (!metrics_->trace.isOn()) {
+    return;
+  }
+  guarded("tracing an incident", [&] {
+    TraceLog::Note note;
+    note.peer = peer;
+    note.begun = note.ended = TraceLog::Clock::now();
+    note.subject = incident;
+    note.detail = why ? why.message() : "";
+    metrics_->trace.add(std::move(note));
+  });
 }
 
 std::unordered_map<std::string, std::string> Agent::getMetrics() {

@@ -39,15 +39,29 @@ TraceLog::Taken TraceLog::stop() {
   return std::exchange(taken_, {});
 }
 
+/// For one more, which is else counted as lost.
+bool TraceLog::hasRoom() {
+  if (!isOn()) {
+    return false; // it has just been stopped
+  }
+  if (taken_.events.size() + taken_.notes.size() < capacity_) {
+    return true;
+  }
+  ++taken_.lost;
+  return false;
+}
+
 void TraceLog::add(const Event& event) {
   MutexLock lock(mutex_);
-  if (!isOn()) {
-    return; // it has just been stopped
-  }
-  if (taken_.events.size() < capacity_) {
+  if (hasRoom()) {
     taken_.events.push_back(event);
-  } else {
-    ++taken_.lost;
+  }
+}
+
+void TraceLog::add(Note note) {
+  MutexLock lock(mutex_);
+  if (hasRoom()) {
+    taken_.notes.push_back(std::move(note));
   }
 }
 

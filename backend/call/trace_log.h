@@ -1,10 +1,12 @@
-// When each call of this worker, and each one that it served, was in which stage: kept while someone traces.
+// When each call of this worker, and each one that it served, was in which stage, and what else happened meanwhile: kept
+// while someone traces.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "backend/base/annotations.h"
@@ -35,7 +37,23 @@ class TraceLog {
     uint64_t thread = 0; // that ran it or has made it, as pthread_self() has it; 0: unknown
   };
 
-  /// Where it is off, events are not to be made.
+  /// What is rarer than calls, and says more.
+  struct Note {
+    /// pass: a backward pass, on the worker that has started it. graphTask: a worker's part in one. gradients: a request
+    /// of one. rref: a request about an RRef. incident: a link that broke, or a worker that died.
+    enum class Kind : uint8_t { pass, graphTask, gradients, rref, incident };
+
+    Kind kind = Kind::incident;
+    WorkerId peer = -1; // gradients, rref: the caller; incident: the worker that it is about
+    uint64_t callId = 0; // gradients, rref: as in Event
+    Clock::time_point begun, ended; // pass, graphTask; incident: begun alone
+    std::string
+        subject; // the pass; the RRef, empty where the request does not say; what has happened
+    std::string
+        detail; // pass, graphTask: why it has failed, if it has; rref: the fork; incident: why
+  };
+
+  /// Where it is off, events and notes are not to be made.
   bool isOn() const {
     return on_.load(std::memory_order_relaxed);
   }
@@ -45,11 +63,13 @@ class TraceLog {
   /// Until now. Returns all, and how many more there were.
   struct Taken {
     std::vector<Event> events;
-    uint64_t lost = 0;
+    std::vector<Note> notes;
+    uint64_t lost = 0; // of both
   };
   Taken stop() EXCLUDES(mutex_);
 
   void add(const Event& event) EXCLUDES(mutex_);
+  void add(Note note) EXCLUDES(mutex_);
 
   /// While one lives, the calling thread makes a call. Nothing where the log is off.
   class Making {
@@ -94,6 +114,8 @@ class TraceLog {
   };
 
  private:
+  bool hasRoom() REQUIRES(mutex_);
+
   std::atomic<bool> on_{false};
   Mutex mutex_{LockRank::traceLog};
   size_t capacity_ GUARDED_BY(mutex_) = 0;

@@ -106,6 +106,9 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     std::function<void(const WorkerRecord&)> peerJoined;
     /// A peer says that the group goes on without this worker. Perhaps more than once. See endPart().
     std::function<void(const std::string& reason)> declaredDead;
+    /// For who keeps a record. A link has broken whose session goes on; the next link carries the session.
+    std::function<void(WorkerId, const Error&)> linkBroken = [](WorkerId, const Error&) {};
+    std::function<void(WorkerId)> sessionResumed = [](WorkerId) {};
   };
   struct Limits {
     std::chrono::milliseconds handshake{20000}; // for one dial or one accept to finish
@@ -289,11 +292,13 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   struct Established {
     std::vector<Outgoing> outgoing; // what the peer lacks, and what has waited for a link
     std::vector<SharedFrame> released; // what it has
+    bool resumed = false; // a session that had lost its link
   };
   /// Makes the link the peer's. Throws FormatError, and then nothing has changed, where the peer cannot have received what
   /// it says.
   Established establish(Peer& peer, const Handle& handle, const SessionClaim& peers)
       REQUIRES(mutex_);
+  void begin(const Handle& connected, Established established);
   void flush(const Handle& connected, std::vector<Outgoing> outgoing);
   void receiveNext(const Handle& connected);
   bool isCurrent(const Handle& connected) EXCLUDES(mutex_);

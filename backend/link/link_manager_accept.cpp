@@ -201,9 +201,7 @@ void LinkManager::greeted(const Handle& accepted, const SessionClaim& dialers) {
     }
     established = establish(*peer, accepted, dialers);
   }
-  flush(accepted, std::move(established.outgoing));
-  watchLargeFrames(accepted);
-  receiveNext(accepted);
+  begin(accepted, std::move(established));
 }
 
 std::optional<LinkManager::Handle> LinkManager::linkThatBroke(const Hello& hello) {

@@ -140,9 +140,7 @@ void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
     established = establish(*peer, dial, welcome.session);
     peer->description = std::move(description);
   }
-  flush(dial, std::move(established.outgoing));
-  watchLargeFrames(dial);
-  receiveNext(dial);
+  begin(dial, std::move(established));
 }
 
 void LinkManager::dialFailed(const Handle& dial, const Error& error) {

@@ -54,6 +54,7 @@ bool LinkManager::resumes(const Handle& broken, const Error& cause) {
     dialsFirst = self_.id < peer->record.id;
   }
   log(LogLevel::info, error.message() + "; dialing it again to go on");
+  events_.linkBroken(broken.peer, error);
   if (badFrame) {
     closeWithReason(broken.link, Refusal{ErrorCode::refused, cause.message()});
   } else {

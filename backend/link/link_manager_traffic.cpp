@@ -126,6 +126,7 @@ LinkManager::Established LinkManager::establish(
       established.outgoing.push_back({{}, std::move(frame)});
     }
     established.released = std::move(rest.released);
+    established.resumed = peer.session->breaks() != 0;
   }
   peer.state = State::connected;
   peer.link = handle.link;
@@ -135,6 +136,16 @@ LinkManager::Established LinkManager::establish(
     established.outgoing.push_back(std::move(outgoing));
   }
   return established;
+}
+
+/// Unlocked, once the link is the peer's.
+void LinkManager::begin(const Handle& connected, Established established) {
+  if (established.resumed) {
+    events_.sessionResumed(connected.peer);
+  }
+  flush(connected, std::move(established.outgoing));
+  watchLargeFrames(connected);
+  receiveNext(connected);
 }
 
 void LinkManager::flush(const Handle& connected, std::vector<Outgoing> outgoing) {

@@ -67,6 +67,9 @@ py::object readCall(Message& request) {
   }
   const py::object args = reader.value();
   const py::object kwargs = reader.value();
+  if (in.remaining() != 0) {
+    function = PythonRpc::get().InContext(function, reader.value());
+  }
   return PythonRpc::get().PythonUDF(function, args, kwargs);
 }
 
@@ -198,6 +201,13 @@ c10::intrusive_ptr<JitFuture> serveAsync(
 
 c10::intrusive_ptr<Message> writeDirectCall(
     PyObject* function, PyObject* args, PyObject* kwargs, bool isAsync, DirectRRefs& rrefs) {
+  py::object wrapped;
+  py::object context;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(function)) == PythonRpc::get().InContext.ptr()) {
+    wrapped = py::getattr(function, "function");
+    context = py::getattr(function, "carrier");
+    function = wrapped.ptr();
+  }
   std::vector<char> body;
   std::vector<at::Tensor> tensors;
   body.reserve(kUsualLength);
@@ -206,7 +216,7 @@ c10::intrusive_ptr<Message> writeDirectCall(
     return rrefs.write(object, out);
   });
   if (!writer.global(function) || !writer.value(args) || !writer.value(kwargs) ||
-      needPickle(tensors)) {
+      (context && !writer.value(context.ptr())) || needPickle(tensors)) {
     return {};
   }
   return c10::make_intrusive<Message>(

@@ -5,7 +5,8 @@
 // | ------------ | ---------------------------------- | ------------------------------------------------------- |
 // | PYTHON_CALL  | 0 or 1: libtorch's; 1 is async     | the pickled PythonUDF                                   |
 // |              | 2 or 3: direct; 3 is async         | module and name of the function, args, kwargs           |
-// |              |                                    | (python_codec.h)                                        |
+// |              |                                    | (python_codec.h); where the caller runs in a trace      |
+// |              |                                    | context of OpenTelemetry's, a dict that names it        |
 // | PYTHON_RET   | 0x80, as pickles begin: libtorch's | the pickled result                                      |
 // |              | 1: direct; only as the answer to a | the result                                              |
 // |              | direct call                        |                                                         |

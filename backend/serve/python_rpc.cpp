@@ -39,6 +39,7 @@ void PythonRpc::load() {
       .RemoteException = module.attr("RemoteException"),
       .RRef = py::module_::import("torch.distributed.rpc.api").attr("RRef"),
       .PyRRef = py::module_::import("torch._C._distributed_rpc").attr("PyRRef"),
+      .InContext = py::module_::import("torchwire.trace_context").attr("InContext"),
       .reducers = module.attr("_internal_rpc_pickler").attr("_class_reducer_dict")};
 }
 

@@ -18,6 +18,7 @@ struct PythonRpc {
   pybind11::object PythonUDF;
   pybind11::object RemoteException;
   pybind11::object RRef, PyRRef; // Python's class, and libtorch's that it inherits from
+  pybind11::object InContext; // torchwire's: a function, and the trace context that it is to run in
   pybind11::object reducers; // of classes, that users register: a dict
 
   /// Looks them up, for the life of the process. With the GIL, on import: a look-up may give the GIL away meanwhile.

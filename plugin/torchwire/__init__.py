@@ -50,6 +50,7 @@ from torchwire.observe.trace import trace
 from torchwire.options import TorchwireRpcBackendOptions
 from torchwire.replacement import replace_tensorpipe, restore_tensorpipe
 from torchwire.rrefs import rrefs
+from torchwire.trace_context import propagate_opentelemetry
 from torchwire.worker_events import on_worker_joined, on_worker_lost
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "on_worker_joined",
     "on_worker_lost",
     "peers",
+    "propagate_opentelemetry",
     "replace_tensorpipe",
     "restore_tensorpipe",
     "rrefs",

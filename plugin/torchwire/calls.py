@@ -92,7 +92,7 @@ def _replace_invoke() -> None:
     def invoke(
         to: Any, func: Any, rpc_type: Any, args: Any = None, kwargs: Any = None, rpc_timeout: float = UNSET_RPC_TIMEOUT
     ) -> Any:
-        if _is_python(func) and _has_own_pickler():
+        if is_python(func) and _has_own_pickler():
             is_async = hasattr(func, "_wrapped_async_rpc_function")
             named: Any = kwargs or {}
             call = to, func, args or (), named, rpc_timeout, is_async
@@ -109,7 +109,8 @@ def _replace_invoke() -> None:
     api._invoke_rpc = invoke
 
 
-def _is_python(func: Any) -> bool:
+def is_python(func: Any) -> bool:
+    """Whether calls of it are of a Python function: not of an operator or a TorchScript function."""
     wrapped = getattr(func, "_wrapped_async_rpc_function", func)
     return callable(func) and find_builtin(func) is None and not isinstance(wrapped, torch.jit.ScriptFunction)
 

@@ -46,6 +46,7 @@ torchwire.log_metrics("metrics.jsonl", interval="10 s").__enter__()
 torchwire.dump("dump.txt")
 torchwire.trace(b"trace.json").__enter__()
 torchwire.trace("trace.json", capacity="1 MiB").__enter__()
+torchwire.propagate_opentelemetry("yes")
 """.lstrip()
 
 

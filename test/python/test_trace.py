@@ -3,7 +3,9 @@
 import collections
 import json
 import os
+import signal
 
+import connections
 import observed
 import pytest
 import torch
@@ -11,8 +13,10 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, running
-from processes import WorkerError, run_script
+from processes import WorkerError, run_script, wait_until
+from sockets import unix_names
 
+REQUESTS, PASSES = 100_000, 200_000  # the first lanes
 STAGES = {"pickle", "wire", "callee", "reply", "unpickle", "queue", "run"}
 
 
@@ -43,16 +47,34 @@ def calls(tracks, requests):
         (pid, each["name"])
         for (pid, tid), slices in tracks.items()
         for each in slices
-        if (tid >= 100_000) == requests and each["name"] not in STAGES
+        if tid < PASSES and (tid >= REQUESTS) == requests and each["name"] not in STAGES
     )
 
 
-def arrows(path):
-    found = collections.defaultdict(set)
+def arrows(path, category="rpc"):
+    found = collections.defaultdict(dict)
     for event in json.loads(path.read_text())["traceEvents"]:
-        if event["ph"] in "sf":
-            found[event["id"]].add(event["ph"])
+        if event["ph"] in "sf" and event["cat"] == category:
+            found[event["id"]][event["ph"]] = event
     return found
+
+
+def slices_at(tracks, end):
+    """Those that an arrow's end is in, the outermost first."""
+    return [each for each in tracks[end["pid"], end["tid"]] if encloses(each, end["ts"], end["ts"])]
+
+
+def encloses(each, begun, ended):
+    return each["ts"] <= begun + 0.01 and ended <= each["ts"] + each["dur"] + 0.01
+
+
+def moments(path):
+    """(worker, name, reason) of what is no slice."""
+    return [
+        (event["pid"], event["name"], event["args"].get("reason", ""))
+        for event in json.loads(path.read_text())["traceEvents"]
+        if event["ph"] == "i"
+    ]
 
 
 def traced_calls(path):
@@ -88,7 +110,7 @@ def test_each_call_is_there_on_both_sides(tmp_path):
         (1, "test_trace.relay"): 1,
         (0, "observed.add"): 1,
     }
-    assert all(ends == {"s", "f"} for ends in arrows(path).values()) and len(arrows(path)) == 14
+    assert all(set(ends) == {"s", "f"} for ends in arrows(path).values()) and len(arrows(path)) == 14
     naps = [each for slices in tracks.values() for each in slices if each["name"] == "observed.nap_in_a_handler"]
     assert all(each["dur"] >= 50_000 for each in naps)
     add = next(each for each in tracks[0, 1] if each["name"] == "observed.add")
@@ -119,12 +141,126 @@ def test_a_backward_pass_of_four_workers(tmp_path):
     assert all(served[rank, "forward"] == 1 for rank in (1, 2, 3))
     gradients = sum(count for (_, name), count in served.items() if name == "backward")
     assert gradients >= 6  # to each worker and back from each
+    check_passes(path, tracks, gradients)
     names = {
         event["args"]["name"]
         for event in json.loads(path.read_text())["traceEvents"]
         if event["name"] == "process_name"
     }
     assert names == {f"worker{rank} (rank {rank})" for rank in range(4)}
+
+
+def check_passes(path, tracks, gradients):
+    """One pass from worker0, a part of it on each worker, and arrows from and to the calls that bring gradients."""
+    passes = [each for (_, tid), slices in tracks.items() if tid >= PASSES for each in slices]
+    (whole,) = [each for each in passes if each["name"] == "backward pass"]
+    tasks = {each["pid"]: each for each in passes if each["name"] == "graph task"}
+    assert whole["pid"] == 0 and set(tasks) == {0, 1, 2, 3} and len(passes) == 5
+    assert all(each["args"] == whole["args"] and whole["args"]["root"] == 0 for each in tasks.values())
+    assert tasks[0]["tid"] == whole["tid"]  # the others' are within it by the clock, too: this is one host
+    assert all(encloses(whole, each["ts"], each["ts"] + each["dur"]) for each in tasks.values())
+    found = arrows(path, "backward")
+    assert len(found) == 2 * gradients  # each leaves a graph task for a call, and gets to one from a request
+    for name, ends in found.items():
+        begun, ended = ({each["name"] for each in slices_at(tracks, ends[which])} for which in "sf")
+        task, call = (begun, ended) if name.endswith("sent") else (ended, begun)
+        assert "graph task" in task and "backward" in call
+
+
+def backward_that_fails(path):
+    with torchwire.trace(path), dist_autograd.context() as context:
+        x = rpc.rpc_sync("worker1", failing_later, (torch.ones(2, requires_grad=True),))
+        with pytest.raises(RuntimeError, match="on purpose"):
+            dist_autograd.backward(context, [x.sum()])
+
+
+class _Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("on purpose")
+
+
+def failing_later(x):
+    return _Failing.apply(x)
+
+
+def test_a_backward_pass_that_fails_says_why(tmp_path):
+    path = tmp_path / "trace.json"
+    with running(2, tmp_path) as group:
+        group[0].run(backward_that_fails, path)
+    tracks = slices_of(path)
+    check_nesting(tracks)
+    passes = [each for (_, tid), slices in tracks.items() if tid >= PASSES for each in slices]
+    assert sorted((each["pid"], each["name"]) for each in passes) == [
+        (0, "backward pass"),
+        (0, "graph task"),
+        (1, "graph task"),
+    ]
+    assert all("on purpose" in each["args"]["failed"] for each in passes)
+
+
+def traced_rref(path):
+    with torchwire.trace(path):
+        rref = rpc.remote("worker1", torch.add, (torch.ones(1), 1))
+        rref.to_here()
+        rpc.rpc_sync("worker2", hold_for_a_moment, (rref,))
+        ids = [each["id"] for each in torchwire.rrefs()]
+        del rref
+        wait_until(lambda: not torchwire.rrefs())  # the deletion has been acknowledged
+    return ids
+
+
+def hold_for_a_moment(rref):
+    return rref.to_here().tolist()
+
+
+def test_calls_about_an_rref_say_which_one(tmp_path):
+    path = tmp_path / "trace.json"
+    with running(3, tmp_path) as group:
+        (rref,) = group[0].run(traced_rref, path)
+    tracks = slices_of(path)
+    named = [
+        (each["name"], tid >= REQUESTS, each["args"]["rref"], each["args"].get("fork"))
+        for (_, tid), slices in tracks.items()
+        for each in slices
+        if "rref" in each.get("args", {})
+    ]
+    assert {each[2] for each in named} == {rref}
+    for name, least in ("aten::add", 1), ("fetch", 2), ("rref", 3):
+        for is_request in False, True:
+            assert sum(each[:2] == (name, is_request) for each in named) >= least, named
+    books = [
+        each["args"]
+        for (_, tid), slices in tracks.items()
+        if REQUESTS <= tid < PASSES
+        for each in slices
+        if each["name"] == "rref"
+    ]
+    assert books and all(args["rref"] == rref and "fork" in args for args in books)
+
+
+def trace_while_cut(path, names):
+    observed.call_many("worker1", 2)
+    with torchwire.trace(path):
+        assert connections.break_all(names)
+        observed.call_many("worker1", 2)
+        wait_until(lambda: all(peer["state"] == "connected" for peer in torchwire.peers()))
+
+
+def test_a_link_that_breaks_is_a_moment_on_both_sides(tmp_path):
+    path = tmp_path / "trace.json"
+    with running(2, tmp_path) as group:
+        group[0].run(trace_while_cut, path, {one for worker in group for one in unix_names(worker.pid)})
+    found = moments(path)
+    for worker in 0, 1:
+        names = [name for rank, name, _ in found if rank == worker]
+        assert names[:2] == ["link broken", "session resumed"], found
+        reason = next(reason for rank, name, reason in found if (rank, name) == (worker, "link broken"))
+        assert f"lost the connection to worker 'worker{1 - worker}'" in reason
 
 
 def traced_with_a_small_capacity(path):
@@ -167,6 +303,12 @@ def trace_while(path, to):
     with torchwire.trace(path):
         observed.call_many(to, 2)
         os.kill(_victim[0], 9)
+        for worker in "worker0", "worker1":
+            rpc.rpc_sync(worker, await_death, ("worker2",))
+
+
+def await_death(name):
+    wait_until(lambda: any(peer["name"] == name and peer["state"] == "dead" for peer in torchwire.peers()))
 
 
 _victim = []
@@ -184,6 +326,9 @@ def test_a_worker_that_dies_meanwhile_is_left_out(tmp_path):
         group[0].run(trace_while, path, "worker1")
         assert "worker 'worker2' has not handed over its part of the trace" in group[0].output()
         assert calls(slices_of(path), requests=False)[0, "observed.add"] == 2
+        died = [(worker, reason) for worker, name, reason in moments(path) if name == "worker died"]
+        assert {worker for worker, _ in died} == {0, 1}
+        assert all("worker 'worker2' (rank 2) has died" in reason for _, reason in died)
         group[0].run(rpc.shutdown, graceful=False)
         group[1].run(rpc.shutdown, graceful=False)
 
@@ -232,4 +377,25 @@ def test_perfettos_trace_processor_reads_it(tmp_path):
     with processor:
         names = collections.Counter(row.name for row in processor.query("select name from slice"))
         assert names["forward"] == 6 and names["backward"] >= 12
-        assert next(iter(processor.query("select count(*) as n from flow"))).n >= 3
+        assert names["backward pass"] == 1 and names["graph task"] == 4
+        assert next(iter(processor.query("select count(*) as n from flow"))).n >= 3 + names["backward"] / 2
+
+
+def trace_and_stop(path, pid):
+    with torchwire.trace(path):
+        observed.call_many("worker1", 2)
+        os.kill(pid, signal.SIGSTOP)
+
+
+def test_who_keeps_the_trace_waiting_is_said(tmp_path):
+    path = tmp_path / "trace.json"
+    with running(3, tmp_path, session_timeout=300) as group:
+        pending = group[0].start(trace_and_stop, path, group[1].pid)
+        said = "torchwire trace: 2 of 3 workers have handed in"
+        try:
+            wait_until(lambda: said in group[0].output())
+        finally:
+            group[1].signal(signal.SIGCONT)
+        pending.result()
+        assert "waiting for 'worker1'\n" in group[0].output().partition(said)[2]
+        assert calls(slices_of(path), requests=True)[1, "observed.add"] == 2

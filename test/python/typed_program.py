@@ -81,6 +81,8 @@ def observe(folder: pathlib.Path) -> dict[str, Any]:
     with torchwire.log_metrics(folder / "metrics.jsonl", interval=1.0), torchwire.trace("trace.json", capacity=1000):
         torchwire.dump()
         torchwire.dump(sys.stdout)
+        torchwire.propagate_opentelemetry()
+        torchwire.propagate_opentelemetry(enabled=False)
     return torchwire.metrics()
 
 

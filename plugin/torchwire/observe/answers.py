@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import agent_for
-from torchwire.observe import dump, metrics
+from torchwire.observe import dump, metrics, trace_part
 
 _PATIENCE = 2.0  # seconds that a peer has to answer
 _AT_A_TIME = 32  # peers that are asked
@@ -42,14 +42,24 @@ def ask(agent: TorchwireAgent, worker: int, question: Mapping[str, Any], patienc
     return json.loads(agent.ask_observer(worker, json.dumps(question), patience))
 
 
-def ask_all(agent: TorchwireAgent, question: Mapping[str, Any], patience: float = _PATIENCE) -> dict[str, Any]:
-    """The answer of each worker of the group by its name; of one that does not answer {"error": why}."""
+def ask_all(
+    agent: TorchwireAgent,
+    question: Mapping[str, Any],
+    patience: float = _PATIENCE,
+    answered: Callable[[str, Any], None] = lambda _name, _answer: None,
+) -> dict[str, Any]:
+    """The answer of each worker of the group by its name; of one that does not answer {"error": why}.
+
+    `answered` is called with each as it comes, on some thread.
+    """
 
     def one(worker: Any) -> Any:
         try:
-            return ask(agent, worker.id, question, patience)
+            reply = ask(agent, worker.id, question, patience)
         except RuntimeError as error:
-            return {"error": str(error).splitlines()[0]}
+            reply = {"error": str(error).splitlines()[0]}
+        answered(worker.name, reply)
+        return reply
 
     workers = sorted(agent.get_worker_infos(), key=lambda worker: worker.id)
     with ThreadPoolExecutor(min(_AT_A_TIME, len(workers))) as pool:
@@ -73,14 +83,12 @@ def _clock(_agent: TorchwireAgent, _asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _start_trace(agent: TorchwireAgent, asked: Mapping[str, Any]) -> dict[str, Any]:
-    agent.start_trace(int(asked["capacity"]))
+    trace_part.start(agent, int(asked["capacity"]))
     return {}
 
 
 def _stop_trace(agent: TorchwireAgent, _asked: Mapping[str, Any]) -> dict[str, Any]:
-    events, lost = agent.stop_trace()
-    functions = {each["id"]: (each["kind"], each["function"]) for each in agent.function_metrics()}
-    return {"events": events, "lost": lost, "functions": functions}
+    return trace_part.take(agent)
 
 
 _ANSWERS: dict[Any, Callable[[TorchwireAgent, Mapping[str, Any]], dict[str, Any]]] = {

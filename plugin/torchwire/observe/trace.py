@@ -11,12 +11,14 @@ import json
 import logging
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import agent_for
+from torchwire.observe import trace_part
 from torchwire.observe.answers import ask, ask_all
+from torchwire.observe.progress import Progress
 from torchwire.observe.trace_file import WorkerTrace, write
 
 _logger = logging.getLogger(__name__)
@@ -34,13 +36,16 @@ _requested: TorchwireAgent | None = None  # whose calls are noted because the en
 def trace(path: str | os.PathLike[str], capacity: int = CAPACITY) -> Generator[None, None, None]:
     """While the block runs, all workers of the group note their calls; then this one writes them to the file `path`.
 
+    Backward passes that begin and end within the block are in it, too, and which RRefs calls are about, links that
+    break, workers that die and faults that are injected.
+
     The file is JSON, which https://ui.perfetto.dev and chrome://tracing open. `capacity` is how many events each worker
     keeps at most (default 1,000,000, of some 100 bytes); further ones are lost, which the log and the file say. One
     trace at a time in a group. A worker that joins or dies within the block is not in it, with a line in the log.
 
     Raises OSError at once when the file cannot be written, ValueError for a capacity below 1, RuntimeError when RPC is
     not initialized or runs on another backend. What the block raises passes through, and the file is written all the
-    same.
+    same. Where that takes longer than a second, standard error says how far it is.
     """
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1 event, got {capacity!r}")
@@ -63,7 +68,12 @@ def trace(path: str | os.PathLike[str], capacity: int = CAPACITY) -> Generator[N
 def write_trace(agent: TorchwireAgent, path: str | os.PathLike[str]) -> None:
     """Ends the trace on all workers and writes what they have noted. Raises OSError."""
     ranks = {worker.name: worker.id for worker in agent.get_worker_infos()}
-    answers = ask_all(agent, {"ask": "stop_trace"}, patience=_COLLECTING)
+    with Progress(ranks) as progress:
+        _write(agent, path, ranks, progress)
+
+
+def _write(agent: TorchwireAgent, path: str | os.PathLike[str], ranks: Mapping[str, int], progress: Progress) -> None:
+    answers = ask_all(agent, {"ask": "stop_trace"}, _COLLECTING, progress.handed_in)
     workers: list[WorkerTrace] = []
     for name, answer in answers.items():
         if "error" in answer:
@@ -74,7 +84,7 @@ def write_trace(agent: TorchwireAgent, path: str | os.PathLike[str]) -> None:
                 "worker %r had no room for %d further events: trace for a shorter time", name, answer["lost"]
             )
         workers.append(WorkerTrace(name, ranks[name], answer, _clock_offset(agent, ranks[name])))
-    count = write(path, workers)
+    count = write(path, workers, progress.wrote)
     _logger.info("%d events of %d workers are in %s", count, len(workers), os.fspath(path))
 
 
@@ -108,7 +118,7 @@ def start_if_requested(agent: TorchwireAgent) -> None:
     """By the environment variable, with which every worker of the group starts."""
     global _requested
     if os.environ.get(TRACE_VARIABLE):
-        agent.start_trace(CAPACITY)
+        trace_part.start(agent, CAPACITY)
         _requested = agent
 
 

@@ -38,6 +38,22 @@ TEST_CASE("what there is no room for is counted", "[trace_log]") {
   CHECK(taken.lost == 5);
 }
 
+TEST_CASE("notes take their room from the same store as calls", "[trace_log]") {
+  TraceLog log;
+  TraceLog::Note note;
+  note.subject = "7.0.1";
+  log.add(note);
+  log.start(2);
+  log.add(note);
+  log.add(eventOf(1));
+  log.add(note);
+  const auto taken = log.stop();
+  REQUIRE(taken.notes.size() == 1);
+  CHECK(taken.notes[0].subject == "7.0.1");
+  CHECK(taken.events.size() == 1);
+  CHECK(taken.lost == 1);
+}
+
 TEST_CASE("the reading of an answer is noted with its time", "[trace_log]") {
   TraceLog log;
   {

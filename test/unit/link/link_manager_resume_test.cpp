@@ -111,6 +111,21 @@ TEST_CASE("what was lost with a link comes on the next one, in order", "[link_ma
   CHECK(pair.until([&] { return pair.world.ledger.allCalled(); }));
 }
 
+TEST_CASE(
+    "each break of a link and each next link is told on both sides", "[link_manager_resume]") {
+  const Style style = GENERATE(Style::pumped, Style::threaded);
+  CAPTURE(nameOf(style));
+  SessionPair pair(style);
+  CHECK(pair.a.sessionTurns().empty());
+  Texts turns;
+  for (size_t cut = 1; cut <= 3; ++cut) {
+    pair.world.network.cut();
+    turns.insert(turns.end(), {"broken", "resumed"});
+    CHECK(pair.until(
+        [&] { return pair.a.sessionTurns() == turns && pair.b.sessionTurns() == turns; }));
+  }
+}
+
 TEST_CASE("while a session has no link, what is sent waits", "[link_manager_resume]") {
   SessionPair pair;
   pair.a.send(pair.b, "q");

@@ -38,6 +38,14 @@ std::string pickledCall() {
       shortText("my.module") + shortText("function") + "\x93\x94)}";
 }
 
+// The same where its function is to run in a trace context.
+std::string pickledCallInContext() {
+  std::string pickle = pickledCall();
+  return pickle.insert(
+      pickle.find("my.module") - 2,
+      shortText("torchwire.trace_context") + shortText("InContext") + "\x93\x94");
+}
+
 } // namespace
 
 TEST_CASE("a request's bytes say what is called", "[request_label]") {
@@ -45,6 +53,9 @@ TEST_CASE("a request's bytes say what is called", "[request_label]") {
       labelOf(MessageType::PYTHON_CALL, directCall("my.module", "A.f")) == "python my.module.A.f");
   CHECK(
       labelOf(MessageType::PYTHON_CALL, std::string(1, '\0') + pickledCall()) ==
+      "python my.module.function");
+  CHECK(
+      labelOf(MessageType::PYTHON_CALL, std::string(1, '\1') + pickledCallInContext()) ==
       "python my.module.function");
   CHECK(
       labelOf(

@@ -66,6 +66,7 @@ struct MemoryWorker::Report {
   mutable Mutex mutex{LockRank::test};
   std::vector<Arrival> arrivals GUARDED_BY(mutex);
   std::vector<Loss> losses GUARDED_BY(mutex);
+  std::vector<std::string> sessionTurns GUARDED_BY(mutex);
   std::vector<std::string> deaths GUARDED_BY(mutex);
   std::vector<std::string> declaredDead GUARDED_BY(mutex);
   std::weak_ptr<LinkManager> links; // written before it has any event
@@ -88,6 +89,13 @@ struct MemoryWorker::Report {
     {
       MutexLock lock(mutex);
       declaredDead.push_back(reason);
+    }
+    notifier.notify();
+  }
+  void addSessionTurn(const std::string& turn) EXCLUDES(mutex) {
+    {
+      MutexLock lock(mutex);
+      sessionTurns.push_back(turn);
     }
     notifier.notify();
   }
@@ -149,6 +157,11 @@ LinkManager::Events MemoryWorker::events(WorkerSettings& settings) const {
   events.declaredDead = [report = report_](const std::string& reason) {
     report->addDeclaredDead(reason);
   };
+  events.linkBroken = [report = report_](WorkerId, const Error& error) {
+    CHECK(error.code() != ErrorCode::none);
+    report->addSessionTurn("broken");
+  };
+  events.sessionResumed = [report = report_](WorkerId) { report->addSessionTurn("resumed"); };
   events.unknownPeer = settings.unknownPeer;
   return events;
 }
@@ -201,6 +214,11 @@ std::vector<std::string> MemoryWorker::deaths() const {
 std::vector<std::string> MemoryWorker::declaredDead() const {
   MutexLock lock(report_->mutex);
   return report_->declaredDead;
+}
+
+std::vector<std::string> MemoryWorker::sessionTurns() const {
+  MutexLock lock(report_->mutex);
+  return report_->sessionTurns;
 }
 
 std::vector<MemoryWorker::Loss> MemoryWorker::losses() const {

@@ -78,6 +78,8 @@ class MemoryWorker {
   std::vector<Arrival> arrivals() const;
   std::vector<std::string> texts() const;
   std::vector<Loss> losses() const;
+  /// "broken" and "resumed", as its sessions were.
+  std::vector<std::string> sessionTurns() const;
   /// The sentences of the deaths that were reported.
   std::vector<std::string> deaths() const;
   /// Why the others take this worker for dead, as often as it was told.
