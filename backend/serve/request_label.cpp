@@ -39,8 +39,9 @@ class PickledCall {
 
   Function function() {
     global();
-    std::string first = global();
-    return first == "torchwire.trace_context.InContext" ? global() : first;
+    const Function called = global();
+    const bool inContext = called.module == "torchwire.trace_context" && called.name == "InContext";
+    return inContext ? global() : called;
   }
 
  private:
