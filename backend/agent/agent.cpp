@@ -297,7 +297,7 @@ void Agent::openLinks(const GroupKey& key) {
   evaluations_.driveWhenIdle(loop_, [engine = engine_] { return engine->hasPasses(); });
   buffers_ = std::make_shared<BufferPool>(options_.receiveCache, timer_);
   context_ = makeTensorPipeContext(linkSettings(key), buffers_, timer_);
-  admitObservers(*context_, answersForObservers(copies_, options_.answer));
+  LinkContext& innermost = *context_;
   for (const auto& interceptor : options_.interceptors) {
     context_ = interceptor->wrap(std::move(context_), timer_);
   }
@@ -325,6 +325,8 @@ void Agent::openLinks(const GroupKey& key) {
   limits.sessionBytes = options_.maxUnacknowledgedBytes;
   links_ = std::make_shared<LinkManager>(*context_, timer_, std::move(events), limits);
   startServer();
+  // Not before there are links and a server: answers tell of them.
+  admitObservers(innermost, answersForObservers(copies_, options_.answer));
   links_->addLoopback(membership_->self(), loopback());
 }
 

@@ -72,13 +72,19 @@ void ObserverServer::enter(ObserverQuestion question, std::unique_ptr<Stream> st
     return;
   }
   const uint64_t number = next_++;
-  Observer& observer = observers_[number];
-  observer.stream = std::move(stream);
-  observer.deadline = std::make_unique<LoopTimer>(*endpoint_->loop());
-  observer.deadline->start(limits_.patience, [this, number] { leave(number); });
-  observer.stream->start([this, number] { onReady(number); });
-  observer.stream->setInterest(/* reading */ true, /* writing */ false);
-  ask(question, number);
+  try {
+    Observer& observer = observers_[number];
+    observer.stream = std::move(stream);
+    observer.deadline = std::make_unique<LoopTimer>(*endpoint_->loop());
+    observer.deadline->start(limits_.patience, [this, number] { leave(number); });
+    observer.stream->start([this, number] { onReady(number); });
+    observer.stream->setInterest(/* reading */ true, /* writing */ false);
+    observer.answering = true;
+    ask(question, number);
+  } catch (...) { // for want of memory or descriptors: his place is free again
+    observers_.erase(number);
+    throw;
+  }
 }
 
 void ObserverServer::ask(ObserverQuestion question, uint64_t number) {

@@ -44,7 +44,7 @@ class ObserverServer final : public std::enable_shared_from_this<ObserverServer>
   struct Observer {
     std::unique_ptr<Stream> stream; // null: he has gone
     std::unique_ptr<LoopTimer> deadline;
-    bool answering = true;
+    bool answering = false; // he has been asked for, and the answer has not come
     std::string answer;
     size_t sent = 0;
   };

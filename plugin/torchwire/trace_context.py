@@ -64,9 +64,10 @@ def propagate_opentelemetry(enabled: bool = True) -> None:
     unless it is configured otherwise). It is current until the function returns; what an async function leaves to
     callbacks runs without it.
 
-    Only who calls has to ask for it. The other side takes part if it has imported `opentelemetry.trace`; otherwise the
-    function runs as ever, and so do functions of TorchScript and PyTorch's operators. Calls without a current span,
-    and those of a process that has not asked for it, are the same, byte for byte, as without OpenTelemetry.
+    Only who calls has to ask for it, but all workers need a torchwire that knows of it: an earlier one fails calls that
+    are pickled. The other side takes part if it has imported `opentelemetry.trace`; otherwise the function
+    runs as ever, and so do functions of TorchScript and PyTorch's operators. Calls without a current span, and those of
+    a process that has not asked for it, are the same, byte for byte, as without OpenTelemetry.
 
     `enabled`: False ends it (default True). May be called again, before or after init_rpc; not thread-safe, so call it
     while no other thread makes calls.

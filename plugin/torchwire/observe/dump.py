@@ -7,8 +7,8 @@ import faulthandler
 import os
 import sys
 import tempfile
-import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
 from torchwire._C import TorchwireAgent
@@ -17,6 +17,7 @@ from torchwire.observe.stacks import stack_of
 
 _PATIENCE = 2.0  # seconds, twice, that a peer has to say where calls are
 _MOST = 1000  # calls in each part
+_AT_A_TIME = 32  # workers that are asked
 
 
 def dump(file: IO[str] | None = None) -> None:
@@ -63,7 +64,7 @@ def _made(agent: TorchwireAgent, names: dict[int, str]) -> list[str]:
 
 
 def _whereabouts(agent: TorchwireAgent, calls: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
-    """By worker and call; all workers are asked at the same time."""
+    """By worker and call; many workers are asked at the same time."""
     by_worker: defaultdict[int, list[int]] = defaultdict(list)
     for call in calls:
         by_worker[call["to"]].append(call["id"])
@@ -76,11 +77,9 @@ def _whereabouts(agent: TorchwireAgent, calls: list[dict[str, Any]]) -> dict[tup
             texts = [str(error)] * len(ids)
         found.update(((worker, id), text) for id, text in zip(ids, texts))
 
-    asking = [threading.Thread(target=ask, args=item, daemon=True) for item in by_worker.items()]
-    for each in asking:
-        each.start()
-    for each in asking:
-        each.join()
+    if by_worker:
+        with ThreadPoolExecutor(min(_AT_A_TIME, len(by_worker))) as pool:
+            list(pool.map(ask, by_worker, by_worker.values()))
     return found
 
 

@@ -27,6 +27,7 @@ _PATIENCE = 2.0  # seconds for an observer to ask, and to read
 _LONGEST_QUESTION = 4096
 _SUFFIX = ".sock"
 _UNREADY_SUFFIX = ".new"
+_LONG_READY = 60.0  # seconds after which a socket with that name is nobody's
 
 _count = itertools.count()
 
@@ -150,10 +151,20 @@ def _check(where: Path) -> None:
 
 
 def _remove_leftovers(where: Path) -> None:
-    for path in [*where.glob(f"*{_SUFFIX}"), *where.glob(f"*{_UNREADY_SUFFIX}")]:
+    # A socket that is not ready yet may be of a worker in another PID namespace, which cannot be seen.
+    abandoned = [path for path in where.glob(f"*{_UNREADY_SUFFIX}") if _age(path) > _LONG_READY]
+    for path in [*where.glob(f"*{_SUFFIX}"), *abandoned]:
         process = process_of(path)
         if process is not None and not _runs(process) and _is_refused(path):
             path.unlink(missing_ok=True)
+
+
+def _age(path: Path) -> float:
+    """In seconds; 0 for one that has gone."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0
 
 
 def _runs(process: int) -> bool:

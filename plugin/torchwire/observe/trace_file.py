@@ -65,7 +65,7 @@ class WorkerTrace:
 
     def notes(self) -> list[Note]:
         """In the time of the worker that writes."""
-        return [Note(*fields).moved(self.offset) for fields in self.answer["notes"]]
+        return [Note(*fields).moved(self.offset) for fields in self.answer.get("notes", ())]
 
     def label(self, event: Event) -> str:
         """What the event's call is of."""
@@ -194,7 +194,7 @@ def _incidents(worker: WorkerTrace, group: _Group) -> Iterator[dict[str, Any]]:
         if note.kind == "incident":
             args = {"peer": group.names.get(note.peer, f"rank {note.peer}")}
             yield _moment(worker, note.subject, note.begun, {**args, "reason": note.detail} if note.detail else args)
-    for when, action, sentence in worker.answer["faults"]:
+    for when, action, sentence in worker.answer.get("faults", ()):
         yield _moment(worker, f"injected {action}", when - worker.offset, {"reason": sentence})
 
 
