@@ -64,7 +64,7 @@ PROGRAMS = {
         of_chaos,
     ),
 }
-LONG = {"parameter_server.py", "pipeline.py", "batch_serving.py", "chaos/chaos_test.py"}
+LONG = {"actor_learner.py", "parameter_server.py", "pipeline.py", "batch_serving.py", "chaos/chaos_test.py"}
 
 
 def run(program, *arguments):

@@ -27,7 +27,7 @@ def load_tool():
 gpu_test = load_tool()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_a_device_everything_is_skipped_and_it_says_so(tmp_path):
     done = run_script(TOOL, "--logs", tmp_path, environment={"CUDA_VISIBLE_DEVICES": ""}, limit=180)
     assert done.returncode == 0, done.stdout + done.stderr

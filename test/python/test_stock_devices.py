@@ -58,7 +58,7 @@ def test_no_table_excludes_one(table):
     assert [row for row in rows if row["suite"] in SUITES] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pytorch_skips_them_for_the_same_reasons(tmp_path):
     chosen = ["--suite", "CudaDistAutogradTest", "--suite", "CudaRpcTest", "--suite", "TensorPipeCudaDistAutogradTest"]
     rows = [run_suites(tmp_path, *chosen, *more)[1] for more in ([], ["--attempt-all"])]
