@@ -56,12 +56,16 @@ def _create_store(init_method: str, rank: int, timeout: float) -> Store:
     try:
         store, _, _ = within(timeout, lambda: next(rendezvous_helper(init_method, rank, None, **arguments)))
     except (dist.DistError, TimeoutError) as error:
-        reason = str(error).partition("\n")[0]  # PyTorch's errors append a stack trace
         raise RuntimeError(
             f"the worker with rank {rank} could not join the RPC group: the rendezvous store (init_method, MASTER_ADDR "
-            f"and MASTER_PORT) did not answer: {reason}"
+            f"and MASTER_PORT) did not answer: {reason_of(error)}"
         ) from None
     return store
+
+
+def reason_of(error: Exception) -> str:
+    """What an error of a store's says, without the stack trace that PyTorch appends."""
+    return str(error).partition("\n")[0]
 
 
 def within(seconds: float, function: Callable[[], Any]) -> Any:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from device_bodies import double, expect, filled
+from raising_function import Raises
 from test_devices import maps_for, pair_with
 
 pytestmark = pytest.mark.skipif(not device_kind.IS_STANDIN, reason="provokes failures of the stand-in accelerator")
@@ -42,18 +43,8 @@ def message_of(function, *arguments):
 # ---- backward passes ----
 
 
-class Raises(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, tensor):
-        return tensor * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        raise ValueError("the user's function raised")
-
-
 def raise_in_function(tensor):
-    return Raises.apply(tensor)
+    return Raises.apply(tensor, "the user's function raised")
 
 
 def raise_in_hook(tensor):

@@ -56,6 +56,14 @@ def store_of(server):
     return dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
 
 
+def start_measuring(server, *arguments):
+    """The first client, once it measures."""
+    client = doctors.start(server.place, *arguments)
+    store = store_of(server)
+    wait_until(lambda: store.check([pair.step_key(1, 1)]))
+    return client
+
+
 def check_measured(result, ways):
     assert result.status == 0, result.output + result.errors
     assert [name for name in result.checks if name.startswith("wire_")] == ways
@@ -237,9 +245,7 @@ def test_blocked_ports_of_workers_are_found_and_opening_them_helps(hosts):
 @pytest.mark.long
 def test_a_client_that_dies_while_it_is_measured_is_not_missed():
     with Server(*LOCAL) as server:
-        client = doctors.start(server.place)
-        store = store_of(server)
-        wait_until(lambda: store.check([pair.step_key(1, 1)]))
+        client = start_measuring(server)
         doctors.kill(client)
         client.communicate()
         assert examine(server.place).status == 0
@@ -268,9 +274,7 @@ def test_a_client_that_stands_still_costs_the_server_its_turn_only():
 @pytest.mark.long
 def test_a_server_that_dies_is_found_in_time():
     with Server(*LOCAL) as server:
-        client = doctors.start(server.place, "--json")
-        store = store_of(server)
-        wait_until(lambda: store.check([pair.step_key(1, 1)]))
+        client = start_measuring(server, "--json")
     found = doctors.finish(client)
     assert found.status == 1 and len(found.failed()) == 1
     assert f"nobody listens at {server.place} any more" in found[found.failed()[0]]["found"]
@@ -293,9 +297,7 @@ def test_a_server_that_is_stopped_is_found_in_time_and_its_remedy_helps():
 @pytest.mark.long
 def test_a_server_that_is_stopped_while_it_measures_is_found_in_time():
     with Server(*LOCAL) as server:
-        client = doctors.start(server.place, "--json")
-        store = store_of(server)
-        wait_until(lambda: store.check([pair.step_key(1, 1)]))
+        client = start_measuring(server, "--json")
         with server.stopped():
             found = doctors.finish(client)
     assert found.status == 1 and len(found.failed()) == 1

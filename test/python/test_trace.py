@@ -14,6 +14,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, running
 from processes import WorkerError, run_script, wait_until
+from raising_function import Raises
 from sockets import unix_names
 
 REQUESTS, PASSES = 100_000, 200_000  # the first lanes
@@ -174,18 +175,8 @@ def backward_that_fails(path):
             dist_autograd.backward(context, [x.sum()])
 
 
-class _Failing(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        raise ValueError("on purpose")
-
-
 def failing_later(x):
-    return _Failing.apply(x)
+    return Raises.apply(x, "on purpose")
 
 
 def test_a_backward_pass_that_fails_says_why(tmp_path):

@@ -31,12 +31,12 @@ class Problem(NamedTuple):
     remedy: str
 
 
-def place_of(text: str) -> Place:
-    """The place that 'host:port' or '[v6]:port' names. Raises ValueError."""
-    checked = option_checks.advertise_address("HOST:PORT", text)
+def place_of(text: str, argument: str = "HOST:PORT") -> Place:
+    """The place that 'host:port' or '[v6]:port' names. Raises ValueError, with the argument's name."""
+    checked = option_checks.advertise_address(argument, text)
     match = _PARTS.fullmatch(checked or "")
     if match is None:
-        raise ValueError(f"HOST:PORT: {text!r} names no port; write 'host:port' or '[v6]:port'")
+        raise ValueError(f"{argument}: {text!r} names no port; write 'host:port' or '[v6]:port'")
     return Place(match["host"], int(match["port"]))
 
 

@@ -10,15 +10,18 @@ _UNKNOWN = "of an unknown version"
 
 def torchwire_version() -> str:
     """As the imported package says; where its import fails, as its installation does."""
-    return str(getattr(sys.modules.get("torchwire"), "__version__", None) or _installed("torchwire"))
+    return _version_of("torchwire")
 
 
 def torch_version() -> str:
     """As the imported package says; where its import fails, as its installation does."""
-    return str(getattr(sys.modules.get("torch"), "__version__", None) or _installed("torch"))
+    return _version_of("torch")
 
 
-def _installed(name: str) -> str:
+def _version_of(name: str) -> str:
+    imported = getattr(sys.modules.get(name), "__version__", None)
+    if imported:
+        return str(imported)
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

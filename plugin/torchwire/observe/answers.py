@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import agent_for
 from torchwire.observe import dump, metrics, trace_part
+from torchwire.observe.parallel import of_each
 
 _PATIENCE = 2.0  # seconds that a peer has to answer
-_AT_A_TIME = 32  # peers that are asked
 
 
 def answer(question: str) -> str:
@@ -62,8 +61,7 @@ def ask_all(
         return reply
 
     workers = sorted(agent.get_worker_infos(), key=lambda worker: worker.id)
-    with ThreadPoolExecutor(min(_AT_A_TIME, len(workers))) as pool:
-        return dict(zip((worker.name for worker in workers), pool.map(one, workers)))
+    return dict(zip((worker.name for worker in workers), of_each(one, workers)))
 
 
 def _status(agent: TorchwireAgent, _asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,16 +8,15 @@ import os
 import sys
 import tempfile
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import agent_for
+from torchwire.observe.parallel import of_each
 from torchwire.observe.stacks import stack_of
 
 _PATIENCE = 2.0  # seconds, twice, that a peer has to say where calls are
 _MOST = 1000  # calls in each part
-_AT_A_TIME = 32  # workers that are asked
 
 
 def dump(file: IO[str] | None = None) -> None:
@@ -68,19 +67,15 @@ def _whereabouts(agent: TorchwireAgent, calls: list[dict[str, Any]]) -> dict[tup
     by_worker: defaultdict[int, list[int]] = defaultdict(list)
     for call in calls:
         by_worker[call["to"]].append(call["id"])
-    found: dict[tuple[int, int], str] = {}
 
-    def ask(worker: int, ids: list[int]) -> None:
+    def ask(worker: int) -> list[str]:
         try:
-            texts = agent.whereabouts(worker, ids, _PATIENCE)
+            return agent.whereabouts(worker, by_worker[worker], _PATIENCE)
         except RuntimeError as error:  # this worker shuts down
-            texts = [str(error)] * len(ids)
-        found.update(((worker, id), text) for id, text in zip(ids, texts))
+            return [str(error)] * len(by_worker[worker])
 
-    if by_worker:
-        with ThreadPoolExecutor(min(_AT_A_TIME, len(by_worker))) as pool:
-            list(pool.map(ask, by_worker, by_worker.values()))
-    return found
+    answers = zip(by_worker, of_each(ask, by_worker))
+    return {(worker, id): text for worker, texts in answers for id, text in zip(by_worker[worker], texts)}
 
 
 def _served(agent: TorchwireAgent, names: dict[int, str]) -> list[str]:

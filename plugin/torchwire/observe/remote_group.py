@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torchwire import _C
 from torchwire.doctor.reachability import Place, problem_with
 from torchwire.observe import remote_worker
-from torchwire.rendezvous import within
+from torchwire.rendezvous import reason_of, within
 from torchwire.torch_parts import TCPStore
 
 _LIMIT = 6.0  # seconds for the store to answer
@@ -82,10 +82,9 @@ class RemoteGroup:
         try:
             return within(_LIMIT, ask)
         except (RuntimeError, TimeoutError) as error:
-            reason = str(error).partition("\n")[0]  # PyTorch's errors append a stack trace
             raise RuntimeError(
-                f"{self._place} does not answer as a store: {reason}; look whether it is {_LISTENER} that has this "
-                "port, and whether it is stopped"
+                f"{self._place} does not answer as a store: {reason_of(error)}; look whether it is {_LISTENER} that "
+                "has this port, and whether it is stopped"
             ) from None
 
 

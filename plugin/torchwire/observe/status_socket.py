@@ -43,12 +43,8 @@ def sockets() -> list[Path]:
 
     Raises RuntimeError when the folder is another user's.
     """
-    where = folder()
-    if not where.exists():
-        return []
-    _check(where)
-    _remove_leftovers(where)
-    return sorted(where.glob(f"*{_SUFFIX}"), key=lambda path: (process_of(path) or 0, path.name))
+    remove_leftovers()
+    return sorted(folder().glob(f"*{_SUFFIX}"), key=lambda path: (process_of(path) or 0, path.name))
 
 
 def process_of(path: Path) -> int | None:

@@ -20,6 +20,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from torchwire._C import FaultInterceptor
+from torchwire.rendezvous import reason_of
 from torchwire.testing.plan import Plan
 from torchwire.torch_parts import FileStore, PrefixStore, Store
 
@@ -112,10 +113,9 @@ class PlanWatch:
         try:
             yield store
         except dist.DistError as error:
-            reason = str(error).partition("\n")[0]  # c10 errors append a stack trace
             raise RuntimeError(
                 f"worker {self._worker!r} could not set a fault plan for all: the rendezvous store did not answer: "
-                f"{reason}"
+                f"{reason_of(error)}"
             ) from None
 
     def _open_store(self) -> Store:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import re
 import select
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from torchwire import group_secret
 from torchwire._C import TorchwireAgent
-from torchwire.doctor.reachability import place_of
-from torchwire.observe.remote_group import RemoteGroup
 from torchwire.top import screen, sources
+from torchwire.top.arguments import FAILED, add_store, exit_status, name_filter, remote_group
 from torchwire.top.rates import SORTABLE, Row, row_of
 from torchwire.top.sources import Answer, Source
 
 _PROGRAM = "python -m torchwire top"
-_FAILED = 1
-_BAD_USAGE = 2
 _WIDE = 1000  # characters, where it is no terminal
 _FIRST_LOOKS = 0.5  # seconds between the two looks that a first table needs
 
@@ -34,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "there is nothing to show, 2 for bad usage."
     )
     whose = parser.add_mutually_exclusive_group()
-    add_store_arguments(parser, whose)
+    add_store(parser, whose)
     whose.add_argument(
         "--group", type=int, metavar="PID", help="show all workers of this process's group, on other hosts, too"
     )
@@ -47,53 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(carry_out=carry_out)
 
 
-def add_store_arguments(parser: argparse.ArgumentParser, whose: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Those by which a running group is found."""
-    whose.add_argument(
-        "--store",
-        metavar="HOST:PORT",
-        help="show all workers of the group that has met in this TCP store; none of them has to be on this host",
-    )
-    parser.add_argument(
-        "--secret-file",
-        "--secret",
-        dest="secret_file",
-        metavar="FILE",
-        help="with --store: that group's secret, if its workers have one of their own (default: TORCHWIRE_SECRET_FILE)",
-    )
-
-
-def remote_group(command: argparse.Namespace) -> RemoteGroup | None:
-    """The group in the store that the command names; None where it names none.
-
-    Raises ValueError for bad usage, RuntimeError when there is no such group or it may not be asked.
-    """
-    if command.store is None:
-        if command.secret_file is not None:
-            raise ValueError("--secret-file goes with --store only: on this host it is the user that counts")
-        return None
-    try:
-        place = place_of(command.store.removeprefix("tcp://"))
-    except ValueError as error:
-        raise ValueError(str(error).replace("HOST:PORT", "--store", 1)) from None
-    return RemoteGroup(place, group_secret.of(None, command.secret_file))
-
-
 def carry_out(command: argparse.Namespace) -> int:
     """Carries out the command and returns the exit status."""
-    try:
-        view = _View(command)
-        if command.json or command.once:
-            return view.print()
-        return view.live()
-    except ValueError as error:
-        print(f"{_PROGRAM}: {error}", file=sys.stderr)
-        return _BAD_USAGE
-    except RuntimeError as error:
-        print(f"{_PROGRAM}: {error}", file=sys.stderr)
-        return _FAILED
-    except (KeyboardInterrupt, BrokenPipeError):
-        return 0
+    return exit_status(_PROGRAM, lambda: _show(command))
+
+
+def _show(command: argparse.Namespace) -> int:
+    view = _View(command)
+    return view.print() if command.json or command.once else view.live()
 
 
 class _View:
@@ -103,10 +59,7 @@ class _View:
         """Raises ValueError for arguments that make no sense, RuntimeError when there is no such group."""
         if not command.interval > 0:
             raise ValueError(f"--interval is a positive number of seconds, got {command.interval:g}")
-        try:
-            self._filter = re.compile(command.filter)
-        except re.error as error:
-            raise ValueError(f"--filter {command.filter!r} is not a regular expression: {error}") from None
+        self._filter = name_filter(command)
         self._command = command
         self._remote = remote_group(command)
         self._source = self._source_of(command)
@@ -143,7 +96,7 @@ class _View:
             else:
                 print(f"{_PROGRAM}: {self._nobody()}", file=sys.stderr)
             if self._command.once:
-                return 0 if self._is_seen(rows) else _FAILED
+                return 0 if self._is_seen(rows) else FAILED
             time.sleep(self._command.interval)
 
     def live(self) -> int:

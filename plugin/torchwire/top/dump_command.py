@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from torchwire.observe import status_socket
+from torchwire.observe.parallel import of_each
 from torchwire.top import sources
-from torchwire.top.command import add_store_arguments, remote_group
+from torchwire.top.arguments import FAILED, add_store, exit_status, name_filter, remote_group
 
 _PROGRAM = "python -m torchwire dump"
-_FAILED = 1
-_BAD_USAGE = 2
 _PATIENCE = 10.0  # seconds: a worker asks those that it has called, which have four
-_AT_A_TIME = 32
 
 _Ask = Callable[[], Any]
 
@@ -29,28 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "group: their calls that are under way, where each is, and the stacks of their threads. Exit status: 0, 1 if "
         "a worker does not answer or there is none, 2 for bad usage."
     )
-    add_store_arguments(parser, parser)
+    add_store(parser, parser)
     parser.add_argument("--filter", default="", metavar="REGEX", help="ask only workers whose name matches")
     parser.set_defaults(carry_out=carry_out)
 
 
 def carry_out(command: argparse.Namespace) -> int:
     """Carries out the command and returns the exit status."""
-    try:
-        return _print(_asked(command))
-    except (ValueError, re.error) as error:
-        print(f"{_PROGRAM}: {error}", file=sys.stderr)
-        return _BAD_USAGE
-    except RuntimeError as error:
-        print(f"{_PROGRAM}: {error}", file=sys.stderr)
-        return _FAILED
-    except (KeyboardInterrupt, BrokenPipeError):
-        return 0
+    return exit_status(_PROGRAM, lambda: _print(_asked(command)))
 
 
 def _asked(command: argparse.Namespace) -> list[tuple[str, _Ask]]:
     """Whom to ask, by what it is called, and how. Raises ValueError and RuntimeError as remote_group()."""
-    wanted = re.compile(command.filter)
+    wanted = name_filter(command)
     group = remote_group(command)
     if group is not None:
         return [
@@ -69,12 +56,11 @@ def _print(asked: Sequence[tuple[str, _Ask]]) -> int:
     if not asked:
         raise RuntimeError("there is no such worker; `python -m torchwire top` with the same options shows all")
     status = 0
-    with ThreadPoolExecutor(min(_AT_A_TIME, len(asked))) as pool:
-        for text in pool.map(_text, asked):
-            if text is None:
-                status = _FAILED
-            else:
-                print(text)
+    for text in of_each(_text, asked):
+        if text is None:
+            status = FAILED
+        else:
+            print(text)
     return status
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from torchwire._build import VERSION
 from torchwire.observe import status_socket
+from torchwire.observe.parallel import of_each
 from torchwire.observe.remote_group import RemoteGroup, RemoteWorker
 
 _PATIENCE = 3.0  # seconds for a worker to answer
 _GROUP_PATIENCE = 10.0  # for one that asks all others
-_AT_A_TIME = 32
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,7 @@ def of_this_host() -> list[Answer]:
 
     Raises RuntimeError when the folder with the sockets is not to be trusted.
     """
-    paths = status_socket.sockets()
-    if not paths:
-        return []
-    with ThreadPoolExecutor(min(_AT_A_TIME, len(paths))) as pool:
-        return [answer for answer in pool.map(_one, paths) if answer is not None]
+    return [answer for answer in of_each(_one, status_socket.sockets()) if answer is not None]
 
 
 def of_group(process: int) -> Source:
@@ -79,14 +74,7 @@ def of_remote(group: RemoteGroup) -> Source:
             return Answer(key, worker.name, None, problem, worker.rank)
         return Answer(key, worker.name, status)
 
-    def look() -> list[Answer]:
-        workers = group.workers()
-        if not workers:
-            return []
-        with ThreadPoolExecutor(min(_AT_A_TIME, len(workers))) as pool:
-            return list(pool.map(one, workers))
-
-    return look
+    return lambda: list(of_each(one, group.workers()))
 
 
 def ask(path: Path, question: Mapping[str, Any], patience: float = _PATIENCE) -> Any:
