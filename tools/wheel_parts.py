@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -134,10 +135,13 @@ class Part:
         run([self.interpreter.command, "-m", "venv", "--clear", self.folder / "env"], log)
         self.packages.unlink(missing_ok=True)
         self.packages.symlink_to(Path("env", "lib", f"python{self.interpreter.version}", "site-packages"))
+        # uv, for it links files to its cache: most of the 5 GB are CUDA's libraries, the same for many environments.
+        requirement = f"torch=={self.release}"
         try:
-            run([self.python, "-m", "pip", "install", f"torch=={self.release}"], log)
+            run([sys.executable, "-m", "uv", "pip", "install", "--python", self.python, requirement], log)
         except PartError as error:
-            if "No matching distribution found for torch==" in log.read_text():
+            said = " ".join(log.read_text().split())
+            if f"no version of {requirement}" in said or f"{requirement} has no wheels with a matching" in said:
                 raise NoSuchTorch(f"no torch {self.release} for Python {self.interpreter.version}") from error
             raise
 
