@@ -22,7 +22,11 @@ from torchwire.observe.trace_notes import CallNotes, Note, PassSpan, passes_in
 
 _CALLS, _SERVED, _PASSES = 1, 100_000, 200_000  # the first lanes
 
+# Far from the numbers that Perfetto gives to arrows that are events of their own: with slices' it takes what is there.
+_BOUND = 1 << 40
+
 _Span = TypeVar("_Span", "Event", PassSpan)
+_CallKey = tuple[int, int, int]  # caller, callee, and the call's number
 
 
 class Event(NamedTuple):
@@ -121,6 +125,22 @@ class _Group:
             for event in of_worker
             if event.kind == "callee"
         }
+        self._made = {
+            (rank, event.peer, event.call)
+            for rank, of_worker in self.events.items()
+            for event in of_worker
+            if event.kind == "caller"
+        }
+        self._arrows: dict[tuple[int | str, ...], int] = {}
+
+    def arrow(self, *key: int | str) -> int:
+        """The number of an arrow, alike at both ends; a name will not do: Perfetto takes no other ids."""
+        return self._arrows.setdefault(key, len(self._arrows) + 1)
+
+    def arrow_between(self, call: _CallKey, end: str) -> dict[str, Any]:
+        """What makes a slice an end of the arrow from the call to its request: "flow_out" or "flow_in"."""
+        there = call in self._made and call in self.requests
+        return {"bind_id": _BOUND + self.arrow(*call), end: True} if there else {}
 
 
 def _of_worker(worker: WorkerTrace, group: _Group) -> Iterator[dict[str, Any]]:
@@ -167,7 +187,7 @@ def _gradients_sent(
     key = worker.rank, event.peer, event.call
     task = tasks.get(group.of_calls.pass_of(key) or "")
     if task and task.note.begun <= event.begun <= task.note.ended:
-        yield from _gradients(worker, task.tid, tid, event.begun, f"{_name_of(key)}.sent")
+        yield from _gradients(worker, task.tid, tid, event.begun, "gradients sent", group.arrow(*key, "sent"))
 
 
 def _gradients_taken(
@@ -179,11 +199,13 @@ def _gradients_taken(
     if task:
         when = max(event.middle, task.note.begun)
         if when <= min(event.ended, task.note.ended):
-            yield from _gradients(worker, tid, task.tid, when, f"{_name_of(key)}.taken")
+            yield from _gradients(worker, tid, task.tid, when, "gradients taken", group.arrow(*key, "taken"))
 
 
-def _gradients(worker: WorkerTrace, from_: int, to: int, when: float, name: str) -> Iterator[dict[str, Any]]:
-    ends = {"cat": "backward", "name": "gradients", "id": name, "pid": worker.rank, "ts": when * 1e6}
+def _gradients(
+    worker: WorkerTrace, from_: int, to: int, when: float, name: str, arrow: int
+) -> Iterator[dict[str, Any]]:
+    ends = {"cat": "backward", "name": name, "id": arrow, "pid": worker.rank, "ts": when * 1e6}
     yield {"ph": "s", "tid": from_, **ends}
     yield {"ph": "f", "bp": "e", "tid": to, **ends}
 
@@ -227,7 +249,7 @@ def _call(worker: WorkerTrace, tid: int, event: Event, reading: Event, group: _G
     if event.error:
         args["failed"] = event.error
     end = max(event.ended, reading.ended)
-    yield _slice(worker, tid, worker.label(event), event.begun, end, args)
+    yield _slice(worker, tid, worker.label(event), event.begun, end, args) | group.arrow_between(key, "flow_out")
     yield _slice(worker, tid, "pickle", event.begun, event.middle)
     if request is not None:
         # Clocks of two hosts agree only so far: a stage must not begin before the last one has ended.
@@ -236,7 +258,6 @@ def _call(worker: WorkerTrace, tid: int, event: Event, reading: Event, group: _G
         yield _slice(worker, tid, "wire", event.middle, arrived)
         yield _slice(worker, tid, "callee", arrived, answered)
         yield _slice(worker, tid, "reply", answered, event.ended)
-        yield {"ph": "s", **_arrow_end(worker, tid, event.middle, _name_of(key))}
     if reading.ended > event.ended:
         yield _slice(worker, tid, "unpickle", max(reading.begun, event.ended), reading.ended)
 
@@ -245,19 +266,9 @@ def _request(worker: WorkerTrace, tid: int, event: Event, group: _Group) -> Iter
     key = event.peer, worker.rank, event.call
     args: dict[str, Any] = {"call": event.call, "from": event.peer, "thread": event.thread}
     args |= group.of_calls.rref_of(key)
-    yield _slice(worker, tid, worker.label(event), event.begun, event.ended, args)
-    yield {"ph": "f", "bp": "e", **_arrow_end(worker, tid, event.begun, _name_of(key))}
+    yield _slice(worker, tid, worker.label(event), event.begun, event.ended, args) | group.arrow_between(key, "flow_in")
     yield _slice(worker, tid, "queue", event.begun, event.middle)
     yield _slice(worker, tid, "run", event.middle, event.ended)
-
-
-def _name_of(call: tuple[int, int, int]) -> str:
-    return ".".join(map(str, call))
-
-
-def _arrow_end(worker: WorkerTrace, tid: int, when: float, call: str) -> dict[str, Any]:
-    """`call`: caller, callee and number, alike at both ends."""
-    return {"cat": "rpc", "name": "call", "id": call, "pid": worker.rank, "tid": tid, "ts": when * 1e6}
 
 
 def _slice(

@@ -1,0 +1,82 @@
+"""Perfetto's own trace processor reads a trace as it was written: the same slices, nested, and the same arrows."""
+
+import collections
+import json
+
+import perfetto_engine
+import pytest
+import torch
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+import torchwire
+from group import running
+from perfetto.common.exceptions import PerfettoException
+
+ALL = """
+select slice.id, slice.name, slice.ts, slice.dur, slice.parent_id as parent, process.pid as rank, process.name as worker
+from slice join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)
+"""
+ARROWS = """
+select source.id as source, source.name as left, target.id as target, target.name as entered
+from flow join slice source on flow.slice_out = source.id join slice target on flow.slice_in = target.id
+"""
+LOST = "select name, value from stats where value > 0 and severity in ('error', 'data_loss')"
+
+
+def backward_of_four(path):
+    with torchwire.trace(path), dist_autograd.context() as context:
+        x = torch.ones(2, requires_grad=True)
+        for worker in ("worker1", "worker2", "worker3"):
+            x = rpc.rpc_sync(worker, torch.mul, (x, 2))
+        dist_autograd.backward(context, [x.sum()])
+
+
+def written(path, phase):
+    return [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == phase]
+
+
+def test_a_backward_pass_of_four_workers(tmp_path):
+    path = tmp_path / "trace.json"
+    with running(4, tmp_path) as group:
+        group[0].run(backward_of_four, path)
+    with perfetto_engine.opened(path) as engine:
+        lost = [(row.name, row.value) for row in engine.query(LOST)]
+        slices = {row.id: row for row in engine.query(ALL)}
+        arrows = list(engine.query(ARROWS))
+
+    assert not lost
+    assert {row.rank: row.worker for row in slices.values()} == {r: f"worker{r} (rank {r})" for r in range(4)}
+    found = collections.Counter((row.rank, row.name) for row in slices.values())
+    assert found == collections.Counter((event["pid"], event["name"]) for event in written(path, "X"))
+    check_made(found)
+    for row in slices.values():
+        if row.parent is not None:
+            outer = slices[row.parent]
+            assert outer.ts <= row.ts and row.ts + row.dur <= outer.ts + outer.dur
+    assert len(arrows) == len(written(path, "s")) + sum("flow_out" in event for event in written(path, "X"))
+    check_arrows(arrows, slices)
+
+
+def check_made(found):
+    """What the program called: forward once from worker0 to each other, and back in one pass."""
+    assert found[0, "forward"] == 3 and all(found[rank, "forward"] == 1 for rank in (1, 2, 3))
+    assert found[0, "backward pass"] == 1 and all(found[rank, "graph task"] == 1 for rank in range(4))
+    # Gradients go from worker0 to each other, and from each back: a call and a request for each.
+    assert sum(count for (_, name), count in found.items() if name == "backward") >= 12
+
+
+def check_arrows(arrows, slices):
+    """Each call has one to the request that served it, on another worker, and lasts longer than that."""
+    between = [arrow for arrow in arrows if arrow.left == arrow.entered]
+    assert collections.Counter(arrow.left for arrow in between)["forward"] == 3
+    for arrow in between:
+        call, request = slices[arrow.source], slices[arrow.target]
+        assert call.rank != request.rank and call.dur >= request.dur
+
+
+def test_what_is_no_trace_is_refused(tmp_path):
+    """So that the test above can fail."""
+    path = tmp_path / "trace.json"
+    path.write_text("nothing\n")
+    with pytest.raises(PerfettoException, match="Unknown trace type"), perfetto_engine.opened(path):
+        pass
