@@ -46,7 +46,7 @@ def main() -> int:
     except (PartError, BundleError, TrialError, StopIteration) as error:
         print(f"wheels: {error or 'none of the releases of torch is there for any of these Pythons'}", file=sys.stderr)
         return 1
-    print(results.write())
+    print(results.put())
     return int(failed)
 
 
@@ -190,22 +190,18 @@ def _try_sdist(sdist: Path, part: Part) -> None:
 
 
 class Results:
-    """Rows of the table of results, kept in a file, so that a run for one Python leaves those of others. Not
-    thread-safe."""
+    """Rows of the table of results, kept in a file, so that a run for one Python leaves those of others, which may be
+    under way."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        rows = json.loads(path.read_text()) if path.exists() else []
-        self._rows = {(row["python"], row["torch"]): Result(**row) for row in rows}
 
-    def put(self, result: Result) -> None:
-        self._rows[result.python, result.torch] = result
-        self.write()
-
-    def write(self) -> str:
-        """Writes both files, and returns the table."""
+    def put(self, *results: Result) -> str:
+        """Writes both files, with these rows in place of those there are, and returns the table."""
+        rows = json.loads(self._path.read_text()) if self._path.exists() else []
+        by_pair = {(row.python, row.torch): row for row in (*(Result(**row) for row in rows), *results)}
+        rows = [by_pair[pair] for pair in sorted(by_pair, key=lambda pair: [*map(_numbers, pair)])]
         self._path.parent.mkdir(exist_ok=True)
-        rows = sorted(self._rows.values(), key=lambda row: [_numbers(row.python), _numbers(row.torch)])
         self._path.write_text(json.dumps([row.as_row() for row in rows], indent=1) + "\n")
         table = markdown(rows)
         self._path.with_suffix(".md").write_text(table + "\n")

@@ -17,7 +17,7 @@ from processes import WorkerError, run_script, wait_until
 from raising_function import Raises
 from sockets import unix_names
 
-REQUESTS, PASSES = 100_000, 200_000  # the first lanes
+CALLS, REQUESTS, PASSES = 100_000, 200_000, 300_000  # the first lanes
 STAGES = {"pickle", "wire", "callee", "reply", "unpickle", "queue", "run"}
 
 
@@ -126,10 +126,10 @@ def test_each_call_is_there_on_both_sides(tmp_path):
     assert all(ends["call"]["pid"] != ends["request"]["pid"] for ends in found)
     naps = [each for slices in tracks.values() for each in slices if each["name"] == "observed.nap_in_a_handler"]
     assert all(each["dur"] >= 50_000 for each in naps)
-    add = next(each for each in tracks[0, 1] if each["name"] == "observed.add")
+    add = next(each for each in tracks[0, CALLS] if each["name"] == "observed.add")
     stages = [
         each["name"]
-        for each in tracks[0, 1]
+        for each in tracks[0, CALLS]
         if each is not add and add["ts"] <= each["ts"] < add["ts"] + add["dur"] + 0.01
     ]
     assert stages[:4] == ["pickle", "wire", "callee", "reply"] and "unpickle" in stages

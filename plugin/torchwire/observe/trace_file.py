@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from torchwire.observe.trace_notes import CallNotes, Note, PassSpan, passes_in
 
-_CALLS, _SERVED, _PASSES = 1, 100_000, 200_000  # the first lanes
+# The first lanes. A thread with its process's number, which is the rank, would be shown as the main thread.
+_CALLS, _SERVED, _PASSES = 100_000, 200_000, 300_000
 
 # Far from the numbers that Perfetto gives to arrows that are events of their own: with slices' it takes what is there.
 _BOUND = 1 << 40
@@ -250,16 +251,16 @@ def _call(worker: WorkerTrace, tid: int, event: Event, reading: Event, group: _G
         args["failed"] = event.error
     end = max(event.ended, reading.ended)
     yield _slice(worker, tid, worker.label(event), event.begun, end, args) | group.arrow_between(key, "flow_out")
-    yield _slice(worker, tid, "pickle", event.begun, event.middle)
+    yield from _stage(worker, tid, "pickle", event.begun, event.middle)
     if request is not None:
         # Clocks of two hosts agree only so far: a stage must not begin before the last one has ended.
         arrived = min(max(request.begun, event.middle), event.ended)
         answered = min(max(request.ended, arrived), event.ended)
-        yield _slice(worker, tid, "wire", event.middle, arrived)
-        yield _slice(worker, tid, "callee", arrived, answered)
-        yield _slice(worker, tid, "reply", answered, event.ended)
+        yield from _stage(worker, tid, "wire", event.middle, arrived)
+        yield from _stage(worker, tid, "callee", arrived, answered)
+        yield from _stage(worker, tid, "reply", answered, event.ended)
     if reading.ended > event.ended:
-        yield _slice(worker, tid, "unpickle", max(reading.begun, event.ended), reading.ended)
+        yield from _stage(worker, tid, "unpickle", max(reading.begun, event.ended), reading.ended)
 
 
 def _request(worker: WorkerTrace, tid: int, event: Event, group: _Group) -> Iterator[dict[str, Any]]:
@@ -267,8 +268,14 @@ def _request(worker: WorkerTrace, tid: int, event: Event, group: _Group) -> Iter
     args: dict[str, Any] = {"call": event.call, "from": event.peer, "thread": event.thread}
     args |= group.of_calls.rref_of(key)
     yield _slice(worker, tid, worker.label(event), event.begun, event.ended, args) | group.arrow_between(key, "flow_in")
-    yield _slice(worker, tid, "queue", event.begun, event.middle)
-    yield _slice(worker, tid, "run", event.middle, event.ended)
+    yield from _stage(worker, tid, "queue", event.begun, event.middle)
+    yield from _stage(worker, tid, "run", event.middle, event.ended)
+
+
+def _stage(worker: WorkerTrace, tid: int, name: str, begun: float, ended: float) -> Iterator[dict[str, Any]]:
+    """Of a call or a request; not if it took no time, as a message's that is not pickled: that is drawn as a moment."""
+    if ended > begun:
+        yield _slice(worker, tid, name, begun, ended)
 
 
 def _slice(
