@@ -53,12 +53,12 @@ def calls(tracks, requests):
 
 
 def arrows_of_calls(tracks):
-    """Call and request by the arrow's number."""
+    """The call's stage `wire` and the request, by the arrow's number."""
     found = collections.defaultdict(dict)
     for slices in tracks.values():
         for each in slices:
             if "bind_id" in each:
-                found[each["bind_id"]]["request" if each.get("flow_in") else "call"] = each
+                found[each["bind_id"]]["request" if each.get("flow_in") else "wire"] = each
     return found
 
 
@@ -122,8 +122,13 @@ def test_each_call_is_there_on_both_sides(tmp_path):
         (0, "observed.add"): 1,
     }
     found = arrows_of_calls(tracks).values()
-    assert len(found) == 14 and all(ends["call"]["name"] == ends["request"]["name"] for ends in found)
-    assert all(ends["call"]["pid"] != ends["request"]["pid"] for ends in found)
+    assert len(found) == 14
+    for ends in found:
+        begun, ended = ends["wire"], ends["request"]
+        assert begun["name"] == "wire" and begun["pid"] != ended["pid"]
+        assert begun["ts"] + begun["dur"] <= ended["ts"] + 0.01
+        (call, *_) = [each for each in tracks[begun["pid"], begun["tid"]] if encloses(each, begun["ts"], begun["ts"])]
+        assert call["args"]["call"] == ended["args"]["call"] and call["name"] == ended["name"]
     naps = [each for slices in tracks.values() for each in slices if each["name"] == "observed.nap_in_a_handler"]
     assert all(each["dur"] >= 50_000 for each in naps)
     add = next(each for each in tracks[0, CALLS] if each["name"] == "observed.add")

@@ -2,7 +2,7 @@
 
 Each worker is a process. Its calls are slices in lanes: a thread may have many calls under way at once, but slices of
 one track must nest, so each call is put into the first lane that is free when it begins. In a call's slice lie those of
-its stages. An arrow leads from a call to the slice of its request at the callee.
+its stages. An arrow leads from its stage `wire` to the slice of its request at the callee.
 
 Backward passes have lanes of their own: in a pass's slice, at the worker that started it, lies that of the worker's own
 part, its graph task. Arrows lead from there to the calls that bring gradients elsewhere, and from requests that bring
@@ -139,7 +139,7 @@ class _Group:
         return self._arrows.setdefault(key, len(self._arrows) + 1)
 
     def arrow_between(self, call: _CallKey, end: str) -> dict[str, Any]:
-        """What makes a slice an end of the arrow from the call to its request: "flow_out" or "flow_in"."""
+        """What makes a slice the end "flow_out" or "flow_in" of the arrow from a call to its request."""
         there = call in self._made and call in self.requests
         return {"bind_id": _BOUND + self.arrow(*call), end: True} if there else {}
 
@@ -250,13 +250,14 @@ def _call(worker: WorkerTrace, tid: int, event: Event, reading: Event, group: _G
     if event.error:
         args["failed"] = event.error
     end = max(event.ended, reading.ended)
-    yield _slice(worker, tid, worker.label(event), event.begun, end, args) | group.arrow_between(key, "flow_out")
+    yield _slice(worker, tid, worker.label(event), event.begun, end, args)
     yield from _stage(worker, tid, "pickle", event.begun, event.middle)
     if request is not None:
         # Clocks of two hosts agree only so far: a stage must not begin before the last one has ended.
         arrived = min(max(request.begun, event.middle), event.ended)
         answered = min(max(request.ended, arrived), event.ended)
-        yield from _stage(worker, tid, "wire", event.middle, arrived)
+        # Whatever it took: the arrow leaves where it ends, while one from the call would leave at the call's end.
+        yield _slice(worker, tid, "wire", event.middle, arrived) | group.arrow_between(key, "flow_out")
         yield from _stage(worker, tid, "callee", arrived, answered)
         yield from _stage(worker, tid, "reply", answered, event.ended)
     if reading.ended > event.ended:
