@@ -3,7 +3,10 @@
 import collections
 import json
 import os
+import pty
 import signal
+import subprocess
+import sys
 
 import connections
 import observed
@@ -390,3 +393,39 @@ def test_who_keeps_the_trace_waiting_is_said(tmp_path):
         pending.result()
         assert "waiting for 'worker1'\n" in group[0].output().partition(said)[2]
         assert calls(slices_of(path), requests=True)[1, "observed.add"] == 2
+
+
+WAITING = """
+from torchwire.observe.progress import Progress
+
+with Progress(["worker0", "worker1"]) as progress:
+    progress.handed_in("worker0", {"events": [1, 2, 3]})
+    input()  # until the test has seen it
+"""
+
+
+def test_on_a_terminal_the_progress_is_a_bar():
+    pytest.importorskip("rich")
+    ours, its = pty.openpty()
+    command = [sys.executable, "-c", WAITING]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=its, env=environment) as process:
+        os.close(its)
+        seen = b""
+        while "━".encode() not in seen or b"waiting for 'worker1'" not in seen:
+            seen += os.read(ours, 4096)
+        assert b"1 of 2 workers have handed in 3 events" in seen
+        process.stdin.close()
+        while data := read_of_terminal(ours):
+            seen += data
+    os.close(ours)
+    assert b"\x1b[2K" in seen  # at the end the bar is wiped away
+    assert b"Traceback" in seen  # input() has raised: with the bar gone, what the program says can be read
+
+
+def read_of_terminal(terminal):
+    """Empty once nobody has it open any more, which is an error on Linux."""
+    try:
+        return os.read(terminal, 4096)
+    except OSError:
+        return b""
