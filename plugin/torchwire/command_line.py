@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from torchwire import _C, __version__, _build, device_report, replace_tensorpipe
-from torchwire.observe.trace import TRACE_VARIABLE
+from torchwire.observe.trace import TRACE_VARIABLE, require_writable
 
 _PROGRAM = "python -m torchwire"
 _BAD_USAGE = 2
@@ -121,13 +121,32 @@ def _add_trace(commands: argparse._SubParsersAction[_Parser]) -> None:  # pyrigh
 def _trace(command: argparse.Namespace) -> int:
     output = os.path.abspath(command.output)  # the program may change its folder
     try:
-        with open(output, "w", encoding="utf-8"):
-            pass
+        require_writable(output)
     except OSError as error:
         print(f"{_PROGRAM} trace: {output!r} cannot be written: {error.strerror}", file=sys.stderr)
         return _BAD_USAGE
     os.environ[TRACE_VARIABLE] = output
-    return _start(command, "trace")
+    before = _state_of(output)
+    status = 1
+    try:
+        status = _start(command, "trace")
+    finally:  # the program may raise, or exit
+        if status != _BAD_USAGE and _state_of(output) == before:
+            status = 1
+            print(
+                f"{_PROGRAM} trace: no trace is written: the first worker does that at its graceful rpc.shutdown(), "
+                "and there was none",
+                file=sys.stderr,
+            )
+    return status
+
+
+def _state_of(path: str) -> object:
+    """By which one sees whether the file was written. What is no file, a terminal for one, is never as it was."""
+    if not os.path.exists(path):
+        return None
+    found = os.stat(path)
+    return (found.st_mtime_ns, found.st_size) if os.path.isfile(path) else object()
 
 
 def _run(command: argparse.Namespace) -> int:

@@ -67,7 +67,7 @@ def _replace_wait_all_workers(patches: Patches, leaks: LeakReport, before_leavin
         if agent is not None:
             agent.drop_forks_of_the_dead(_PATIENCE)  # libtorch would wait for them
             leaks.prepare()  # the last moment at which all peers answer for certain
-            trace.write_if_requested(agent)
+            trace.write_before_leaving(agent)
         before_leaving()
 
     patches.replace(api, "_wait_all_workers", wait_all_workers)

@@ -89,6 +89,7 @@ def start_agent(
         # init_rpc gives the store the time-out of calls, and a store takes 0 not for "none" but for "at once".
         store.set_timeout(_STORE_TIMEOUT)
     metrics_at = observers.metrics_address(checked)  # a bad one is refused before anything is opened
+    trace.check_requested(rank)
     agent = TorchwireAgent(store, name, rank, world_size, options)
     trace.start_if_requested(agent)  # peers call it as soon as it has started
     _start(agent)

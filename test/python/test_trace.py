@@ -16,7 +16,7 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, running
-from processes import WorkerError, run_script, wait_until
+from processes import run_script, wait_until
 from raising_function import Raises
 from sockets import unix_names
 
@@ -279,35 +279,12 @@ def traced_with_a_small_capacity(path):
         observed.call_many("worker0", 20)
 
 
-def trace_to(path, **options):
-    with torchwire.trace(path, **options):
-        pass
-
-
-def trace_that_raises(path):
-    with torchwire.trace(path):
-        observed.call_many("worker0", 1)
-        raise KeyError("of the block")
-
-
 def test_a_trace_without_room_says_so(tmp_path):
     path = tmp_path / "trace.json"
     with running(1, tmp_path) as group:
         group[0].run(traced_with_a_small_capacity, path)
         assert "had no room for" in group[0].output()
     assert json.loads(path.read_text())["otherData"]["lost events"]["worker0"] >= 40
-
-
-def test_bad_input(tmp_path):
-    with running(1, tmp_path) as group:
-        with pytest.raises(WorkerError, match="No such file or directory"):
-            group[0].run(trace_to, tmp_path / "missing" / "trace.json")
-        with pytest.raises(WorkerError, match="capacity must be at least 1"):
-            group[0].run(trace_to, tmp_path / "trace.json", capacity=0)
-        with pytest.raises(WorkerError, match="of the block"):
-            group[0].run(trace_that_raises, tmp_path / "trace.json")
-        assert calls(slices_of(tmp_path / "trace.json"), requests=False)
-        assert group[0].run(observed.call_many, "worker0", 3) == 3
 
 
 def trace_while(path, to):

@@ -15,6 +15,7 @@ from torchwire._C import TorchwireAgent
 from torchwire.current_agent import agent_for
 from torchwire.observe import dump, metrics, trace_part
 from torchwire.observe.parallel import of_each
+from torchwire.observe.trace_part import UNKNOWN, Owner
 
 _PATIENCE = 2.0  # seconds that a peer has to answer
 
@@ -81,12 +82,12 @@ def _clock(_agent: TorchwireAgent, _asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _start_trace(agent: TorchwireAgent, asked: Mapping[str, Any]) -> dict[str, Any]:
-    trace_part.start(agent, int(asked["capacity"]))
-    return {}
+    owner = trace_part.start(agent, int(asked["capacity"]), Owner(*asked.get("owner", UNKNOWN)))
+    return {"busy": owner.name} if owner else {}
 
 
-def _stop_trace(agent: TorchwireAgent, _asked: Mapping[str, Any]) -> dict[str, Any]:
-    return trace_part.take(agent)
+def _stop_trace(agent: TorchwireAgent, asked: Mapping[str, Any]) -> dict[str, Any]:
+    return trace_part.take(agent, str(asked.get("trace", UNKNOWN.key)))
 
 
 _ANSWERS: dict[Any, Callable[[TorchwireAgent, Mapping[str, Any]], dict[str, Any]]] = {

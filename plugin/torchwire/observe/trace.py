@@ -11,25 +11,47 @@ import json
 import logging
 import os
 import time
+import uuid
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from torchwire._C import TorchwireAgent
-from torchwire.current_agent import agent_for
+from torchwire.current_agent import agent_for, current_agent
 from torchwire.observe import trace_part
 from torchwire.observe.answers import ask, ask_all
 from torchwire.observe.progress import Progress
 from torchwire.observe.trace_file import WorkerTrace, write
+from torchwire.observe.trace_part import REQUESTED, Owner
 
 _logger = logging.getLogger(__name__)
 
 TRACE_VARIABLE = "TORCHWIRE_TRACE"
 CAPACITY = 1_000_000  # events of one worker
+_MOST_EVENTS = 1_000_000_000
 
 _COLLECTING = 60.0  # seconds that a worker has to hand over its events
 _PINGS = 5
 
-_requested: TorchwireAgent | None = None  # whose calls are noted because the environment says so
+
+@dataclass
+class _Trace:
+    """One that this worker is to write."""
+
+    agent: TorchwireAgent
+    path: str | os.PathLike[str]
+    owner: Owner
+    is_written: bool = False
+
+    def write(self) -> None:
+        """Ends it on all workers, and writes what they have noted. Raises OSError."""
+        self.is_written = True
+        ranks = {worker.name: worker.id for worker in self.agent.get_worker_infos()}
+        with Progress(ranks) as progress:
+            _write(self, ranks, progress)
+
+
+_on: _Trace | None = None
 
 
 @contextmanager
@@ -41,39 +63,113 @@ def trace(path: str | os.PathLike[str], capacity: int = CAPACITY) -> Generator[N
 
     The file is JSON, which https://ui.perfetto.dev and chrome://tracing open. `capacity` is how many events each worker
     keeps at most (default 1,000,000, of some 100 bytes); further ones are lost, which the log and the file say. One
-    trace at a time in a group. A worker that joins or dies within the block is not in it, with a line in the log.
+    trace at a time in a group. A worker that joins or dies within the block is not in it, with a line in the log. A
+    graceful rpc.shutdown() within the block writes the file and ends the trace.
 
-    Raises OSError at once when the file cannot be written, ValueError for a capacity below 1, RuntimeError when RPC is
-    not initialized or runs on another backend. What the block raises passes through, and the file is written all the
-    same. Where that takes longer than a second, standard error says how far it is.
+    Raises OSError at once when the file cannot be written, ValueError for a capacity that is no whole number from 1 to
+    1,000,000,000, RuntimeError when another trace is under way, or RPC is not initialized, runs on another backend, or
+    was shut down within the block, but not gracefully. What the block raises passes through, and the file is written
+    all the same. Where that takes longer than a second, standard error says how far it is.
     """
-    if capacity < 1:
-        raise ValueError(f"capacity must be at least 1 event, got {capacity!r}")
+    global _on
+    if type(capacity) is not int or not 1 <= capacity <= _MOST_EVENTS:
+        raise ValueError(f"capacity must be a whole number of events from 1 to {_MOST_EVENTS:,}, got {capacity!r}")
     agent = agent_for("trace")
-    with open(path, "w", encoding="utf-8"):  # before anything is traced
-        pass
-    failed = {
-        name: answer["error"]
-        for name, answer in ask_all(agent, {"ask": "start_trace", "capacity": capacity}).items()
-        if "error" in answer
-    }
-    for name, error in failed.items():
-        _logger.warning("worker %r is not in the trace: %s", name, error)
+    require_writable(path)  # before anything is traced
+    worker = agent.get_worker_info()
+    on = _Trace(agent, path, Owner(uuid.uuid4().hex, f"worker {worker.name!r}", worker.id))
+    _begin(on, capacity)
+    _on = on
     try:
         yield
-    finally:
-        write_trace(agent, path)
+    except BaseException:
+        try:
+            _end(on)
+        except (OSError, RuntimeError) as error:  # what the block has raised matters more
+            _logger.error("the trace %s cannot be written: %s", os.fspath(path), error)
+        raise
+    _end(on)
 
 
-def write_trace(agent: TorchwireAgent, path: str | os.PathLike[str]) -> None:
-    """Ends the trace on all workers and writes what they have noted. Raises OSError."""
-    ranks = {worker.name: worker.id for worker in agent.get_worker_infos()}
-    with Progress(ranks) as progress:
-        _write(agent, path, ranks, progress)
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Raises OSError when the file cannot be written. What is in it stays."""
+    was_there = os.path.exists(path)
+    with open(path, "a", encoding="utf-8"):
+        pass
+    if not was_there:
+        os.unlink(path)
 
 
-def _write(agent: TorchwireAgent, path: str | os.PathLike[str], ranks: Mapping[str, int], progress: Progress) -> None:
-    answers = ask_all(agent, {"ask": "stop_trace"}, _COLLECTING, progress.handed_in)
+def _begin(on: _Trace, capacity: int) -> None:
+    """Raises RuntimeError when a worker takes part in another trace."""
+    answers = ask_all(on.agent, {"ask": "start_trace", "capacity": capacity, "owner": on.owner})
+    busy = next((answer["busy"] for answer in answers.values() if "busy" in answer), None)
+    if busy is not None:
+        ask_all(on.agent, {"ask": "stop_trace", "trace": on.owner.key})
+        raise RuntimeError(f"a trace of {busy} is under way: end that one first, there can be one at a time in a group")
+    for name, answer in answers.items():
+        if "error" in answer:
+            _logger.warning("worker %r is not in the trace: %s", name, answer["error"])
+
+
+def _end(on: _Trace) -> None:
+    """Raises OSError, and RuntimeError when there is nobody to ask any more."""
+    global _on
+    _on = None
+    if on.is_written:
+        return
+    if current_agent() is not on.agent:
+        raise RuntimeError(
+            f"the trace {os.fspath(on.path)!r} is not written: RPC was shut down within the block, and not gracefully"
+        )
+    on.write()
+
+
+def check_requested(rank: int) -> None:
+    """Before the agent is made.
+
+    Raises RuntimeError when this worker would write the file that the environment names, and cannot.
+    """
+    path = os.environ.get(TRACE_VARIABLE)
+    if path and rank == 0:
+        try:
+            require_writable(path)
+        except OSError as error:
+            raise RuntimeError(f"{TRACE_VARIABLE}: {path!r} cannot be written: {error.strerror}") from error
+
+
+def start_if_requested(agent: TorchwireAgent) -> None:
+    """By the environment variable, with which every worker of the group starts."""
+    global _on
+    path = os.environ.get(TRACE_VARIABLE)
+    if path:
+        trace_part.start(agent, CAPACITY, REQUESTED)
+        _on = _Trace(agent, path, REQUESTED)
+
+
+def write_before_leaving(agent: TorchwireAgent) -> None:
+    """At the graceful shutdown, when all workers have come and none has left.
+
+    A trace that the environment asks for is written by the first of them, another one by the worker whose it is.
+    """
+    global _on
+    on, _on = _on, None
+    if on is None or on.agent is not agent:
+        return
+    if on.owner == REQUESTED and not _is_first(agent):
+        return
+    try:
+        on.write()
+    except (OSError, RuntimeError, json.JSONDecodeError) as error:  # the shutdown goes on
+        _logger.error("the trace %s cannot be written: %s", os.fspath(on.path), error)
+
+
+def _is_first(agent: TorchwireAgent) -> bool:
+    return agent.get_worker_info().id == min(worker.id for worker in agent.get_worker_infos())
+
+
+def _write(trace: _Trace, ranks: Mapping[str, int], progress: Progress) -> None:
+    answers = ask_all(trace.agent, {"ask": "stop_trace", "trace": trace.owner.key}, _COLLECTING, progress.handed_in)
     workers: list[WorkerTrace] = []
     for name, answer in answers.items():
         if "error" in answer:
@@ -83,9 +179,9 @@ def _write(agent: TorchwireAgent, path: str | os.PathLike[str], ranks: Mapping[s
             _logger.warning(
                 "worker %r had no room for %d further events: trace for a shorter time", name, answer["lost"]
             )
-        workers.append(WorkerTrace(name, ranks[name], answer, _clock_offset(agent, ranks[name])))
-    count = write(path, workers, progress.wrote)
-    _logger.info("%d events of %d workers are in %s", count, len(workers), os.fspath(path))
+        workers.append(WorkerTrace(name, ranks[name], answer, _clock_offset(trace.agent, ranks[name])))
+    count = write(trace.path, workers, progress.wrote)
+    _logger.info("%d events of %d workers are in %s", count, len(workers), os.fspath(trace.path))
 
 
 def _clock_offset(agent: TorchwireAgent, worker: int) -> float:
@@ -112,26 +208,3 @@ def _is_on_this_host(agent: TorchwireAgent, worker: int) -> bool:
     """As far as can be seen: shared memory leads nowhere else."""
     transport = next((each.get("transport") for each in agent.peers() if each["id"] == worker), None)
     return transport in ("wire_shm", "shm")
-
-
-def start_if_requested(agent: TorchwireAgent) -> None:
-    """By the environment variable, with which every worker of the group starts."""
-    global _requested
-    if os.environ.get(TRACE_VARIABLE):
-        trace_part.start(agent, CAPACITY)
-        _requested = agent
-
-
-def write_if_requested(agent: TorchwireAgent) -> None:
-    """At the graceful shutdown, when all workers have come and none has left: the first of them writes."""
-    global _requested
-    if _requested is not agent:
-        return
-    _requested = None
-    path = os.environ[TRACE_VARIABLE]
-    if agent.get_worker_info().id != min(worker.id for worker in agent.get_worker_infos()):
-        return
-    try:
-        write_trace(agent, path)
-    except (OSError, RuntimeError, json.JSONDecodeError) as error:  # the shutdown goes on
-        _logger.warning("the trace %s cannot be written: %s", path, error)
