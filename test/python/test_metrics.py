@@ -1,9 +1,11 @@
 """What workers count: as a dict, as JSON lines, and for Prometheus."""
 
+import contextlib
 import json
 import pathlib
 import re
 import socket
+import struct
 import threading
 import time
 import urllib.request
@@ -274,6 +276,37 @@ def test_a_client_that_stalls_keeps_no_other(tmp_path):
             stalled.sendall(b"GET /metr")
             assert scrape(port)
             assert group[0].run(observed.call_many, "worker0", 5) == 5
+
+
+def test_clients_that_stall_or_go_cost_a_bounded_number_of_threads(tmp_path):
+    port = free_port()
+    with running(1, tmp_path, metrics_port=port) as group, contextlib.ExitStack() as open_ones:
+        stalled = [open_ones.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(8)]
+        for client in stalled:
+            client.sendall(b"GET /metr")
+        with socket.create_connection(("127.0.0.1", port)) as one_too_many:
+            assert hung_up_on(one_too_many)
+        assert group[0].run(observed.call_many, "worker0", 5) == 5
+        for client in stalled:
+            # Closed with what has come unread, so that the server's answer fails.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        wait_until(lambda: scrapes(port))
+        assert "Traceback" not in group[0].output()
+
+
+def hung_up_on(client):
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def scrapes(port):
+    try:
+        return bool(scrape(port))
+    except OSError:
+        return False
 
 
 def bound_to(port):

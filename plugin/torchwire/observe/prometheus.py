@@ -6,6 +6,7 @@ Names are those of docs/metrics.md; units are seconds and bytes, as Prometheus w
 from __future__ import annotations
 
 import itertools
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,9 @@ from torchwire.observe.metrics import metrics_of
 
 _FOREVER = 1e6  # seconds
 _CLIENT_PATIENCE = 10.0  # seconds that a client may take to send or to read
+_MOST_CLIENTS = 8  # that are served at a time
+
+_logger = logging.getLogger(__name__)
 
 # name in metrics(), name for Prometheus, help
 _COUNTERS = (
@@ -190,6 +194,31 @@ class MetricsServer:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._places = threading.BoundedSemaphore(_MOST_CLIENTS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Each client has a thread; one too many is hung up on."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Of a client that stalls or goes: that is no news, and a program's output is its own."""
+        _logger.debug("metrics could not be given to %s", client_address, exc_info=True)
 
     def server_bind(self) -> None:
         # Not WSGIServer's, which looks the host's name up, for seconds where there is no name server.
