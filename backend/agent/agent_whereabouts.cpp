@@ -236,9 +236,7 @@ void Agent::noteSlow(
     const CallTable::Pending& call = calls[i];
     calls_->noteWhereabouts(
         call.key.id, "when it had taken " + seconds(call.age) + ", " + where[i]);
-    const bool isSlow =
-        options_.slowCallWarning.count() > 0 && call.age >= options_.slowCallWarning;
-    if (isSlow && calls_->contains(call.key.id) && ++logged <= kLogged) {
+    if (call.isNewlySlow && calls_->contains(call.key.id) && ++logged <= kLogged) {
       log(LogLevel::warning,
           "call " + std::to_string(call.key.id) + " of " + call.function->describe() + " to " +
               directory_.describe(to) + " has taken " + seconds(call.age) + ": " + where[i]);

@@ -256,6 +256,8 @@ void CallTable::look() {
     for (auto& [id, call] : calls_) {
       if (call.nextLook <= now) {
         slow.push_back(pendingOf(id, call, now));
+        const bool isSlow = slowAfter_.count() > 0 && slow.back().age >= slowAfter_;
+        slow.back().isNewlySlow = isSlow && !std::exchange(call.foundSlow, true);
         call.nextLook = nextLookAt(call, now);
       }
       next = std::min(next, call.nextLook);

@@ -88,6 +88,7 @@ class CallTable {
     std::chrono::nanoseconds age{0};
     std::chrono::milliseconds timeout{0}; // 0: none
     std::string whereabouts; // as of noteWhereabouts(); empty: not known
+    bool isNewlySlow = false; // for watchSlow(): this is the first look after it has taken `after`
   };
   /// Has calls looked after that take long: `slow` is told of each of them once it has taken `after` (0: of none for that),
   /// and when three quarters of its time-out are over, if that is a second or more. On the timer's thread, unlocked, some
@@ -145,6 +146,7 @@ class CallTable {
     Timer::Clock::time_point making; // when that began, where it is traced
     uint64_t thread = 0; // that has made it, as pthread_self() has it, where it is traced
     std::string whereabouts;
+    bool foundSlow = false; // by a look
   };
   struct Deadline {
     Timer::Clock::time_point when;

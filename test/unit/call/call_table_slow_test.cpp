@@ -102,8 +102,22 @@ TEST_CASE("a call with a long time-out is looked after twice", "[call_table_slow
   slow.timer.advance(milliseconds(99000));
   REQUIRE(slow.seen.size() == 2);
   CHECK(slow.seen[1].age == milliseconds(75000));
+  CHECK(slow.seen[0].isNewlySlow);
+  CHECK(!slow.seen[1].isNewlySlow); // it has been said
   slow.timer.advance(milliseconds(1000));
   CHECK(slow.ends.size() == 1);
+}
+
+TEST_CASE("a call that becomes slow near its end is newly slow then", "[call_table_slow]") {
+  Slow slow(milliseconds(30000));
+  slow.open(milliseconds(36000));
+  slow.timer.advance(milliseconds(35000));
+  REQUIRE(slow.seen.size() == 2);
+  CHECK(slow.seen[0].age == milliseconds(27000));
+  CHECK(!slow.seen[0].isNewlySlow);
+  CHECK(slow.seen[1].age == milliseconds(30000));
+  CHECK(slow.seen[1].isNewlySlow);
+  slow.calls.failAll(Error(ErrorCode::shutDown, ""));
 }
 
 TEST_CASE("nobody looks after short time-outs, nor where it is switched off", "[call_table_slow]") {
