@@ -96,13 +96,29 @@ def test_the_whole_machine_is_checked(tmp_path):
         (["serve", "--json"], "--json does not go with serve"),
         (["--workers", "0"], "--workers is 0"),
         (["--init-method", "http://a"], "'http://a' does not begin with tcp://"),
-        (["--init-method", "tcp://a"], "'tcp://a' does not name a store"),
-        (["--init-method", "tcp://a:b"], "'tcp://a:b' does not name a store"),
+        (["a..b:1"], "HOST:PORT: 'a..b' cannot be the name of a host"),
+        (["serve", "--host", "a..b"], "--host: 'a..b' cannot be the name of a host"),
+        (["serve", "--port", "65536"], "--port is 65536; it has to be from 0"),
+        (["serve", "--port", "-1"], "--port is -1; it has to be from 0"),
     ],
 )
 def test_bad_usage_is_a_sentence_and_status_2(arguments, sentence, capsys):
     assert command_line.main(["doctor", *arguments]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "url, sentence",
+    [
+        ("tcp://a", "'tcp://a' does not name a store"),
+        ("tcp://a:b", "'tcp://a:b' does not name a store"),
+        ("tcp://[::1", "'tcp://[::1' is not a URL"),
+        ("tcp://a..b:1", "'a..b' cannot be the name of a host"),
+    ],
+)
+def test_a_url_that_names_no_store_is_a_sentence(url, sentence):
+    with pytest.raises(ValueError, match=f"^--init-method: {re.escape(sentence)}"):
+        store_check.checks_of(url)
 
 
 @pytest.mark.parametrize("text, place", [("host:1", Place("host", 1)), ("[::1]:29500", Place("::1", 29500))])
@@ -406,6 +422,9 @@ def test_an_environment_that_names_no_store_is_found(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "many")
     assert "MASTER_PORT is 'many'" in checks_of_store("env://")["store"].found
+    monkeypatch.setenv("MASTER_ADDR", "a..b")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    assert "'a..b' cannot be the name of a host" in checks_of_store("env://")["store"].found
 
 
 @contextlib.contextmanager

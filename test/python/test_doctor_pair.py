@@ -244,7 +244,9 @@ def test_blocked_ports_of_workers_are_found_and_opening_them_helps(hosts):
 
 
 @pytest.mark.parametrize(
-    "way", ["{not json", '["wire_tcp", "basic", "of a later version"]', "1", "[" * 100_000, b"\xff"]
+    "way",
+    ["{not json", '["wire_tcp", "basic", "of a later version"]', "1", "[" * 100_000, b"\xff"],
+    ids=["no JSON", "too long", "no list", "too deep", "no text"],
 )
 def test_a_client_that_asks_for_what_is_not_known_costs_only_its_own_turn(way):
     said = []

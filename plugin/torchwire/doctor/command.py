@@ -25,6 +25,7 @@ from torchwire.doctor.server import Server
 
 _FAILED = 1
 _BAD_USAGE = 2
+_HIGHEST_PORT = 65535
 _OF_SERVER = ("host", "port", "once")
 _OF_MACHINE = ("init_method", "workers")
 
@@ -103,6 +104,7 @@ def _report(checks: Iterable[Check], as_json: bool) -> int:
 
 
 def _serve(command: argparse.Namespace) -> int:
+    _check_address(command)
     secret = secret_check.secret_file(command.secret_file)
     if secret.status == FAILED:
         print(report.as_table([secret]))
@@ -122,6 +124,13 @@ def _serve(command: argparse.Namespace) -> int:
                 return 0 if is_well else _FAILED
     except KeyboardInterrupt:
         return 0
+
+
+def _check_address(command: argparse.Namespace) -> None:
+    if command.port is not None and not 0 <= command.port <= _HIGHEST_PORT:
+        raise ValueError(f"--port is {command.port}; it has to be from 0, for any, to {_HIGHEST_PORT}")
+    if command.host is not None:
+        reachability.check_host("--host", command.host)
 
 
 def _say(text: str) -> None:
