@@ -25,6 +25,7 @@ from torchwire.doctor.server import Server
 
 _FAILED = 1
 _BAD_USAGE = 2
+_INTERRUPTED = 130  # as shells say for SIGINT
 _HIGHEST_PORT = 65535
 _OF_SERVER = ("host", "port", "once")
 _OF_MACHINE = ("init_method", "workers")
@@ -46,6 +47,8 @@ def carry_out(command: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return _BAD_USAGE
+    except KeyboardInterrupt:  # who had started children has ended them
+        return _INTERRUPTED
 
 
 def _refuse_misplaced(command: argparse.Namespace) -> None:
