@@ -4,11 +4,9 @@ import contextlib
 import functools
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 
 import doctors
@@ -19,7 +17,7 @@ import torch.distributed as dist
 from doctors import examine, run
 from group import HostedStore, free_port
 from torchwire import command_line
-from torchwire.doctor import check, child, command, interfaces, reachability, report, secret_check, store_check
+from torchwire.doctor import check, interfaces, reachability, report, secret_check, store_check
 from torchwire.doctor.reachability import Place
 
 SECRET = "this is sixteen bytes and more\n"
@@ -127,61 +125,6 @@ def test_a_url_that_names_no_store_is_a_sentence(url, sentence):
 def test_a_place_is_written_as_it_is_read(text, place):
     assert reachability.place_of(text) == place
     assert str(place) == text
-
-
-# ---- functions in children ----
-
-
-def test_a_function_that_hangs_or_crashes_is_a_sentence():
-    child.prepare()
-    assert child.run(os.getpid, limit=60) != os.getpid()
-    with pytest.raises(child.ChildError, match="no result within 0.1 s"):
-        child.run(_hang, limit=0.1)
-    with pytest.raises(child.ChildError, match="its process was ended by signal SIGABRT: the last words"):
-        child.run(_crash, limit=60)
-    with pytest.raises(child.ChildError, match="^one line$"):
-        child.run(_raise, limit=60)
-
-
-def test_an_interrupt_ends_the_command_without_a_word(monkeypatch, capsys):
-    def interrupt():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command.machine_checks, "ALL", (interrupt,))
-    assert command_line.main(["doctor"]) == 130
-    assert capsys.readouterr() == ("", "")
-
-
-def test_an_interrupt_while_a_child_is_started_ends_the_command_without_a_word():
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        place = f"127.0.0.1:{listening.getsockname()[1]}"
-        doctor = doctors.start(place)
-        with listening.accept()[0]:  # what comes next is a child
-            os.killpg(doctor.pid, signal.SIGINT)  # as a terminal does
-            result = doctors.finish(doctor)
-    assert (result.status, result.output, result.errors) == (130, "", "")
-
-
-def test_a_child_whose_caller_has_given_up_ends_without_a_word(tmp_path, monkeypatch):
-    child.prepare()
-    output = (tmp_path / "output").open("w+")
-    os.unlink(output.name)
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", lambda **_: output)
-    with pytest.raises(child.ChildError, match="^its process ended with status 0$"):
-        child.run(os.getpid, limit=60)
-
-
-def _hang():
-    threading.Event().wait()
-
-
-def _crash():
-    print("the last words", flush=True)
-    os.abort()
-
-
-def _raise():
-    raise RuntimeError("one line\nand a trace")
 
 
 # ---- the machine ----
