@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed.rpc as rpc
 
+from torchwire._C import TorchwireAgent
 from torchwire.current_agent import agent_for
 
 # By what the device paths' reasons say (cuda/transfer), which are without a remedy.
@@ -91,10 +92,11 @@ def explain(to: str | int | rpc.WorkerInfo) -> Explanation:
     Tries nothing: a path that no tensor has needed yet is said to be untried. What it says of transports and channels
     was found when the connection was made.
 
-    Raises RuntimeError when RPC is not initialized or runs on another backend, or there is no such worker.
+    Raises RuntimeError when RPC is not initialized or runs on another backend, or there is no such worker; TypeError
+    when `to` is something else.
     """
     agent = agent_for("explain")
-    worker = to if isinstance(to, rpc.WorkerInfo) else agent.get_worker_info(to)
+    worker = _worker_of(agent, to)
     link = next((peer for peer in agent.peers() if peer["id"] == worker.id), {"transport": "", "channel": ""})
     is_self = worker.id == agent.get_worker_info().id
     transports, channels = agent.explain_link(worker.id)
@@ -109,6 +111,22 @@ def explain(to: str | int | rpc.WorkerInfo) -> Explanation:
         tuple(NotTaken(*one) for one in transports),
         tuple(NotTaken(*one) for one in channels),
     )
+
+
+def _worker_of(agent: TorchwireAgent, to: str | int | rpc.WorkerInfo) -> rpc.WorkerInfo:
+    try:
+        worker = agent.get_worker_info(to.name if isinstance(to, rpc.WorkerInfo) else to)
+    except TypeError:  # pybind11's, which lists overloads
+        raise TypeError(
+            f"torchwire.explain(): {to!r} ({type(to).__name__}) cannot be a worker; pass its name, its rank or its "
+            "WorkerInfo"
+        ) from None
+    if isinstance(to, rpc.WorkerInfo) and to.id != worker.id:
+        raise RuntimeError(
+            f"torchwire.explain(): worker {to.name!r} has rank {worker.id}, not {to.id} as its WorkerInfo says; take "
+            "that from rpc.get_worker_info()"
+        )
+    return worker
 
 
 def _indented(not_taken: Sequence[NotTaken]) -> list[str]:

@@ -307,6 +307,14 @@ WRONG_CALLS = [
         "worker 'worker0'.*could not find destination name worker7.*'worker0', 'worker1'",
     ),
     (rpc.rpc_sync, (7, echo), "could not find destination rank 7.*'worker0', 'worker1'"),
+    (
+        torchwire.explain,
+        (None,),
+        r"TypeError: torchwire.explain\(\): None \(NoneType\) cannot be a worker; pass its name",
+    ),
+    (torchwire.explain, (1 << 40,), "TypeError: torchwire.explain.*1099511627776"),
+    (torchwire.explain, (rpc.WorkerInfo("worker7", 1),), "RuntimeError: .*could not find destination name worker7"),
+    (torchwire.explain, (rpc.WorkerInfo("worker1", 7),), "RuntimeError: .*'worker1' has rank 1, not 7"),
     (rpc.rpc_sync, ("worker1", torch.matmul, (torch.ones(2), torch.ones(3))), "inconsistent tensor size"),
     (rpc.rpc_sync, ("worker1", echo, (1,), {"nonsense": 2}), r"echo\(\) got an unexpected keyword argument 'nonsense'"),
 ]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from doctors import examine, run
 from group import HostedStore, free_port
 from torchwire import command_line
-from torchwire.doctor import check, child, interfaces, reachability, report, secret_check, store_check
+from torchwire.doctor import check, interfaces, reachability, report, secret_check, store_check
 from torchwire.doctor.reachability import Place
 
 SECRET = "this is sixteen bytes and more\n"
@@ -96,8 +96,10 @@ def test_the_whole_machine_is_checked(tmp_path):
         (["serve", "--json"], "--json does not go with serve"),
         (["--workers", "0"], "--workers is 0"),
         (["--init-method", "http://a"], "'http://a' does not begin with tcp://"),
-        (["--init-method", "tcp://a"], "'tcp://a' does not name a store"),
-        (["--init-method", "tcp://a:b"], "'tcp://a:b' does not name a store"),
+        (["a..b:1"], "HOST:PORT: 'a..b' cannot be the name of a host"),
+        (["serve", "--host", "a..b"], "--host: 'a..b' cannot be the name of a host"),
+        (["serve", "--port", "65536"], "--port is 65536; it has to be from 0"),
+        (["serve", "--port", "-1"], "--port is -1; it has to be from 0"),
     ],
 )
 def test_bad_usage_is_a_sentence_and_status_2(arguments, sentence, capsys):
@@ -105,37 +107,24 @@ def test_bad_usage_is_a_sentence_and_status_2(arguments, sentence, capsys):
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "url, sentence",
+    [
+        ("tcp://a", "'tcp://a' does not name a store"),
+        ("tcp://a:b", "'tcp://a:b' does not name a store"),
+        ("tcp://[::1", "'tcp://[::1' is not a URL"),
+        ("tcp://a..b:1", "'a..b' cannot be the name of a host"),
+    ],
+)
+def test_a_url_that_names_no_store_is_a_sentence(url, sentence):
+    with pytest.raises(ValueError, match=f"^--init-method: {re.escape(sentence)}"):
+        store_check.checks_of(url)
+
+
 @pytest.mark.parametrize("text, place", [("host:1", Place("host", 1)), ("[::1]:29500", Place("::1", 29500))])
 def test_a_place_is_written_as_it_is_read(text, place):
     assert reachability.place_of(text) == place
     assert str(place) == text
-
-
-# ---- functions in children ----
-
-
-def test_a_function_that_hangs_or_crashes_is_a_sentence():
-    child.prepare()
-    assert child.run(os.getpid, limit=60) != os.getpid()
-    with pytest.raises(child.ChildError, match="no result within 0.1 s"):
-        child.run(_hang, limit=0.1)
-    with pytest.raises(child.ChildError, match="its process was ended by signal SIGABRT: the last words"):
-        child.run(_crash, limit=60)
-    with pytest.raises(child.ChildError, match="^one line$"):
-        child.run(_raise, limit=60)
-
-
-def _hang():
-    threading.Event().wait()
-
-
-def _crash():
-    print("the last words", flush=True)
-    os.abort()
-
-
-def _raise():
-    raise RuntimeError("one line\nand a trace")
 
 
 # ---- the machine ----
@@ -406,6 +395,9 @@ def test_an_environment_that_names_no_store_is_found(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "many")
     assert "MASTER_PORT is 'many'" in checks_of_store("env://")["store"].found
+    monkeypatch.setenv("MASTER_ADDR", "a..b")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    assert "'a..b' cannot be the name of a host" in checks_of_store("env://")["store"].found
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from group import HostedStore, free_port
 from network import Hosts
 from processes import wait_until
 from torchwire.doctor import interfaces, pair
+from torchwire.doctor import server as server_module
 
 LOCAL = ("--host", "127.0.0.1")
 FAR = Hosts.ADDRESSES[0][1]
@@ -239,7 +240,26 @@ def test_blocked_ports_of_workers_are_found_and_opening_them_helps(hosts):
         assert from_near(hosts, server.place).status == 0
 
 
-# ---- who dies ----
+# ---- who talks nonsense, or dies ----
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["{not json", '["wire_tcp", "basic", "of a later version"]', "1", "[" * 100_000, b"\xff"],
+    ids=["no JSON", "too long", "no list", "too deep", "no text"],
+)
+def test_a_client_that_asks_for_what_is_not_known_costs_only_its_own_turn(way):
+    said = []
+    server = server_module.Server("127.0.0.1", 0, None, said.append)
+    store = dist.TCPStore(*server.place, is_master=False, wait_for_workers=False)
+    for client, asked in enumerate((way, pair.DONE), 1):
+        store.add(pair.CLIENTS, 1)
+        store.set(pair.step_key(client, 0), asked)
+    assert not server.serve_one() and server.serve_one()
+    assert said == [
+        "client 1: it asks for what this version does not know: install the same torchwire on both machines",
+        "client 2: 0 measurements",
+    ]
 
 
 @pytest.mark.long

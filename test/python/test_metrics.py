@@ -269,6 +269,17 @@ def test_any_free_port_is_logged(tmp_path):
         assert "metrics are served at http://127.0.0.1:" in group[0].output()
 
 
+def test_an_ipv6_address_has_brackets_in_the_logged_url(caplog, monkeypatch):
+    monkeypatch.setattr(observers.dump_signal, "install", lambda: None)  # it would stay
+    try:
+        observers.open_for(None, ("::1", 0), False)  # an agent is needed only to answer
+    except RuntimeError as error:
+        pytest.skip(f"needs IPv6: {error}")
+    finally:
+        observers.close()
+    assert re.search(r"http://\[::1\]:\d+/metrics$", caplog.text, re.MULTILINE)
+
+
 def test_a_client_that_stalls_keeps_no_other(tmp_path):
     port = free_port()
     with running(1, tmp_path, metrics_port=port) as group:

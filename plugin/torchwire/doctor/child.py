@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import signal
 import sys
@@ -94,10 +95,16 @@ def wait_until(condition: Callable[[], bool], limit: float) -> bool:
 def prepare() -> None:
     """Starts to import, in the background, what children need."""
     _fork_server.set_forkserver_preload(_PRELOADED)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        multiprocessing.resource_tracker.ensure_running()  # else the fork server starts it, which unblocks SIGINT
+        # The fork server inherits it, and children from there: Ctrl-C is for the caller, which ends them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
         multiprocessing.forkserver.ensure_running()
     except OSError:  # no more processes, or none of the Unix sockets by which it is asked: the checks will say it
         fork_children()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def fork_children() -> None:
@@ -108,8 +115,11 @@ def fork_children() -> None:
 
 def _serve(answer: Connection, output: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     processes.die_with_parent()  # the fork server, which ends with the caller
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends its children
-    _redirect_output(output)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # not inherited by a fork of the caller
+    try:
+        _redirect_output(output)
+    except FileNotFoundError:  # the caller was interrupted before it knew of this process
+        os._exit(0)
     try:
         outcome = "value", function(*arguments)
     except BaseException as error:

@@ -25,6 +25,8 @@ from torchwire.doctor.server import Server
 
 _FAILED = 1
 _BAD_USAGE = 2
+_INTERRUPTED = 130  # as shells say for SIGINT
+_HIGHEST_PORT = 65535
 _OF_SERVER = ("host", "port", "once")
 _OF_MACHINE = ("init_method", "workers")
 
@@ -45,6 +47,8 @@ def carry_out(command: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return _BAD_USAGE
+    except KeyboardInterrupt:  # who had started children has ended them
+        return _INTERRUPTED
 
 
 def _refuse_misplaced(command: argparse.Namespace) -> None:
@@ -103,6 +107,7 @@ def _report(checks: Iterable[Check], as_json: bool) -> int:
 
 
 def _serve(command: argparse.Namespace) -> int:
+    _check_address(command)
     secret = secret_check.secret_file(command.secret_file)
     if secret.status == FAILED:
         print(report.as_table([secret]))
@@ -122,6 +127,13 @@ def _serve(command: argparse.Namespace) -> int:
                 return 0 if is_well else _FAILED
     except KeyboardInterrupt:
         return 0
+
+
+def _check_address(command: argparse.Namespace) -> None:
+    if command.port is not None and not 0 <= command.port <= _HIGHEST_PORT:
+        raise ValueError(f"--port is {command.port}; it has to be from 0, for any, to {_HIGHEST_PORT}")
+    if command.host is not None:
+        reachability.check_host("--host", command.host)
 
 
 def _say(text: str) -> None:

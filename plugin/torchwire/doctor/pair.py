@@ -47,7 +47,7 @@ class Way(NamedTuple):
 
 
 def decode_way(text: bytes) -> Way | None:
-    """None where the client has said that it is done."""
+    """None where the client has said that it is done. Raises ValueError, TypeError or RecursionError for nonsense."""
     value = json.loads(text)
     return Way(*value) if value else None
 

@@ -11,6 +11,8 @@ from torchwire import option_checks
 
 _LIMIT = 3.0  # seconds for each address that a name has
 _NO_WAY = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.ENETDOWN, errno.EADDRNOTAVAIL)
+_NO_NAME = "cannot be the name of a host, which has 1 to 63 characters between dots"
+_CORRECT_NAME = "correct the name, or give the address in its place"
 _PARTS = re.compile(r"\[?(?P<host>.+?)\]?:(?P<port>[0-9]+)")
 
 
@@ -37,7 +39,16 @@ def place_of(text: str, argument: str = "HOST:PORT") -> Place:
     match = _PARTS.fullmatch(checked or "")
     if match is None:
         raise ValueError(f"{argument}: {text!r} names no port; write 'host:port' or '[v6]:port'")
+    check_host(argument, match["host"])
     return Place(match["host"], int(match["port"]))
+
+
+def check_host(argument: str, host: str) -> None:
+    """Raises ValueError, with the argument's name, for what Python would not look up."""
+    try:
+        host.encode("idna")  # as the socket module does
+    except UnicodeError:
+        raise ValueError(f"{argument}: {host!r} {_NO_NAME}; {_CORRECT_NAME}") from None
 
 
 def problem_with(place: Place, listener: str) -> Problem | None:
@@ -46,10 +57,9 @@ def problem_with(place: Place, listener: str) -> Problem | None:
         with socket.create_connection(place, _LIMIT):
             return None
     except socket.gaierror as error:
-        return Problem(
-            f"the name {place.host!r} leads nowhere: {error.strerror}",
-            "correct the name, or give the address in its place",
-        )
+        return Problem(f"the name {place.host!r} leads nowhere: {error.strerror}", _CORRECT_NAME)
+    except UnicodeError:
+        return Problem(f"{place.host!r} {_NO_NAME}", _CORRECT_NAME)
     except TimeoutError:
         return Problem(
             f"{place} does not answer within {_LIMIT:g} s",

@@ -49,11 +49,16 @@ class Server:
         return True
 
     def _next_way(self, client: int, step: int) -> pair.Way | None:
-        """Raises ChildError if the client does not ask for any."""
+        """Raises ChildError if the client does not ask for any, or not for one that is known here."""
         key = pair.step_key(client, step)
         if not child.wait_until(lambda: pair.has(self._store, key), pair.SILENCE):
             raise child.ChildError(f"it has said nothing for {pair.SILENCE:g} s")
-        return pair.decode_way(self._store.get(key))
+        try:
+            return pair.decode_way(self._store.get(key))
+        except (ValueError, TypeError, RecursionError):  # the last for JSON that is nested too deep
+            raise child.ChildError(
+                "it asks for what this version does not know: install the same torchwire on both machines"
+            ) from None
 
 
 def _listen(host: str, port: int) -> socket.socket:

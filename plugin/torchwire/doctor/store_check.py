@@ -22,7 +22,10 @@ _A_KEY = "torchwire-doctor"  # only asked for
 
 def checks_of(init_method: str) -> list[Check]:
     """For a URL as init_rpc takes it. Raises ValueError when it is none that can be checked."""
-    url = urlparse(init_method)
+    try:
+        url = urlparse(init_method)
+    except ValueError as error:  # for brackets that are not closed
+        raise ValueError(f"--init-method: {init_method!r} is not a URL: {error}; write tcp://HOST:PORT") from None
     if url.scheme == "file":
         return [_file_store(url.path)]
     if url.scheme == "tcp":
@@ -50,6 +53,7 @@ def _place_in(init_method: str, host: str | None, port: Callable[[], int | None]
         number = None
     if not host or not number:
         raise ValueError(f"--init-method: {init_method!r} does not name a store; write tcp://HOST:PORT")
+    reachability.check_host("--init-method", host)
     return Place(host, number)
 
 

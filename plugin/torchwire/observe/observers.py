@@ -39,11 +39,12 @@ def open_for(agent: TorchwireAgent, metrics_at: tuple[str, int] | None, has_stat
     """
     close()  # of an agent that was dropped without a shutdown
     if metrics_at is not None:
+        from torchwire.doctor.reachability import Place
         from torchwire.observe.prometheus import MetricsServer  # with all of Python's HTTP, which few need
 
         server = MetricsServer(agent, *metrics_at)
         _open.append(server.close)
-        _logger.warning("metrics are served at http://%s:%d/metrics", *server.address)
+        _logger.warning("metrics are served at http://%s/metrics", Place(*server.address))
     if has_status_socket:
         _open_status_socket()
     dump_signal.install()
