@@ -1,9 +1,11 @@
 """The command top: a group of eight with a worker that is dead, one that is slow and one that stands still."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +14,8 @@ import observed
 import pytest
 from group import Group, file_in
 from processes import run_script, wait_until
-from torchwire.top import rates, screen
+from torchwire import command_line
+from torchwire.top import rates, screen, sources
 from torchwire.top.sources import Answer
 
 BOUNDS = [0.001, 0.002, 0.004]
@@ -33,6 +36,33 @@ def top_json(*arguments):
     result = top("--once", "--json", *arguments)
     assert result.returncode == 0, result.stderr
     return {row["worker"]: row for row in json.loads(result.stdout)["workers"]}
+
+
+def status_at(time, calls, pid=1, counts=(0, 0, 0, 0)):
+    histogram = {"count": calls, "counts": list(counts)}
+    return {
+        "time": time,
+        "worker": {"name": "w", "rank": 0, "pid": pid, "memory_bytes": 5},
+        "functions": [
+            {"kind": "python", "failures": {"timeout": calls // 10}, "latency": histogram, "run": histogram},
+            {"kind": "control", "failures": {}, "latency": {"count": 10**6, "counts": [10**6, 0, 0, 0]},
+             "run": {"count": 10**6, "counts": [0, 0, 0, 0]}},
+        ],
+        "counts": {"calls_in_flight": 2, "requests_active": 3},
+        "peers": [
+            {"bytes_sent": calls * 100, "bytes_received": 0, "transport": "wire_tcp", "state": "connected"},
+            {"bytes_sent": 0, "bytes_received": 0, "transport": "", "state": "dead"},
+        ],
+        "rrefs": {"owners": 1, "users": 2},
+        "autograd_contexts": 4,
+    }  # fmt: skip
+
+
+STATUS = status_at(1.0, 1)
+
+
+def rows_of(answers):
+    return [rates.row_of(answer, None, BOUNDS) for answer in answers]
 
 
 def call_until(ended, worker, to):
@@ -97,23 +127,66 @@ def test_bad_usage(arguments, status, text):
     assert text in result.stderr and "Traceback" not in result.stderr
 
 
-def test_another_version_is_said_to_be_one(tmp_path):
-    folder = tmp_path / "torchwire"
-    folder.mkdir(mode=0o700)
-    stranger = (
-        "import socket, sys; server = socket.socket(socket.AF_UNIX); server.bind(sys.argv[1]); server.listen()\n"
-        "while True:\n connection, _ = server.accept(); connection.recv(100); connection.sendall(b'hello')"
-        "; connection.close()"
-    )
-    process = subprocess.Popen([sys.executable, "-c", stranger, str(folder / "placeholder")])
-    try:
-        wait_until((folder / "placeholder").exists)
-        (folder / "placeholder").rename(folder / f"{process.pid}-0.sock")
-        problem = top_json()[f"process {process.pid}"]["problem"]
+@contextlib.contextmanager
+def stranger(folder, text):
+    """Whoever asks the status socket of this process is answered `text`."""
+    (folder / "torchwire").mkdir(mode=0o700, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "torchwire" / f"{os.getpid()}-{text.__hash__()}.sock"))
+        server.listen()
+        thread = threading.Thread(target=serve, args=(server, text))
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown(socket.SHUT_RDWR)  # wakes accept()
+            thread.join()
+
+
+def serve(server, text):
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(text)
+
+
+OF_ANOTHER_VERSION = (
+    b"hello",
+    b"\xff",
+    b"{}",
+    b"[]",
+    b"null",
+    b"5",
+    b'{"worker": {"name": "a", "rank": 0, "pid": 1}}',
+    json.dumps({**STATUS, "time": float("inf")}).encode(),
+    json.dumps({**STATUS, "functions": [{}]}).encode(),
+)
+
+
+@pytest.mark.parametrize("text", OF_ANOTHER_VERSION)
+def test_a_worker_of_another_version_is_said_to_be_one_and_harms_no_other(tmp_path, capsys, text):
+    with stranger(tmp_path, text), stranger(tmp_path, json.dumps(STATUS).encode()):
+        rows = {row.worker: row for row in rows_of(sources.of_this_host())}
+        assert set(rows) == {"w", f"process {os.getpid()}"} and not rows["w"].problem
+        problem = rows[f"process {os.getpid()}"].problem
         assert "gives no answer that torchwire" in problem and "another version" in problem
-    finally:
-        process.kill()
-        process.wait()
+        assert command_line.main(["dump"]) == 1
+        assert f"process {os.getpid()} gives no answer that torchwire" in capsys.readouterr().err
+
+
+def test_a_worker_of_another_version_in_the_group_of_a_process(tmp_path):
+    with stranger(tmp_path, json.dumps({"w": STATUS, "v": {}, "u": None, "t": {"error": "is dead"}}).encode()):
+        well, *others = rows_of(sources.of_group(os.getpid())())
+        assert not well.problem and others[2].problem == "is dead"
+        assert all("another version" in other.problem for other in others[:2])
+
+
+@pytest.mark.parametrize("text", [b"[]", b"5", b"hello"])
+def test_a_process_of_another_version_that_is_asked_for_its_group(tmp_path, text):
+    with stranger(tmp_path, text), pytest.raises(RuntimeError, match="another version"):
+        sources.of_group(os.getpid())()
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -147,26 +220,6 @@ def test_the_screen(tmp_path):
 
 
 # ---- rows ---------------------------------------------------------------------------------------
-
-
-def status_at(time, calls, pid=1, counts=(0, 0, 0, 0)):
-    histogram = {"count": calls, "counts": list(counts)}
-    return {
-        "time": time,
-        "worker": {"name": "w", "rank": 0, "pid": pid, "memory_bytes": 5},
-        "functions": [
-            {"kind": "python", "failures": {"timeout": calls // 10}, "latency": histogram, "run": histogram},
-            {"kind": "control", "failures": {}, "latency": {"count": 10**6, "counts": [10**6, 0, 0, 0]},
-             "run": {"count": 10**6, "counts": [0, 0, 0, 0]}},
-        ],
-        "counts": {"calls_in_flight": 2, "requests_active": 3},
-        "peers": [
-            {"bytes_sent": calls * 100, "bytes_received": 0, "transport": "wire_tcp", "state": "connected"},
-            {"bytes_sent": 0, "bytes_received": 0, "transport": "", "state": "dead"},
-        ],
-        "rrefs": {"owners": 1, "users": 2},
-        "autograd_contexts": 4,
-    }  # fmt: skip
 
 
 def answer(*arguments, **options):
