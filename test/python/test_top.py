@@ -38,6 +38,12 @@ def top_json(*arguments):
     return {row["worker"]: row for row in json.loads(result.stdout)["workers"]}
 
 
+@pytest.fixture
+def terminal(monkeypatch):
+    """Standard output of this process counts as one."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+
 def status_at(time, calls, pid=1, counts=(0, 0, 0, 0)):
     histogram = {"count": calls, "counts": list(counts)}
     return {
@@ -150,6 +156,15 @@ def serve(server, text):
             with connection:
                 connection.recv(100)
                 connection.sendall(text)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--once"]])
+def test_without_rich_there_is_no_table(tmp_path, capsys, terminal, monkeypatch, arguments):
+    for module in ("rich.console", "rich.live"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with stranger(tmp_path, json.dumps(STATUS).encode()):
+        assert command_line.main(["top", *arguments]) == 1
+    assert "the table needs rich, which is not installed: pip install rich; or use --json" in capsys.readouterr().err
 
 
 OF_ANOTHER_VERSION = (

@@ -101,10 +101,10 @@ class _View:
 
     def live(self) -> int:
         """On the whole screen, until q is pressed."""
+        console = _console()
         from rich.live import Live
 
         self.rows()
-        console = _console()
         with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as shown:
             while True:
                 rows = self.rows()
