@@ -133,7 +133,7 @@ def test_all_workers_of_a_group_are_shown_by_its_store_alone():
             f"worker{rank}": (rank, group[rank].pid, "") for rank in (0, 1)
         }
         table = torchwire_command("top", "--once", "--store", f"tcp://{store}", "--filter", "1")
-        assert "1 workers of the group in the store at" in table.stdout and "worker0" not in table.stdout
+        assert "1 worker of the group in the store at" in table.stdout and "worker0" not in table.stdout
 
 
 def test_the_secret_of_the_workers_is_asked_for(secret_file):

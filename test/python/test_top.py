@@ -15,7 +15,7 @@ import pytest
 from group import Group, file_in
 from processes import run_script, wait_until
 from torchwire import command_line
-from torchwire.top import rates, screen, sources
+from torchwire.top import command, rates, screen, sources
 from torchwire.top.sources import Answer
 
 BOUNDS = [0.001, 0.002, 0.004]
@@ -42,6 +42,24 @@ def top_json(*arguments):
 def terminal(monkeypatch):
     """Standard output of this process counts as one."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+
+class Naps(list):
+    """The seconds that were to be slept; Ctrl-C comes in the place of the last."""
+
+    most = 1
+
+    def __call__(self, seconds):
+        self.append(seconds)
+        if len(self) == self.most:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def naps(monkeypatch):
+    naps = Naps()
+    monkeypatch.setattr(command.time, "sleep", naps)
+    return naps
 
 
 def status_at(time, calls, pid=1, counts=(0, 0, 0, 0)):
@@ -111,26 +129,36 @@ def test_a_group_with_a_dead_a_slow_and_a_stopped_worker(tmp_path):
         group.kill()
 
 
-def test_nobody_is_there():
-    result = top("--once")
-    assert result.returncode == 1
-    assert "no torchwire worker of this user runs on this host" in result.stderr
-    assert top("--once", "--json").returncode == 1
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_nobody_is_there(capsys, arguments):
+    assert command_line.main(["top", "--once", *arguments]) == 1
+    assert "no torchwire worker of this user runs on this host and matches" in capsys.readouterr().err
+
+
+def test_nobody_of_a_group_matches(tmp_path, capsys):
+    with stranger(tmp_path, json.dumps({"w": STATUS}).encode()):
+        assert command_line.main(["top", "--once", "--json", "--group", f"{os.getpid()}", "--filter", "x"]) == 1
+    sentence = f"no worker of the group of process {os.getpid()} matches --filter 'x'"
+    assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "arguments, status, text",
     [
-        (["--interval", "0"], 2, "--interval is a positive number of seconds"),
+        (["--interval", "0"], 2, "--interval must be more than 0 and at most 86400 seconds, got 0"),
+        (["--interval", "inf"], 2, "at most 86400 seconds, got inf"),
+        (["--interval", "nan"], 2, "at most 86400 seconds, got nan"),
         (["--filter", "("], 2, "is not a regular expression"),
         (["--sort", "colour"], 2, "invalid choice"),
         (["--once", "--group", "1"], 1, "process 1 has no status socket"),
     ],
 )
-def test_bad_usage(arguments, status, text):
-    result = top(*arguments)
-    assert result.returncode == status
-    assert text in result.stderr and "Traceback" not in result.stderr
+def test_bad_usage(capsys, arguments, status, text):
+    try:
+        assert command_line.main(["top", *arguments]) == status
+    except SystemExit as ended:
+        assert ended.code == status
+    assert text in capsys.readouterr().err
 
 
 @contextlib.contextmanager
@@ -156,6 +184,22 @@ def serve(server, text):
             with connection:
                 connection.recv(100)
                 connection.sendall(text)
+
+
+def test_where_no_terminal_is_there_is_a_table_for_each_look(tmp_path, capsys, naps):
+    naps.most = 3
+    with stranger(tmp_path, json.dumps(STATUS).encode()):
+        assert command_line.main(["top", "--interval", "7"]) == 0
+    assert naps == [0.5, 7, 7]
+    assert capsys.readouterr().out.count("1 worker of this host") == 2
+
+
+def test_standard_input_may_be_closed(monkeypatch, naps):
+    monkeypatch.setattr(sys, "stdin", None)
+    naps.most = 2
+    with command._keys() as keys:
+        assert keys(5.0) == ""
+    assert naps == [5.0]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--once"]])
@@ -200,7 +244,7 @@ def test_a_worker_of_another_version_in_the_group_of_a_process(tmp_path):
 
 @pytest.mark.parametrize("text", [b"[]", b"5", b"hello"])
 def test_a_process_of_another_version_that_is_asked_for_its_group(tmp_path, text):
-    with stranger(tmp_path, text), pytest.raises(RuntimeError, match="another version"):
+    with stranger(tmp_path, text), pytest.raises(RuntimeError, match=f"process {os.getpid()} gives .* another version"):
         sources.of_group(os.getpid())()
 
 

@@ -9,8 +9,9 @@ import select
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, TextIO
 
+from torchwire import option_checks
 from torchwire._C import TorchwireAgent
 from torchwire.top import screen, sources
 from torchwire.top.arguments import FAILED, add_store, exit_status, name_filter, remote_group
@@ -49,7 +50,7 @@ def carry_out(command: argparse.Namespace) -> int:
 
 def _show(command: argparse.Namespace) -> int:
     view = _View(command)
-    return view.print() if command.json or command.once else view.live()
+    return view.live() if _is_terminal(sys.stdout) and not (command.json or command.once) else view.print()
 
 
 class _View:
@@ -57,8 +58,7 @@ class _View:
 
     def __init__(self, command: argparse.Namespace) -> None:
         """Raises ValueError for arguments that make no sense, RuntimeError when there is no such group."""
-        if not command.interval > 0:
-            raise ValueError(f"--interval is a positive number of seconds, got {command.interval:g}")
+        option_checks.interval("--interval", command.interval)
         self._filter = name_filter(command)
         self._command = command
         self._remote = remote_group(command)
@@ -93,7 +93,7 @@ class _View:
                 console = _console()
                 width = console.width if console.is_terminal else None
                 console.print(screen.table(rows, self._title(rows), width, keys=False))
-            else:
+            if not rows and (self._command.once or not self._command.json):
                 print(f"{_PROGRAM}: {self._nobody()}", file=sys.stderr)
             if self._command.once:
                 return 0 if self._is_seen(rows) else FAILED
@@ -119,7 +119,8 @@ class _View:
 
     def _title(self, rows: Sequence[Row]) -> str:
         order = f"{self._sort}{', reversed' if self._reverse else ''}"
-        title = f"torchwire: {len(rows)} workers of {self._whose()}, by {order}, {time.strftime('%H:%M:%S')}"
+        count = f"{len(rows)} worker{'' if len(rows) == 1 else 's'}"
+        title = f"torchwire: {count} of {self._whose()}, by {order}, {time.strftime('%H:%M:%S')}"
         old = self._remote is not None and self._remote.store_problem
         return f"{title}; the store has gone, so workers that come are not seen" if old else title
 
@@ -133,12 +134,17 @@ class _View:
         return any(not row.problem for row in rows) if self._remote is not None else bool(rows)
 
     def _nobody(self) -> str:
-        if self._remote is not None:
-            return f"no worker of {self._whose()} matches"
+        if self._command.store is not None or self._command.group is not None:
+            return f"no worker of {self._whose()} matches --filter {self._command.filter!r}"
         return (
             "no torchwire worker of this user runs on this host and matches; workers with status_socket=False are not "
             "seen, nor are those in containers with a folder for temporary files of their own"
         )
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """None is one that was closed before Python started."""
+    return stream is not None and stream.isatty()
 
 
 def _console() -> Any:
@@ -156,7 +162,7 @@ def _keys() -> Generator[Callable[[float], str], None, None]:
     import termios
     import tty
 
-    if not sys.stdin.isatty():
+    if not _is_terminal(sys.stdin):
         yield lambda seconds: time.sleep(seconds) or ""
         return
     before = termios.tcgetattr(sys.stdin)

@@ -51,7 +51,10 @@ def of_group(process: int) -> Source:
                 f"process {process} has no status socket in {status_socket.folder()}: it is no torchwire worker of "
                 "this user on this host, or has ended, or was started with status_socket=False"
             )
-        answers = ask(paths[-1], {"ask": "group"}, _GROUP_PATIENCE)
+        try:
+            answers = ask(paths[-1], {"ask": "group"}, _GROUP_PATIENCE)
+        except RuntimeError as error:
+            raise RuntimeError(f"process {process} {error}") from None
         return [_passed_on(name, status) for name, status in answers.items()]
 
     return look
