@@ -9,13 +9,15 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import observed
 import pytest
 from group import Group, file_in
 from processes import run_script, wait_until
 from torchwire import command_line
-from torchwire.top import command, rates, screen, sources
+from torchwire.top import keys, rates, screen, sources
+from torchwire.top.page import Page
 from torchwire.top.sources import Answer
 
 BOUNDS = [0.001, 0.002, 0.004]
@@ -58,7 +60,7 @@ class Naps(list):
 @pytest.fixture
 def naps(monkeypatch):
     naps = Naps()
-    monkeypatch.setattr(command.time, "sleep", naps)
+    monkeypatch.setattr(time, "sleep", naps)
     return naps
 
 
@@ -197,8 +199,8 @@ def test_where_no_terminal_is_there_is_a_table_for_each_look(tmp_path, capsys, n
 def test_standard_input_may_be_closed(monkeypatch, naps):
     monkeypatch.setattr(sys, "stdin", None)
     naps.most = 2
-    with command._keys() as keys:
-        assert keys(5.0) == ""
+    with keys.pressed() as wait:
+        assert wait(5.0) == []
     assert naps == [5.0]
 
 
@@ -265,10 +267,12 @@ def test_the_screen(tmp_path):
             wait_until(lambda: "q quit" in tmux("capture-pane", "-p", "-t", session))
             first = tmux("capture-pane", "-p", "-t", session)
             assert "3 workers of this host, by rank" in first and "OUT/s" in first and "worker2" in first
-            tmux("send-keys", "-t", session, "s")
-            wait_until(lambda: "by calls_out" in tmux("capture-pane", "-p", "-t", session))
-            tmux("send-keys", "-t", session, "r")
-            wait_until(lambda: "reversed" in tmux("capture-pane", "-p", "-t", session))
+            tmux("send-keys", "-t", session, "sr")  # both at once
+            wait_until(lambda: "by calls_out, reversed" in tmux("capture-pane", "-p", "-t", session))
+            tmux("resize-window", "-t", session, "-y", "5")
+            wait_until(lambda: "2 more below" in tmux("capture-pane", "-p", "-t", session))
+            tmux("send-keys", "-t", session, "Down", "Down")
+            wait_until(lambda: "2 more above" in tmux("capture-pane", "-p", "-t", session))
             group[2].kill()
             wait_until(lambda: "worker2" not in tmux("capture-pane", "-p", "-t", session))
             tmux("send-keys", "-t", session, "q")
@@ -307,12 +311,105 @@ def test_quantiles():
 def test_the_most_important_columns_fit(width):
     console = pytest.importorskip("rich.console").Console(width=width, record=True, file=open(os.devnull, "w"))
     rows = [rates.Row(worker=f"worker{i}", rank=i, pid=123456, transports="wire_shm", calls_out=1234) for i in range(3)]
-    rows.append(rates.Row(worker="worker3", problem="does not answer"))
-    console.print(screen.table(rows, "title", width, keys=False))
+    console.print(screen.table(rows, "title", width))
     text = console.export_text()
-    assert "WORKER" in text and "1234" in text and "worker3 does not answer" in text
+    assert "WORKER" in text and "1234" in text
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
     assert ("123456" in text) == (width >= 120)
+
+
+def lines_of(page, width=80):
+    console = pytest.importorskip("rich.console").Console(width=width, record=True, file=open(os.devnull, "w"))
+    console.print(page.renderable())
+    return [line.strip() for line in console.export_text().splitlines()]
+
+
+def workers(count, **others):
+    return [rates.Row(worker=f"worker{i}", rank=i, **others) for i in range(count)]
+
+
+def test_all_rows_are_shown_where_they_fit():
+    lines = lines_of(Page(workers(11), "title", 80, 14, first=5))
+    assert len(lines) == 14 and "more" not in " ".join(lines)
+    assert [line.split()[0] for line in lines] == ["title", "WORKER", *(f"worker{i}" for i in range(11)), "q"]
+
+
+@pytest.mark.parametrize(
+    "first, shown, more",
+    [
+        (0, range(10), "20 more below"),
+        (7, range(7, 17), "7 more above, 13 more below"),
+        (99, range(20, 30), "20 more above"),
+    ],
+)
+def test_rows_that_do_not_fit_are_counted_and_can_be_scrolled_to(first, shown, more):
+    page = Page(workers(30), "title", 80, 14, first)
+    lines = lines_of(page)
+    assert page.first == shown[0]
+    assert [line.split()[0] for line in lines[2:-2]] == [f"worker{i}" for i in shown]
+    assert lines[-2] == more and lines[-1].startswith("q quit") and len(lines) == 14
+
+
+def test_problems_come_first_and_leave_room_for_the_others():
+    problems = [
+        rates.Row(worker=f"gone{i}", problem="does not answer within 3 s: " + "it is stopped " * 6) for i in "ab"
+    ]
+    lines = lines_of(Page([*workers(1), *problems], "title", 80, 14))
+    assert [line.split()[0] for line in lines] == ["title", "gonea", "is", "goneb", "is", "WORKER", "worker0", "q"]
+    lines = lines_of(Page([*workers(30), *problems * 20], "title", 80, 14))
+    assert len(lines) == 14 and lines[1].startswith("gonea")
+    assert lines[3] == "39 more that say nothing; --filter REGEX chooses"
+    assert lines[5].startswith("worker0") and lines[-2] == "23 more below"
+
+
+@pytest.mark.parametrize("height", range(1, 8))
+def test_a_low_screen_shows_a_row(height):
+    problems = workers(5, problem="is dead")
+    assert any(line.startswith("worker0") for line in lines_of(Page([*workers(3), *problems], "title", 80, height)))
+
+
+def test_keys_that_are_typed_fast():
+    reading, writing = os.pipe()
+    wait = keys.of_terminal(reading)
+    assert wait(0) == []
+    for typed, expected in (
+        (b"ssr", ["s", "s", "r"]),
+        (b"j\x1b[B\x1bOBk\x1b[A\x1bOA", ["down"] * 3 + ["up"] * 3),
+        (b"\x1b", []),
+        (b"[", []),
+        (b"Bq", ["down", "end"]),
+    ):
+        os.write(writing, typed)
+        assert wait(30) == expected
+    os.close(writing)
+    assert wait(30) == ["end"]
+    os.close(reading)
+
+
+@pytest.mark.parametrize(
+    "arguments, order",
+    [
+        ([], [0, 1, 2]),
+        (["--reverse"], [2, 1, 0]),
+        (["--sort", "rrefs"], [1, 2, 0]),
+        (["--sort", "rrefs", "--reverse"], [0, 2, 1]),
+        (["--sort", "worker"], [0, 1, 2]),
+    ],
+)
+def test_the_busiest_worker_is_on_top(tmp_path, capsys, naps, arguments, order):
+    naps.most = 2
+    said = {
+        f"worker{rank}": {
+            **STATUS,
+            "worker": {**STATUS["worker"], "rank": rank, "name": f"worker{rank}"},
+            "rrefs": {"owners": rrefs},
+        }
+        for rank, rrefs in enumerate((1, 8, 5))
+    }
+    with stranger(tmp_path, json.dumps(said).encode()):
+        assert command_line.main(["top", "--once", "--json", "--group", str(os.getpid()), *arguments]) == 0
+    rows = json.loads(capsys.readouterr().out)["workers"]
+    assert [row["rank"] for row in rows] == order
 
 
 def test_cells_are_short():
