@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchwire import _C, __version__, _build, device_report, replace_tensorpipe
+from torchwire import _C, __version__, _build, device_report, replace_tensorpipe, standard_output
 from torchwire.observe.trace import TRACE_VARIABLE, require_writable
 
 _PROGRAM = "python -m torchwire"
@@ -26,10 +26,14 @@ _BAD_USAGE = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carries out the command line (default: the process's own) and returns the exit status.
 
-    An exit or an exception of a program that it runs passes through to the caller.
+    An exit or an exception of a program that it runs passes through to the caller. Standard output that cannot be
+    written is an exit, too.
     """
-    command = _parser().parse_args(arguments)
-    return command.carry_out(command)
+    with standard_output.written(_PROGRAM):
+        command = _parser().parse_args(arguments)
+        if "program" not in command:
+            return command.carry_out(command)
+    return command.carry_out(command)  # whose standard output is the program's own
 
 
 class _Parser(argparse.ArgumentParser):

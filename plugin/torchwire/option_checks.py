@@ -22,6 +22,7 @@ _LOOPBACK = "127.0.0.1"
 _MIN_KEEPALIVE = 2.0
 _MIN_SESSION = 1.0
 _MAX_SESSION = 24 * 3600.0
+_MAX_INTERVAL = 24 * 3600.0
 _MAX_KEEPALIVE = 32767.0  # the most that Linux takes
 _ADDRESS = re.compile(r"(?P<host>\[[^\[\]\s]+\]|[^:\[\]\s/]+)(?::(?P<port>[0-9]{1,5}))?")
 
@@ -60,6 +61,14 @@ def timeout(argument: str, value: Any) -> float:
 def slow_call_warning(argument: str, value: Any) -> float:
     """Seconds; 0 stands for no warning."""
     return _seconds(argument, value, zero="switches it off")
+
+
+def interval(argument: str, value: Any) -> float:
+    """Seconds from one time to the next: some, and at most a day."""
+    seconds = _number_of_seconds(argument, value)
+    if not 0 < seconds <= _MAX_INTERVAL:
+        raise ValueError(f"{argument} must be more than 0 and at most {_MAX_INTERVAL:.0f} seconds, got {value}")
+    return seconds
 
 
 def metrics_port(argument: str, value: Any) -> str | None:
@@ -171,14 +180,18 @@ def advertise_address(argument: str, value: Any) -> str | None:
 
 
 def _seconds(argument: str, value: Any, zero: str) -> float:
+    seconds = _number_of_seconds(argument, value)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{argument} must be finite and not negative, got {value} seconds; 0 {zero}")
+    return seconds
+
+
+def _number_of_seconds(argument: str, value: Any) -> float:
     if isinstance(value, timedelta):
         raise TypeError(f"{argument} is a number of seconds, got a timedelta; pass its total_seconds()")
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{argument} must be a number of seconds, got {_described(value)}")
-    seconds = float(value)
-    if not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{argument} must be finite and not negative, got {value} seconds; 0 {zero}")
-    return seconds
+    return float(value)
 
 
 def _check_name(argument: str, name: Any, known: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ import time
 
 import torch
 import torch.distributed.rpc as rpc
+from torchwire.observe import answers
 
 _pending = []
 _lock = threading.Lock()
@@ -27,6 +28,12 @@ def nap_in_a_handler(seconds):
 def never():
     _pending.append(torch.futures.Future())
     return _pending[-1]
+
+
+def speak_another_version():
+    """From now on this worker answers observers as none of this version does."""
+    for question in ("status", "dump"):
+        answers._ANSWERS[question] = lambda _agent, _asked: {"worker": {"name": "worker1", "rank": 1}}
 
 
 def call_many(to, count):

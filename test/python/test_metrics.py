@@ -125,10 +125,16 @@ def test_names_that_a_caller_makes_up_do_not_fill_the_memory(tmp_path):
 # ---- JSON lines ---------------------------------------------------------------------------------
 
 
-def log_a_while(path, to):
-    with torchwire.log_metrics(path, interval=0.05):
+def log_a_while(path, to, interval=0.05):
+    with torchwire.log_metrics(path, interval=interval):
         observed.call_many(to, 10)
         time.sleep(0.3)  # for lines at intervals, of which one more or less does not matter
+
+
+@pytest.mark.parametrize("interval", [0, -1, float("inf"), float("nan"), 86401])
+def test_json_lines_at_no_interval(tmp_path, interval):
+    with pytest.raises(ValueError, match=f"interval must be more than 0 and at most 86400 seconds, got {interval}"):
+        log_a_while(tmp_path / "metrics.jsonl", "nobody", interval)
 
 
 def test_json_lines(tmp_path):

@@ -20,6 +20,7 @@ from sockets import open_files
 from torchwire import _C
 from torchwire.doctor.reachability import place_of
 from torchwire.observe.remote_group import RemoteGroup
+from torchwire.top import sources
 
 SECRET = "this is sixteen bytes and more"
 
@@ -132,7 +133,7 @@ def test_all_workers_of_a_group_are_shown_by_its_store_alone():
             f"worker{rank}": (rank, group[rank].pid, "") for rank in (0, 1)
         }
         table = torchwire_command("top", "--once", "--store", f"tcp://{store}", "--filter", "1")
-        assert "1 workers of the group in the store at" in table.stdout and "worker0" not in table.stdout
+        assert "1 worker of the group in the store at" in table.stdout and "worker0" not in table.stdout
 
 
 def test_the_secret_of_the_workers_is_asked_for(secret_file):
@@ -231,6 +232,17 @@ def test_workers_that_cannot_be_asked_over_the_network_say_so():
         result = torchwire_command("top", "--once", "--json", "--store", store)
         assert result.returncode == 1
         assert "it listens on wire_shm alone; run this on its host, without --store" in result.stdout
+
+
+def test_a_worker_of_another_version_is_a_row_that_says_so():
+    with running(2) as (group, store):
+        group[1].run(observed.speak_another_version)
+        well, other = sources.of_remote(remote(store))()
+        assert well.status and not other.status
+        assert other.name == "worker1" and "gives no answer that torchwire" in other.error
+        dumped = torchwire_command("dump", "--store", store)
+        assert dumped.returncode == 1 and "worker 'worker1' (rank 1) gives no answer that torchwire" in dumped.stderr
+        assert "worker 'worker0' (rank 0, process" in dumped.stdout and "Traceback" not in dumped.stderr
 
 
 # ---- the other command ----

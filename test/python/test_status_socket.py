@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import stat
+import threading
 
 import observed
 import pytest
@@ -57,6 +58,41 @@ def test_an_observer_that_stalls_or_goes_costs_the_worker_nothing(tmp_path):
             gone.close()
             assert group[0].run(observed.call_many, "worker0", 20) == 20
             assert sources.ask(path, {"ask": "status"}, patience=20)
+
+
+@pytest.fixture
+def status_socket_here():
+    """Of this process, which is no worker."""
+    here = status_socket.StatusSocket()
+    yield here
+    here.close()
+
+
+def test_observers_that_stall_keep_no_other_waiting(status_socket_here):
+    with contextlib.ExitStack() as stalled:
+        for _ in range(3):
+            stalled.enter_context(socket.socket(socket.AF_UNIX)).connect(str(status_socket_here.path))
+        with pytest.raises(RuntimeError, match="not initialized"):  # which is an answer
+            sources.ask(status_socket_here.path, {"ask": "status"})
+
+
+def test_more_observers_than_are_answered_at_a_time_have_their_turn(status_socket_here):
+    with contextlib.ExitStack() as stalled:
+        for _ in range(8):
+            stalled.enter_context(socket.socket(socket.AF_UNIX)).connect(str(status_socket_here.path))
+        stalled.close()  # whoever has gone is left at once
+        for _ in range(8):
+            with pytest.raises(RuntimeError, match="not initialized"):
+                sources.ask(status_socket_here.path, {"ask": "status"}, patience=60)
+
+
+def test_an_observer_is_answered_where_no_more_threads_are_to_be_had(status_socket_here, monkeypatch):
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="not initialized"):
+        sources.ask(status_socket_here.path, {"ask": "status"}, patience=60)
 
 
 @contextlib.contextmanager

@@ -1,18 +1,23 @@
 """The command top: a group of eight with a worker that is dead, one that is slow and one that stands still."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 
 import observed
 import pytest
 from group import Group, file_in
 from processes import run_script, wait_until
-from torchwire.top import rates, screen
+from torchwire import command_line
+from torchwire.top import keys, rates, screen, sources
+from torchwire.top.page import Page
 from torchwire.top.sources import Answer
 
 BOUNDS = [0.001, 0.002, 0.004]
@@ -33,6 +38,57 @@ def top_json(*arguments):
     result = top("--once", "--json", *arguments)
     assert result.returncode == 0, result.stderr
     return {row["worker"]: row for row in json.loads(result.stdout)["workers"]}
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Standard output of this process counts as one."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+
+class Naps(list):
+    """The seconds that were to be slept; Ctrl-C comes in the place of the last."""
+
+    most = 1
+
+    def __call__(self, seconds):
+        self.append(seconds)
+        if len(self) == self.most:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def naps(monkeypatch):
+    naps = Naps()
+    monkeypatch.setattr(time, "sleep", naps)
+    return naps
+
+
+def status_at(time, calls, pid=1, counts=(0, 0, 0, 0)):
+    histogram = {"count": calls, "counts": list(counts)}
+    return {
+        "time": time,
+        "worker": {"name": "w", "rank": 0, "pid": pid, "memory_bytes": 5},
+        "functions": [
+            {"kind": "python", "failures": {"timeout": calls // 10}, "latency": histogram, "run": histogram},
+            {"kind": "control", "failures": {}, "latency": {"count": 10**6, "counts": [10**6, 0, 0, 0]},
+             "run": {"count": 10**6, "counts": [0, 0, 0, 0]}},
+        ],
+        "counts": {"calls_in_flight": 2, "requests_active": 3},
+        "peers": [
+            {"bytes_sent": calls * 100, "bytes_received": 0, "transport": "wire_tcp", "state": "connected"},
+            {"bytes_sent": 0, "bytes_received": 0, "transport": "", "state": "dead"},
+        ],
+        "rrefs": {"owners": 1, "users": 2},
+        "autograd_contexts": 4,
+    }  # fmt: skip
+
+
+STATUS = status_at(1.0, 1)
+
+
+def rows_of(answers):
+    return [rates.row_of(answer, None, BOUNDS) for answer in answers]
 
 
 def call_until(ended, worker, to):
@@ -75,45 +131,123 @@ def test_a_group_with_a_dead_a_slow_and_a_stopped_worker(tmp_path):
         group.kill()
 
 
-def test_nobody_is_there():
-    result = top("--once")
-    assert result.returncode == 1
-    assert "no torchwire worker of this user runs on this host" in result.stderr
-    assert top("--once", "--json").returncode == 1
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_nobody_is_there(capsys, arguments):
+    assert command_line.main(["top", "--once", *arguments]) == 1
+    assert "no torchwire worker of this user runs on this host and matches" in capsys.readouterr().err
+
+
+def test_nobody_of_a_group_matches(tmp_path, capsys):
+    with stranger(tmp_path, json.dumps({"w": STATUS}).encode()):
+        assert command_line.main(["top", "--once", "--json", "--group", f"{os.getpid()}", "--filter", "x"]) == 1
+    sentence = f"no worker of the group of process {os.getpid()} matches --filter 'x'"
+    assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "arguments, status, text",
     [
-        (["--interval", "0"], 2, "--interval is a positive number of seconds"),
+        (["--interval", "0"], 2, "--interval must be more than 0 and at most 86400 seconds, got 0"),
+        (["--interval", "inf"], 2, "at most 86400 seconds, got inf"),
+        (["--interval", "nan"], 2, "at most 86400 seconds, got nan"),
         (["--filter", "("], 2, "is not a regular expression"),
         (["--sort", "colour"], 2, "invalid choice"),
         (["--once", "--group", "1"], 1, "process 1 has no status socket"),
     ],
 )
-def test_bad_usage(arguments, status, text):
-    result = top(*arguments)
-    assert result.returncode == status
-    assert text in result.stderr and "Traceback" not in result.stderr
-
-
-def test_another_version_is_said_to_be_one(tmp_path):
-    folder = tmp_path / "torchwire"
-    folder.mkdir(mode=0o700)
-    stranger = (
-        "import socket, sys; server = socket.socket(socket.AF_UNIX); server.bind(sys.argv[1]); server.listen()\n"
-        "while True:\n connection, _ = server.accept(); connection.recv(100); connection.sendall(b'hello')"
-        "; connection.close()"
-    )
-    process = subprocess.Popen([sys.executable, "-c", stranger, str(folder / "placeholder")])
+def test_bad_usage(capsys, arguments, status, text):
     try:
-        wait_until((folder / "placeholder").exists)
-        (folder / "placeholder").rename(folder / f"{process.pid}-0.sock")
-        problem = top_json()[f"process {process.pid}"]["problem"]
+        assert command_line.main(["top", *arguments]) == status
+    except SystemExit as ended:
+        assert ended.code == status
+    assert text in capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def stranger(folder, text):
+    """Whoever asks the status socket of this process is answered `text`."""
+    (folder / "torchwire").mkdir(mode=0o700, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "torchwire" / f"{os.getpid()}-{text.__hash__()}.sock"))
+        server.listen()
+        thread = threading.Thread(target=serve, args=(server, text))
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown(socket.SHUT_RDWR)  # wakes accept()
+            thread.join()
+
+
+def serve(server, text):
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(text)
+
+
+def test_where_no_terminal_is_there_is_a_table_for_each_look(tmp_path, capsys, naps):
+    naps.most = 3
+    with stranger(tmp_path, json.dumps(STATUS).encode()):
+        assert command_line.main(["top", "--interval", "7"]) == 0
+    assert naps == [0.5, 7, 7]
+    assert capsys.readouterr().out.count("1 worker of this host") == 2
+
+
+def test_standard_input_may_be_closed(monkeypatch, naps):
+    monkeypatch.setattr(sys, "stdin", None)
+    naps.most = 2
+    with keys.pressed() as wait:
+        assert wait(5.0) == []
+    assert naps == [5.0]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--once"]])
+def test_without_rich_there_is_no_table(tmp_path, capsys, terminal, monkeypatch, arguments):
+    for module in ("rich.console", "rich.live"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with stranger(tmp_path, json.dumps(STATUS).encode()):
+        assert command_line.main(["top", *arguments]) == 1
+    assert "the table needs rich, which is not installed: pip install rich; or use --json" in capsys.readouterr().err
+
+
+OF_ANOTHER_VERSION = (
+    b"hello",
+    b"\xff",
+    b"{}",
+    b"[]",
+    b"null",
+    b"5",
+    b'{"worker": {"name": "a", "rank": 0, "pid": 1}}',
+    json.dumps({**STATUS, "time": float("inf")}).encode(),
+    json.dumps({**STATUS, "functions": [{}]}).encode(),
+)
+
+
+@pytest.mark.parametrize("text", OF_ANOTHER_VERSION)
+def test_a_worker_of_another_version_is_said_to_be_one_and_harms_no_other(tmp_path, capsys, text):
+    with stranger(tmp_path, text), stranger(tmp_path, json.dumps(STATUS).encode()):
+        rows = {row.worker: row for row in rows_of(sources.of_this_host())}
+        assert set(rows) == {"w", f"process {os.getpid()}"} and not rows["w"].problem
+        problem = rows[f"process {os.getpid()}"].problem
         assert "gives no answer that torchwire" in problem and "another version" in problem
-    finally:
-        process.kill()
-        process.wait()
+        assert command_line.main(["dump"]) == 1
+        assert f"process {os.getpid()} gives no answer that torchwire" in capsys.readouterr().err
+
+
+def test_a_worker_of_another_version_in_the_group_of_a_process(tmp_path):
+    with stranger(tmp_path, json.dumps({"w": STATUS, "v": {}, "u": None, "t": {"error": "is dead"}}).encode()):
+        well, *others = rows_of(sources.of_group(os.getpid())())
+        assert not well.problem and others[2].problem == "is dead"
+        assert all("another version" in other.problem for other in others[:2])
+
+
+@pytest.mark.parametrize("text", [b"[]", b"5", b"hello"])
+def test_a_process_of_another_version_that_is_asked_for_its_group(tmp_path, text):
+    with stranger(tmp_path, text), pytest.raises(RuntimeError, match=f"process {os.getpid()} gives .* another version"):
+        sources.of_group(os.getpid())()
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -133,10 +267,12 @@ def test_the_screen(tmp_path):
             wait_until(lambda: "q quit" in tmux("capture-pane", "-p", "-t", session))
             first = tmux("capture-pane", "-p", "-t", session)
             assert "3 workers of this host, by rank" in first and "OUT/s" in first and "worker2" in first
-            tmux("send-keys", "-t", session, "s")
-            wait_until(lambda: "by calls_out" in tmux("capture-pane", "-p", "-t", session))
-            tmux("send-keys", "-t", session, "r")
-            wait_until(lambda: "reversed" in tmux("capture-pane", "-p", "-t", session))
+            tmux("send-keys", "-t", session, "sr")  # both at once
+            wait_until(lambda: "by calls_out, reversed" in tmux("capture-pane", "-p", "-t", session))
+            tmux("resize-window", "-t", session, "-y", "5")
+            wait_until(lambda: "2 more below" in tmux("capture-pane", "-p", "-t", session))
+            tmux("send-keys", "-t", session, "Down", "Down")
+            wait_until(lambda: "2 more above" in tmux("capture-pane", "-p", "-t", session))
             group[2].kill()
             wait_until(lambda: "worker2" not in tmux("capture-pane", "-p", "-t", session))
             tmux("send-keys", "-t", session, "q")
@@ -147,26 +283,6 @@ def test_the_screen(tmp_path):
 
 
 # ---- rows ---------------------------------------------------------------------------------------
-
-
-def status_at(time, calls, pid=1, counts=(0, 0, 0, 0)):
-    histogram = {"count": calls, "counts": list(counts)}
-    return {
-        "time": time,
-        "worker": {"name": "w", "rank": 0, "pid": pid, "memory_bytes": 5},
-        "functions": [
-            {"kind": "python", "failures": {"timeout": calls // 10}, "latency": histogram, "run": histogram},
-            {"kind": "control", "failures": {}, "latency": {"count": 10**6, "counts": [10**6, 0, 0, 0]},
-             "run": {"count": 10**6, "counts": [0, 0, 0, 0]}},
-        ],
-        "counts": {"calls_in_flight": 2, "requests_active": 3},
-        "peers": [
-            {"bytes_sent": calls * 100, "bytes_received": 0, "transport": "wire_tcp", "state": "connected"},
-            {"bytes_sent": 0, "bytes_received": 0, "transport": "", "state": "dead"},
-        ],
-        "rrefs": {"owners": 1, "users": 2},
-        "autograd_contexts": 4,
-    }  # fmt: skip
 
 
 def answer(*arguments, **options):
@@ -195,12 +311,105 @@ def test_quantiles():
 def test_the_most_important_columns_fit(width):
     console = pytest.importorskip("rich.console").Console(width=width, record=True, file=open(os.devnull, "w"))
     rows = [rates.Row(worker=f"worker{i}", rank=i, pid=123456, transports="wire_shm", calls_out=1234) for i in range(3)]
-    rows.append(rates.Row(worker="worker3", problem="does not answer"))
-    console.print(screen.table(rows, "title", width, keys=False))
+    console.print(screen.table(rows, "title", width))
     text = console.export_text()
-    assert "WORKER" in text and "1234" in text and "worker3 does not answer" in text
+    assert "WORKER" in text and "1234" in text
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
     assert ("123456" in text) == (width >= 120)
+
+
+def lines_of(page, width=80):
+    console = pytest.importorskip("rich.console").Console(width=width, record=True, file=open(os.devnull, "w"))
+    console.print(page.renderable())
+    return [line.strip() for line in console.export_text().splitlines()]
+
+
+def workers(count, **others):
+    return [rates.Row(worker=f"worker{i}", rank=i, **others) for i in range(count)]
+
+
+def test_all_rows_are_shown_where_they_fit():
+    lines = lines_of(Page(workers(11), "title", 80, 14, first=5))
+    assert len(lines) == 14 and "more" not in " ".join(lines)
+    assert [line.split()[0] for line in lines] == ["title", "WORKER", *(f"worker{i}" for i in range(11)), "q"]
+
+
+@pytest.mark.parametrize(
+    "first, shown, more",
+    [
+        (0, range(10), "20 more below"),
+        (7, range(7, 17), "7 more above, 13 more below"),
+        (99, range(20, 30), "20 more above"),
+    ],
+)
+def test_rows_that_do_not_fit_are_counted_and_can_be_scrolled_to(first, shown, more):
+    page = Page(workers(30), "title", 80, 14, first)
+    lines = lines_of(page)
+    assert page.first == shown[0]
+    assert [line.split()[0] for line in lines[2:-2]] == [f"worker{i}" for i in shown]
+    assert lines[-2] == more and lines[-1].startswith("q quit") and len(lines) == 14
+
+
+def test_problems_come_first_and_leave_room_for_the_others():
+    problems = [
+        rates.Row(worker=f"gone{i}", problem="does not answer within 3 s: " + "it is stopped " * 6) for i in "ab"
+    ]
+    lines = lines_of(Page([*workers(1), *problems], "title", 80, 14))
+    assert [line.split()[0] for line in lines] == ["title", "gonea", "is", "goneb", "is", "WORKER", "worker0", "q"]
+    lines = lines_of(Page([*workers(30), *problems * 20], "title", 80, 14))
+    assert len(lines) == 14 and lines[1].startswith("gonea")
+    assert lines[3] == "39 more that say nothing; --filter REGEX chooses"
+    assert lines[5].startswith("worker0") and lines[-2] == "23 more below"
+
+
+@pytest.mark.parametrize("height", range(1, 8))
+def test_a_low_screen_shows_a_row(height):
+    problems = workers(5, problem="is dead")
+    assert any(line.startswith("worker0") for line in lines_of(Page([*workers(3), *problems], "title", 80, height)))
+
+
+def test_keys_that_are_typed_fast():
+    reading, writing = os.pipe()
+    wait = keys.of_terminal(reading)
+    assert wait(0) == []
+    for typed, expected in (
+        (b"ssr", ["s", "s", "r"]),
+        (b"j\x1b[B\x1bOBk\x1b[A\x1bOA", ["down"] * 3 + ["up"] * 3),
+        (b"\x1b", []),
+        (b"[", []),
+        (b"Bq", ["down", "end"]),
+    ):
+        os.write(writing, typed)
+        assert wait(30) == expected
+    os.close(writing)
+    assert wait(30) == ["end"]
+    os.close(reading)
+
+
+@pytest.mark.parametrize(
+    "arguments, order",
+    [
+        ([], [0, 1, 2]),
+        (["--reverse"], [2, 1, 0]),
+        (["--sort", "rrefs"], [1, 2, 0]),
+        (["--sort", "rrefs", "--reverse"], [0, 2, 1]),
+        (["--sort", "worker"], [0, 1, 2]),
+    ],
+)
+def test_the_busiest_worker_is_on_top(tmp_path, capsys, naps, arguments, order):
+    naps.most = 2
+    said = {
+        f"worker{rank}": {
+            **STATUS,
+            "worker": {**STATUS["worker"], "rank": rank, "name": f"worker{rank}"},
+            "rrefs": {"owners": rrefs},
+        }
+        for rank, rrefs in enumerate((1, 8, 5))
+    }
+    with stranger(tmp_path, json.dumps(said).encode()):
+        assert command_line.main(["top", "--once", "--json", "--group", str(os.getpid()), *arguments]) == 0
+    rows = json.loads(capsys.readouterr().out)["workers"]
+    assert [row["rank"] for row in rows] == order
 
 
 def test_cells_are_short():

@@ -19,6 +19,7 @@ import torch.multiprocessing as mp
 
 PICTURE = Path(__file__).parents[2] / "docs" / "plots" / "top.svg"
 WORKERS = ("learner", "actor0", "actor1", "actor2", "evaluator")
+HEIGHT = 24
 WIDTH = 110  # characters
 SECONDS = 2.0  # between the two looks
 
@@ -59,7 +60,8 @@ def work(rank: int, store: str, ended) -> None:
 def look():
     """A table of what the workers did between two looks, once all of them answer."""
     from torchwire._C import TorchwireAgent
-    from torchwire.top import rates, screen, sources
+    from torchwire.top import rates, sources
+    from torchwire.top.page import Page
 
     while len(answers := sources.of_this_host()) < len(WORKERS) or any(answer.error for answer in answers):
         time.sleep(0.1)
@@ -70,7 +72,7 @@ def look():
     rows = [rates.row_of(answer, before[answer.key], TorchwireAgent.histogram_bounds) for answer in answers]
     rows.sort(key=lambda row: row.rank)
     title = f"torchwire: {len(rows)} workers of this host, by rank, {time.strftime('%H:%M:%S')}"
-    return screen.table(rows, title, WIDTH, keys=True)
+    return Page(rows, title, WIDTH, HEIGHT).renderable()
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TextIO
 
+from torchwire import option_checks
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import agent_for
 from torchwire.observe.metrics import metrics_of
@@ -23,10 +24,10 @@ def log_metrics(path: str | os.PathLike[str], interval: float = 10.0) -> Generat
     `interval` seconds (default 10) and at its end.
 
     Raises RuntimeError when RPC is not initialized or runs on another backend, OSError when the file cannot be opened,
-    ValueError for an interval that is not positive. A disk that is full later on is logged once and ends it.
+    TypeError for an interval that is no number, ValueError for one that is not positive or more than a day. A disk that
+    is full later on is logged once and ends it.
     """
-    if not interval > 0:
-        raise ValueError(f"interval must be a positive number of seconds, got {interval!r}")
+    interval = option_checks.interval("interval", interval)
     agent = agent_for("log_metrics")
     ended = threading.Event()
     with open(path, "a", encoding="utf-8") as file:

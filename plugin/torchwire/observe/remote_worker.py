@@ -14,6 +14,7 @@ from typing import Any
 
 from torchwire import _C
 from torchwire.doctor.reachability import Place, place_of
+from torchwire.observe.answer_shape import understood
 
 _SCHEME = "wire_tcp://"
 _HEAD = struct.Struct("<BQ")  # how it went, length of the text
@@ -104,9 +105,10 @@ def _read(asking: _Asking, access: _C.GroupAccess, question: str) -> Any:
     if failed:
         raise RuntimeError(text.partition("\n")[0])
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        answer = json.loads(text)
+    except ValueError:
         raise RuntimeError("gives no answer that can be read: it runs another version of torchwire") from None
+    return understood(question, answer)
 
 
 def _prove(asking: _Asking, handshake: _C.ObserverHandshake) -> None:

@@ -2,7 +2,8 @@
 
 The observer sends one line of JSON (answers.py) and reads one; then the connection ends. Only processes of the same
 user (and root) are answered: the folder keeps others from connecting at all. A thread waits in accept(), so that an
-idle worker does nothing. It answers one observer after another, each within a second or two: one that stalls is left.
+idle worker does nothing. Each observer is answered on a thread of its own, four at a time while others wait, and within
+a second or two: one that stalls is left.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torchwire.observe import answers
 _logger = logging.getLogger(__name__)
 
 _PATIENCE = 2.0  # seconds for an observer to ask, and to read
+_AT_A_TIME = 4  # observers, so that some that stall keep no other waiting
 _LONGEST_QUESTION = 4096
 _SUFFIX = ".sock"
 _UNREADY_SUFFIX = ".new"
@@ -84,6 +86,7 @@ class StatusSocket:
             self._socket.close()
             raise
         self._closed = False
+        self._free = threading.Semaphore(_AT_A_TIME)
         threading.Thread(target=self._serve, name="torchwire-stat", daemon=True).start()
 
     def close(self) -> None:
@@ -101,17 +104,26 @@ class StatusSocket:
 
     def _serve(self) -> None:
         while not self._closed:
+            self._free.acquire()
             try:
                 connection, _ = self._socket.accept()
             except OSError as error:
                 if not self._closed:
                     _logger.warning("the status socket %s has failed: %s", self.path, error)
                 return
-            with connection:
-                try:
-                    _answer(connection)
-                except OSError:  # the observer has gone, or stalls
-                    pass
+            try:
+                threading.Thread(target=self._serve_one, args=(connection,), name="torchwire-stat", daemon=True).start()
+            except RuntimeError:  # no more threads are to be had
+                self._serve_one(connection)
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                _answer(connection)
+            except OSError:  # the observer has gone, or stalls
+                pass
+            finally:
+                self._free.release()
 
 
 def _answer(connection: socket.socket) -> None:

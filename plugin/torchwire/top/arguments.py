@@ -62,5 +62,5 @@ def exit_status(program: str, run: Callable[[], int]) -> int:
     except RuntimeError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return FAILED
-    except (KeyboardInterrupt, BrokenPipeError):
+    except KeyboardInterrupt:
         return 0

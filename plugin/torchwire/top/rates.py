@@ -40,7 +40,22 @@ class Row:
         return asdict(self)
 
 
-SORTABLE = ("worker", "rank", "calls_out", "calls_in", "p50", "p99", "in_flight", "bytes_out", "bytes_in", "memory")
+NAMES = ("worker", "rank")  # tell workers apart; the other columns are about how much there is
+SORTABLE = (
+    *NAMES,
+    "calls_out",
+    "calls_in",
+    "failures",
+    "p50",
+    "p99",
+    "in_flight",
+    "active",
+    "bytes_out",
+    "bytes_in",
+    "rrefs",
+    "contexts",
+    "memory",
+)
 
 
 def row_of(now: Answer, before: Answer | None, bounds: list[float]) -> Row:

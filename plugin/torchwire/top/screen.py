@@ -3,36 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from torchwire.top.rates import Row
 
-_KEYS = "q quit   s sort   r reverse"
+_WIDE = 1000  # characters, where it is no terminal
 
 
-def table(rows: Sequence[Row], title: str, width: int | None, keys: bool) -> Any:
+def is_terminal(stream: TextIO | None) -> bool:
+    """None is one that was closed before Python started."""
+    return stream is not None and stream.isatty()
+
+
+def console() -> Any:
+    """A rich console on standard output. Raises RuntimeError where there is no rich."""
+    try:
+        from rich.console import Console
+    except ImportError:
+        raise RuntimeError("the table needs rich, which is not installed: pip install rich; or use --json") from None
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
+
+
+def print_table(rows: Sequence[Row], title: str) -> None:
+    """All of it, below those that say nothing."""
+    where = console()
+    from rich.text import Text
+
+    for row in rows:
+        if row.problem:
+            where.print(Text(problem_text(row), style="red"))
+    well = [row for row in rows if not row.problem]
+    where.print(table(well, title, where.width if where.is_terminal else None))
+
+
+def problem_text(row: Row) -> str:
+    return f"{row.worker} {row.problem}"
+
+
+def table(rows: Sequence[Row], title: str | None, width: int | None, expand: bool = False) -> Any:
     """A rich renderable of the rows, with the most important columns that fit into `width` characters; None: all."""
     from rich.table import Table
 
     columns = _fitting([_Column(*column) for column in _COLUMNS], rows, width)
-    shown = Table(title=title, caption=_KEYS if keys else None, expand=keys, box=None, header_style="reverse")
+    shown = Table(title=title, expand=expand, box=None, header_style="reverse")
     for column in columns:
         shown.add_column(column.name, justify="left" if column.is_text else "right", no_wrap=True)
     for row in rows:
-        if row.problem:
-            continue
         cells = [_escaped(column.text(row)) for column in columns]
         shown.add_row(*cells, style="yellow" if row.peers_lost or row.failures else "")
-    return _with_problems(shown, rows)
-
-
-def _with_problems(shown: Any, rows: Sequence[Row]) -> Any:
-    """Below the table, those that say nothing."""
-    from rich.console import Group
-    from rich.text import Text
-
-    problems = [Text(f"{row.worker} {row.problem}", style="red") for row in rows if row.problem]
-    return Group(shown, *problems)
+    return shown
 
 
 class _Column(NamedTuple):
@@ -65,7 +85,7 @@ _COLUMNS: tuple[tuple[str, int, bool, Callable[[Row], str]], ...] = (
 
 def _fitting(columns: list[_Column], rows: Sequence[Row], width: int | None) -> list[_Column]:
     def widest(column: _Column) -> int:
-        cells = (len(column.text(row)) for row in rows if not row.problem)
+        cells = (len(column.text(row)) for row in rows)
         return 2 + max(len(column.name), *cells, 0)  # and a space on either side
 
     while width is not None and len(columns) > 1 and sum(map(widest, columns)) > width:

@@ -7,10 +7,11 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from torchwire._build import VERSION
 from torchwire.observe import status_socket
+from torchwire.observe.answer_shape import understood
 from torchwire.observe.parallel import of_each
 from torchwire.observe.remote_group import RemoteGroup, RemoteWorker
 
@@ -50,11 +51,11 @@ def of_group(process: int) -> Source:
                 f"process {process} has no status socket in {status_socket.folder()}: it is no torchwire worker of "
                 "this user on this host, or has ended, or was started with status_socket=False"
             )
-        answers = ask(paths[-1], {"ask": "group"}, _GROUP_PATIENCE)
-        return [
-            Answer(name, name, None, status["error"]) if "error" in status else Answer(name, name, status)
-            for name, status in answers.items()
-        ]
+        try:
+            answers = ask(paths[-1], {"ask": "group"}, _GROUP_PATIENCE)
+        except RuntimeError as error:
+            raise RuntimeError(f"process {process} {error}") from None
+        return [_passed_on(name, status) for name, status in answers.items()]
 
     return look
 
@@ -96,13 +97,19 @@ def ask(path: Path, question: Mapping[str, Any], patience: float = _PATIENCE) ->
         raise RuntimeError(f"cannot be asked: {error.strerror or error}") from None
     try:
         answer = json.loads(text)
-    except json.JSONDecodeError:
+    except ValueError:
         raise RuntimeError(
             f"gives no answer that torchwire {VERSION} understands: it runs another version, or has just ended"
         ) from None
-    if isinstance(cast("object", answer), dict) and set(answer) == {"error"}:
-        raise RuntimeError(str(answer["error"]))
-    return answer
+    return understood(question["ask"], answer)
+
+
+def _passed_on(name: str, status: Any) -> Answer:
+    """What another worker says that one of its name has said to it."""
+    try:
+        return Answer(name, name, understood("status", status))
+    except RuntimeError as error:
+        return Answer(name, name, None, str(error))
 
 
 def _one(path: Path) -> Answer | None:
