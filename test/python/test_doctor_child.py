@@ -37,11 +37,16 @@ def test_an_interrupt_while_a_child_is_started_ends_the_command_without_a_word(m
     with socket.create_server(("127.0.0.1", 0)) as listening:
         place = f"127.0.0.1:{listening.getsockname()[1]}"
         listening.settimeout(doctors.LIMIT)
-        doctor = doctors.start(place)
+        doctor = doctors.start(place, fault=let_interrupt)
         with listening.accept()[0]:  # what comes next is a child
             os.killpg(doctor.pid, signal.SIGINT)  # as a terminal does
             result = doctors.finish(doctor)
     assert (result.status, result.output, result.errors) == (130, "", "")
+
+
+def let_interrupt():
+    """Tests that run in the background of a shell are started with SIGINT ignored, and hand that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_child_whose_caller_has_given_up_ends_without_a_word(tmp_path, monkeypatch):

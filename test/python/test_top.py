@@ -168,7 +168,8 @@ def stranger(folder, text):
     """Whoever asks the status socket of this process is answered `text`."""
     (folder / "torchwire").mkdir(mode=0o700, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(folder / "torchwire" / f"{os.getpid()}-{text.__hash__()}.sock"))
+        others = len(os.listdir(folder / "torchwire"))
+        server.bind(str(folder / "torchwire" / f"{os.getpid()}-{others}.sock"))
         server.listen()
         thread = threading.Thread(target=serve, args=(server, text))
         thread.start()
