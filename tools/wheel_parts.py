@@ -122,8 +122,8 @@ class Part:
 
     @property
     def packages(self) -> Path:
-        """The environment's packages, by a path that does not depend on the Python: with ccache, files that include
-        torch's headers, but not Python's, are compiled once for all Pythons."""
+        """The environment's packages, by a path that does not depend on the Python: with ccache, the core and the CUDA
+        part, which do without Python's headers, are compiled once for all Pythons."""
         return self.folder / "packages"
 
     def prepare(self) -> None:
