@@ -215,7 +215,7 @@ def test_results_of_other_pythons_are_kept(tmp_path):
         ("3.11", "2.9.0"),
         ("3.11", "2.15.0"),
     ]
-    assert "| 3.11 | 2.15.0 | 2.15.0 | 0.0 s | 0.0 s |  | 3 passed, 0 skipped | passed |" in again.write()
+    assert "| 3.11 | 2.15.0 | 2.15.0 | 0.0 s | 0.0 s |  | 3 passed, 0 skipped | passed |" in again.put()
 
 
 # ---- the real thing ----
