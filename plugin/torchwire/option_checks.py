@@ -17,7 +17,7 @@ MIN_SECRET = 16  # bytes, as GroupKey::kMinSecret
 BACKWARD_MODES = ("smart", "fast")
 HOW_TO_MAKE_A_SECRET = 'python -c "import secrets; print(secrets.token_hex(32))"'
 
-_HIGHEST_PORT = 65535
+HIGHEST_PORT = 65535
 _LOOPBACK = "127.0.0.1"
 _MIN_KEEPALIVE = 2.0
 _MIN_SESSION = 1.0
@@ -214,8 +214,8 @@ def _address(argument: str, value: Any, lowest_port: int) -> str | None:
     if match["host"].startswith("[") and not _is_ipv6(match["host"][1:-1]):
         raise ValueError(f"{argument}: {match['host']} in {value!r} is not an IPv6 address; brackets are for those")
     port = match["port"]
-    if port is not None and not lowest_port <= int(port) <= _HIGHEST_PORT:
-        raise ValueError(f"{argument}: port {port} in {value!r} is not between {lowest_port} and {_HIGHEST_PORT}")
+    if port is not None and not lowest_port <= int(port) <= HIGHEST_PORT:
+        raise ValueError(f"{argument}: port {port} in {value!r} is not between {lowest_port} and {HIGHEST_PORT}")
     return value
 
 

@@ -5,7 +5,10 @@ import threading
 import time
 
 import torch
+import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+import torchwire
+from processes import wait_until
 from torchwire.observe import answers
 
 _pending = []
@@ -72,3 +75,16 @@ def end_pending():
 def wait_for_pending():
     while _pending:
         _pending.pop().wait()
+
+
+def await_death(name):
+    wait_until(lambda: any(peer["name"] == name and peer["state"] == "dead" for peer in torchwire.peers()))
+
+
+def backward_of_four(path):
+    """Traces a product that goes through three others, and back."""
+    with torchwire.trace(path), dist_autograd.context() as context:
+        x = torch.ones(2, requires_grad=True)
+        for worker in ("worker1", "worker2", "worker3"):
+            x = rpc.rpc_sync(worker, torch.mul, (x, 2))
+        dist_autograd.backward(context, [x.sum()])

@@ -143,18 +143,10 @@ def test_each_call_is_there_on_both_sides(tmp_path):
     assert stages[:4] == ["pickle", "wire", "callee", "reply"] and "unpickle" in stages
 
 
-def backward_of_four(path):
-    with torchwire.trace(path), dist_autograd.context() as context:
-        x = torch.ones(2, requires_grad=True)
-        for worker in ("worker1", "worker2", "worker3"):
-            x = rpc.rpc_sync(worker, torch.mul, (x, 2))
-        dist_autograd.backward(context, [x.sum()])
-
-
 def test_a_backward_pass_of_four_workers(tmp_path):
     path = tmp_path / "trace.json"
     with running(4, tmp_path) as group:
-        group[0].run(backward_of_four, path)
+        group[0].run(observed.backward_of_four, path)
     tracks = slices_of(path)
     check_nesting(tracks)
     made, served = calls(tracks, requests=False), calls(tracks, requests=True)
@@ -292,11 +284,7 @@ def trace_while(path, to):
         observed.call_many(to, 2)
         os.kill(_victim[0], 9)
         for worker in "worker0", "worker1":
-            rpc.rpc_sync(worker, await_death, ("worker2",))
-
-
-def await_death(name):
-    wait_until(lambda: any(peer["name"] == name and peer["state"] == "dead" for peer in torchwire.peers()))
+            rpc.rpc_sync(worker, observed.await_death, ("worker2",))
 
 
 _victim = []

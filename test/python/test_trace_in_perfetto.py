@@ -3,12 +3,9 @@
 import collections
 import json
 
+import observed
 import perfetto_engine
 import pytest
-import torch
-import torch.distributed.autograd as dist_autograd
-import torch.distributed.rpc as rpc
-import torchwire
 from group import running
 from perfetto.common.exceptions import PerfettoException
 
@@ -23,14 +20,6 @@ from flow join slice source on flow.slice_out = source.id join slice target on f
 LOST = "select name, value from stats where value > 0 and severity in ('error', 'data_loss')"
 
 
-def backward_of_four(path):
-    with torchwire.trace(path), dist_autograd.context() as context:
-        x = torch.ones(2, requires_grad=True)
-        for worker in ("worker1", "worker2", "worker3"):
-            x = rpc.rpc_sync(worker, torch.mul, (x, 2))
-        dist_autograd.backward(context, [x.sum()])
-
-
 def written(path, phase):
     return [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == phase]
 
@@ -38,7 +27,7 @@ def written(path, phase):
 def test_a_backward_pass_of_four_workers(tmp_path):
     path = tmp_path / "trace.json"
     with running(4, tmp_path) as group:
-        group[0].run(backward_of_four, path)
+        group[0].run(observed.backward_of_four, path)
     with perfetto_engine.opened(path) as engine:
         lost = [(row.name, row.value) for row in engine.query(LOST)]
         slices = {row.id: row for row in engine.query(ALL)}

@@ -73,10 +73,6 @@ def test_a_second_trace_is_refused_and_harms_nothing(tmp_path):
         group[0].run(trace_to, second)
 
 
-def await_death(name):
-    wait_until(lambda: any(peer["name"] == name and peer["state"] == "dead" for peer in torchwire.peers()))
-
-
 def test_a_trace_whose_owner_has_died_is_over(tmp_path):
     path, on, end = (tmp_path / name for name in ("trace.json", "on", "end"))
     with Group(2) as group:
@@ -84,7 +80,7 @@ def test_a_trace_whose_owner_has_died_is_over(tmp_path):
         group[1].start(hold_a_trace, path, on, end)
         wait_until(on.exists)
         group[1].signal(signal.SIGKILL)
-        group[0].run(await_death, "worker1")
+        group[0].run(observed.await_death, "worker1")
         group[0].run(trace_to, path)
         group[0].run(rpc.shutdown, graceful=False)
 

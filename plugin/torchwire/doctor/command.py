@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable
 
+from torchwire import option_checks
 from torchwire.doctor import (
     arguments,
     child,
@@ -26,7 +27,6 @@ from torchwire.doctor.server import Server
 _FAILED = 1
 _BAD_USAGE = 2
 _INTERRUPTED = 130  # as shells say for SIGINT
-_HIGHEST_PORT = 65535
 _OF_SERVER = ("host", "port", "once")
 _OF_MACHINE = ("init_method", "workers")
 
@@ -130,8 +130,8 @@ def _serve(command: argparse.Namespace) -> int:
 
 
 def _check_address(command: argparse.Namespace) -> None:
-    if command.port is not None and not 0 <= command.port <= _HIGHEST_PORT:
-        raise ValueError(f"--port is {command.port}; it has to be from 0, for any, to {_HIGHEST_PORT}")
+    if command.port is not None and not 0 <= command.port <= option_checks.HIGHEST_PORT:
+        raise ValueError(f"--port is {command.port}; it has to be from 0, for any, to {option_checks.HIGHEST_PORT}")
     if command.host is not None:
         reachability.check_host("--host", command.host)
 
