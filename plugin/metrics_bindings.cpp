@@ -113,7 +113,7 @@ py::list functionsOf(Agent& agent) {
 }
 
 /// Keeps the GIL, too.
-std::map<std::string, double> countsOf(const Agent& agent) {
+std::map<std::string, double> countsOfAgent(const Agent& agent) {
   const Agent::Counts counts = agent.counts();
   return {
       {"calls_in_flight", static_cast<double>(counts.callsInFlight)},
@@ -262,7 +262,7 @@ void bindMetrics(py::module_& module, AgentClass& agent) {
           "A dict for each function that has been called by this worker, or of it: kind, function, "
           "failures, and four histograms of seconds; see torchwire.metrics(). Raises nothing.")
       .def(
-          "counts", &countsOf,
+          "counts", &countsOfAgent,
           "Counters and gauges of the worker by name, in the units that the names end in (seconds, "
           "bytes; others are counted); see torchwire.metrics(). Raises nothing.")
       .def_property_readonly_static(

@@ -17,9 +17,9 @@ namespace rpc = torch::distributed::rpc;
 using Kept = std::vector<c10::intrusive_ptr<rpc::RRef>>;
 
 /// Holds the context's mutex, in its place among ours.
-class ContextLock {
+class RRefContextLock {
  public:
-  explicit ContextLock(rpc::RRefContext& context) : lock_(context.*pointerTo(RRefLock())) {}
+  explicit RRefContextLock(rpc::RRefContext& context) : lock_(context.*pointerTo(RRefLock())) {}
 
  private:
   const ForeignLock rank_{LockRank::rrefContext};
@@ -68,7 +68,7 @@ OwnerView viewOf(const c10::intrusive_ptr<rpc::RRef>& rref, const libtorch::Fork
 std::vector<OwnerView> ownersOf(rpc::RRefContext& context) {
   std::vector<OwnerView> views;
   Kept kept;
-  const ContextLock lock(context);
+  const RRefContextLock lock(context);
   for (const auto& [id, rref] : context.*pointerTo(RRefOwners())) {
     kept.push_back(rref);
     views.push_back(viewOf(rref, context.*pointerTo(RRefForks())));
@@ -77,7 +77,7 @@ std::vector<OwnerView> ownersOf(rpc::RRefContext& context) {
 }
 
 bool awaitsValue(rpc::RRefContext& context, const rpc::RRefId& id) {
-  const ContextLock lock(context);
+  const RRefContextLock lock(context);
   const auto& owners = context.*pointerTo(RRefOwners());
   const auto found = owners.find(id);
   return found != owners.end() && !static_cast<const rpc::OwnerRRef&>(*found->second).hasValue();
@@ -97,7 +97,7 @@ bool isKeptByItself(rpc::RRefContext& context, const rpc::RRefId& id) {
 std::vector<c10::intrusive_ptr<rpc::OwnerRRef>> ownersInCreation(rpc::RRefContext& context) {
   std::vector<c10::intrusive_ptr<rpc::OwnerRRef>> owners;
   Kept kept;
-  const ContextLock lock(context);
+  const RRefContextLock lock(context);
   for (const auto& [id, rref] : context.*pointerTo(RRefOwners())) {
     kept.push_back(rref);
     auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref);
@@ -109,14 +109,14 @@ std::vector<c10::intrusive_ptr<rpc::OwnerRRef>> ownersInCreation(rpc::RRefContex
 }
 
 bool isInCreation(rpc::RRefContext& context, const rpc::OwnerRRef& owner) {
-  const ContextLock lock(context);
+  const RRefContextLock lock(context);
   return isKeptByItself(context, owner.rrefId());
 }
 
 c10::intrusive_ptr<rpc::RRef> userCreatedBy(
     rpc::RRefContext& context, const rpc::JitFuture& creation) {
   c10::intrusive_ptr<rpc::RRef> user;
-  const ContextLock lock(context);
+  const RRefContextLock lock(context);
   // libtorch gives the RRef its future before it enters it among these.
   forEachPendingUser(context, [&](const auto& /*fork*/, const auto& rref) {
     if (rref->getOwnerCreationFuture().get() == &creation) {
@@ -137,7 +137,7 @@ c10::intrusive_ptr<rpc::JitFuture> valueOf(const rpc::RRefId& id) {
 std::vector<UserView> usersOf(rpc::RRefContext& context) {
   std::vector<UserView> views;
   Kept kept; // declared before the lock, so it goes after it
-  const ContextLock lock(context);
+  const RRefContextLock lock(context);
   forEachPendingUser(context, [&](const auto& fork, const auto& rref) {
     kept.push_back(rref);
     views.push_back(viewOf(rref, fork, false));
@@ -154,7 +154,7 @@ std::vector<UserView> usersOf(rpc::RRefContext& context) {
 
 std::vector<rpc::ForkId> forksToBeConfirmedBy(rpc::RRefContext& context, int owner) {
   std::vector<rpc::ForkId> forks;
-  const ContextLock lock(context);
+  const RRefContextLock lock(context);
   forEachPendingUser(context, [&](const auto& fork, const auto& rref) {
     if (rref->owner() == owner && !rref->getOwnerCreationFuture()) {
       forks.push_back(fork);
@@ -165,7 +165,7 @@ std::vector<rpc::ForkId> forksToBeConfirmedBy(rpc::RRefContext& context, int own
 
 std::vector<rpc::ForkId> childrenOwnedBy(rpc::RRefContext& context, int owner) {
   std::vector<rpc::ForkId> forks;
-  const ContextLock lock(context);
+  const RRefContextLock lock(context);
   for (const auto& [fork, rref] : context.*pointerTo(RRefPendingChildren())) {
     if (rref->owner() == owner) {
       forks.push_back(fork);
@@ -176,7 +176,7 @@ std::vector<rpc::ForkId> childrenOwnedBy(rpc::RRefContext& context, int owner) {
 
 std::vector<rpc::ForkId> childrenOf(rpc::RRefContext& context) {
   std::vector<rpc::ForkId> forks;
-  const ContextLock lock(context);
+  const RRefContextLock lock(context);
   for (const auto& [fork, rref] : context.*pointerTo(RRefPendingChildren())) {
     forks.push_back(fork);
   }
@@ -184,7 +184,7 @@ std::vector<rpc::ForkId> childrenOf(rpc::RRefContext& context) {
 }
 
 ContextCounts countsOf(rpc::RRefContext& context) {
-  const ContextLock lock(context);
+  const RRefContextLock lock(context);
   ContextCounts counts{};
   for (const auto& [id, forks] : context.*pointerTo(RRefForks())) {
     counts.forks += forks.size();

@@ -123,8 +123,9 @@ class Part:
     @property
     def packages(self) -> Path:
         """The environment's packages, by a path that does not depend on the Python: with ccache, the core and the CUDA
-        part, which do without Python's headers, are compiled once for all Pythons."""
-        return self.folder / "packages"
+        part, which do without Python's headers, are compiled once for all Pythons. It depends on the release, since
+        ccache forgets what a command once gave when that has read more than 10,000 headers, and torch has 5,000."""
+        return self.folder / f"packages-{self.release}"
 
     def prepare(self) -> None:
         """Installs torch, and what it depends on, in an environment of its own, unless it is there."""

@@ -19,10 +19,10 @@ bool isTransient(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-constexpr int kEnded = -1; // beside the numbers in errno
+constexpr int kPeerClosed = -1; // beside the numbers in errno
 
 std::string sentenceFor(int error) {
-  if (error == kEnded) {
+  if (error == kPeerClosed) {
     return "the peer closed the connection (its process may have ended)";
   }
   if (error == ETIMEDOUT) {
@@ -146,7 +146,7 @@ bool TcpStream::fill(void* into, size_t length, size_t& given) {
   }
   drained_ = true;
   if (got == 0) {
-    error_ = kEnded;
+    error_ = kPeerClosed;
   } else if (!isTransient(errno)) {
     error_ = errno;
   }

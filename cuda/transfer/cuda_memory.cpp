@@ -7,19 +7,11 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "cuda/transfer/cuda_check.h"
 #include "cuda/transfer/device_memory.h"
 
 namespace torchwire::cuda {
 namespace {
-
-void check(cudaError_t error, const char* action) {
-  if (error != cudaSuccess) {
-    (void)cudaGetLastError(); // else the next kernel of the program's would be said to have failed
-    throw std::runtime_error(
-        std::string(action) + " failed: " + cudaGetErrorString(error) + " (" +
-        cudaGetErrorName(error) + ")");
-  }
-}
 
 template <typename Handle>
 std::string bytesOf(const Handle& handle) {

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "cuda/transfer/communicator.h"
+#include "cuda/transfer/cuda_check.h"
 #include "cuda/transfer/nccl_functions.h"
 
 namespace torchwire::cuda {
@@ -14,13 +15,6 @@ namespace {
 
 // Of a GPU's multiprocessors, by a transfer, also while it waits for the other end: so that many lanes find room at a time.
 constexpr int kMostBlocks = 4;
-
-void check(cudaError_t error, const char* action) {
-  if (error != cudaSuccess) {
-    (void)cudaGetLastError(); // else the next kernel of the program's would be said to have failed
-    throw std::runtime_error(std::string(action) + " failed: " + cudaGetErrorString(error));
-  }
-}
 
 ncclUniqueId idIn(const std::string& bytes) {
   ncclUniqueId id;

@@ -45,7 +45,7 @@ at::ScalarType readDtype(ByteReader& in) {
   return static_cast<at::ScalarType>(dtype);
 }
 
-c10::Device readDevice(ByteReader& in) {
+c10::Device readSource(ByteReader& in) {
   const auto type = in.number<int8_t>();
   const auto index = in.number<int8_t>();
   if (type <= 0 || type >= c10::COMPILE_TIME_MAX_DEVICE_TYPES || index < 0) {
@@ -78,7 +78,7 @@ void readTensor(ByteReader& in, TensorTicket& ticket) {
     size = in.number<int64_t>();
   }
   ticket.order = readOrder(in, ticket.sizes.size());
-  ticket.from = readDevice(in);
+  ticket.from = readSource(in);
   ticket.bytes(); // throws
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed.rpc as rpc
@@ -51,11 +52,22 @@ class DevicePath:
     not_taken: tuple[NotTaken, ...]
 
 
+# What the first line says of a worker that there is no connection to, by the link's state.
+_WITHOUT_CONNECTION = {
+    "dead": ", which is dead. The last connection:",
+    "left": ", which has left. The last connection:",
+    "disconnecting": ", which leaves. The last connection:",
+    "resuming": ". The connection is broken, and is being made again. The last one:",
+}
+
+
 @dataclass(frozen=True)
 class Explanation:
     """What the connection to a worker uses, and why nothing better; `print` shows it as a table.
 
     worker: its name.
+    state: of the link, as in `torchwire.peers()`: "connected", "idle" until there is something to send, "dead" ...; to
+        this worker itself it is "connected".
     transport, channel: they carry what is in the host's memory, and are empty as long as there is no connection.
     devices: one entry for each of the device map for requests to the worker: source and target, two torch.devices;
         path, "host", "process", "ipc" or "nccl"; reason, why that one; and not_taken, as below.
@@ -64,6 +76,7 @@ class Explanation:
     """
 
     worker: str
+    state: str
     transport: str
     channel: str
     devices: tuple[DevicePath, ...]
@@ -72,7 +85,7 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [
-            f"to worker '{self.worker}'",
+            f"to worker '{self.worker}'{_WITHOUT_CONNECTION.get(self.state, '')}",
             f"  calls           by {self.transport or 'a connection, once there is one'}",
             *_indented(self.transports_not_taken),
         ]
@@ -97,11 +110,12 @@ def explain(to: str | int | rpc.WorkerInfo) -> Explanation:
     """
     agent = agent_for("explain")
     worker = _worker_of(agent, to)
-    link = next((peer for peer in agent.peers() if peer["id"] == worker.id), {"transport": "", "channel": ""})
     is_self = worker.id == agent.get_worker_info().id
+    link = _link_to(agent, worker.id)
     transports, channels = agent.explain_link(worker.id)
     return Explanation(
         worker.name,
+        "connected" if is_self else link["state"],
         "memory of this process" if is_self else link["transport"],
         "" if is_self else link["channel"],
         tuple(
@@ -111,6 +125,12 @@ def explain(to: str | int | rpc.WorkerInfo) -> Explanation:
         tuple(NotTaken(*one) for one in transports),
         tuple(NotTaken(*one) for one in channels),
     )
+
+
+def _link_to(agent: TorchwireAgent, worker: int) -> dict[str, Any]:
+    """As in peers(), which has no entry for a worker that there has never been a link to."""
+    without = {"state": "idle", "transport": "", "channel": ""}
+    return next((peer for peer in agent.peers() if peer["id"] == worker), without)
 
 
 def _worker_of(agent: TorchwireAgent, to: str | int | rpc.WorkerInfo) -> rpc.WorkerInfo:

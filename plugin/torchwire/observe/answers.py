@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 from torchwire._C import TorchwireAgent
@@ -47,14 +47,18 @@ def ask_all(
     question: Mapping[str, Any],
     patience: float = _PATIENCE,
     answered: Callable[[str, Any], None] = lambda _name, _answer: None,
+    doubtful: Collection[str] = (),
 ) -> dict[str, Any]:
     """The answer of each worker of the group by its name; of one that does not answer {"error": why}.
 
-    `answered` is called with each as it comes, on some thread.
+    `answered` is called with each as it comes, on some thread. A worker whose name is among the `doubtful` is asked
+    only if it answers at all, so that one that does not keeps nobody waiting for `patience`.
     """
 
     def one(worker: Any) -> Any:
         try:
+            if worker.name in doubtful:
+                ask(agent, worker.id, {"ask": "clock"})
             reply = ask(agent, worker.id, question, patience)
         except RuntimeError as error:
             reply = {"error": str(error).splitlines()[0]}

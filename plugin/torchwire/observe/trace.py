@@ -41,6 +41,7 @@ class _Trace:
     agent: TorchwireAgent
     path: str | os.PathLike[str]
     owner: Owner
+    doubtful: frozenset[str] = frozenset()  # workers that did not say that they take part
     is_written: bool = False
 
     def write(self) -> None:
@@ -77,9 +78,8 @@ def trace(path: str | os.PathLike[str], capacity: int = CAPACITY) -> Generator[N
     agent = agent_for("trace")
     require_writable(path)  # before anything is traced
     worker = agent.get_worker_info()
-    on = _Trace(agent, path, Owner(uuid.uuid4().hex, f"worker {worker.name!r}", worker.id))
-    _begin(on, capacity)
-    _on = on
+    owner = Owner(uuid.uuid4().hex, f"worker {worker.name!r}", worker.id)
+    on = _on = _Trace(agent, path, owner, _begin(agent, owner, capacity))
     try:
         yield
     except BaseException:
@@ -100,16 +100,17 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         os.unlink(path)
 
 
-def _begin(on: _Trace, capacity: int) -> None:
-    """Raises RuntimeError when a worker takes part in another trace."""
-    answers = ask_all(on.agent, {"ask": "start_trace", "capacity": capacity, "owner": on.owner})
+def _begin(agent: TorchwireAgent, owner: Owner, capacity: int) -> frozenset[str]:
+    """The names of those that have not answered. Raises RuntimeError when a worker takes part in another trace."""
+    answers = ask_all(agent, {"ask": "start_trace", "capacity": capacity, "owner": owner})
     busy = next((answer["busy"] for answer in answers.values() if "busy" in answer), None)
     if busy is not None:
-        ask_all(on.agent, {"ask": "stop_trace", "trace": on.owner.key})
+        ask_all(agent, {"ask": "stop_trace", "trace": owner.key})
         raise RuntimeError(f"a trace of {busy} is under way: end that one first, there can be one at a time in a group")
-    for name, answer in answers.items():
-        if "error" in answer:
-            _logger.warning("worker %r is not in the trace: %s", name, answer["error"])
+    silent = {name: answer["error"] for name, answer in answers.items() if "error" in answer}
+    for name, error in silent.items():
+        _logger.warning("worker %r may not be in the trace: %s", name, error)
+    return frozenset(silent)
 
 
 def _end(on: _Trace) -> None:
@@ -169,7 +170,8 @@ def _is_first(agent: TorchwireAgent) -> bool:
 
 
 def _write(trace: _Trace, ranks: Mapping[str, int], progress: Progress) -> None:
-    answers = ask_all(trace.agent, {"ask": "stop_trace", "trace": trace.owner.key}, _COLLECTING, progress.handed_in)
+    question = {"ask": "stop_trace", "trace": trace.owner.key}
+    answers = ask_all(trace.agent, question, _COLLECTING, progress.handed_in, trace.doubtful)
     workers: list[WorkerTrace] = []
     for name, answer in answers.items():
         if "error" in answer:
