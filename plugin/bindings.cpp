@@ -90,6 +90,19 @@ AgentOptions optionsFrom(const py::dict& dict) {
   return options;
 }
 
+py::list listOf(const std::vector<CarriedBytes>& carried) {
+  py::list list;
+  for (const CarriedBytes& each : carried) {
+    py::dict dict;
+    dict["transport"] = each.transport;
+    dict["channel"] = each.channel;
+    dict["bytes_sent"] = each.sent;
+    dict["bytes_received"] = each.received;
+    list.append(dict);
+  }
+  return list;
+}
+
 py::dict toDict(const PeerStatus& peer) {
   py::dict dict;
   dict["name"] = peer.record.name;
@@ -104,6 +117,7 @@ py::dict toDict(const PeerStatus& peer) {
   dict["bytes_sent"] = peer.traffic.bytesSent;
   dict["bytes_received"] = peer.traffic.bytesReceived;
   dict["links_lost"] = peer.traffic.linksLost;
+  dict["carried"] = listOf(peer.traffic.carried());
   return dict;
 }
 

@@ -47,6 +47,8 @@ void LinkManager::addLoopback(const WorkerRecord& self, std::shared_ptr<Link> lo
     own_->record = self;
     own_->state = State::connected;
     own_->link = loopback;
+    own_->description = {"loopback", ""};
+    own_->traffic.carryBy(own_->description);
   }
   receiveNext({self.id, 0, std::move(loopback)});
 }

@@ -56,18 +56,11 @@
 #include "backend/base/timer.h"
 #include "backend/link/link.h"
 #include "backend/link/session.h"
+#include "backend/link/traffic.h"
 #include "backend/wire/handshake.h"
 #include "backend/wire/roster.h"
 
 namespace torchwire {
-
-/// What went to and came from one peer since this worker started.
-struct Traffic {
-  uint64_t calls = 0; // requests sent
-  uint64_t framesSent = 0, framesReceived = 0; // requests and responses
-  uint64_t bytesSent = 0, bytesReceived = 0;
-  uint64_t linksLost = 0;
-};
 
 enum class PeerState { idle, dialing, greeting, connected, resuming, disconnecting, left, dead };
 /// As it is called in debug information.

@@ -175,6 +175,7 @@ void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
       peer.link = link;
       peer.state = State::greeting;
       handle.generation = ++peer.generation;
+      peer.traffic.carryBy(description);
       peer.description = std::move(description);
       welcome = introduction(peer);
       welcome.linkId = hello.linkId;

@@ -264,8 +264,7 @@ LinkManager::Fate LinkManager::arrived(
       sendable = takeSendable(*peer);
     }
     if (header.kind != FrameKind::acknowledge && arrival.isNew) {
-      ++peer->traffic.framesReceived;
-      peer->traffic.bytesReceived += bytes;
+      peer->traffic.addReceived(bytes);
     }
   }
   if (count == released.size()) {

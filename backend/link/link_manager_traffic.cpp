@@ -305,8 +305,7 @@ void LinkManager::countSent(Peer& peer, const OutgoingFrame& frame) {
     return; // only a link was asked for
   }
   peer.traffic.calls += isRequest(frame) ? 1 : 0;
-  ++peer.traffic.framesSent;
-  peer.traffic.bytesSent += frame.bytes();
+  peer.traffic.addSent(frame.bytes());
 }
 
 } // namespace torchwire

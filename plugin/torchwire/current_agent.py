@@ -42,6 +42,8 @@ def peers() -> list[dict[str, Any]]:
     transport, channel: by which the link goes; "" as long as there is none.
     calls: requests sent to it. frames_sent, frames_received: requests and responses.
     bytes_sent, bytes_received: of those, in bytes. links_lost: how often the link broke.
+    carried: bytes_sent and bytes_received by what has carried them, a list with a dict for each pair of transport and
+        channel: transport, channel, bytes_sent, bytes_received.
 
     Raises RuntimeError when RPC is not initialized or runs on another backend.
     """

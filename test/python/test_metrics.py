@@ -189,6 +189,27 @@ def test_prometheus_reads_what_the_dict_has(tmp_path):
         scrape(port)  # nobody listens any more
 
 
+def bytes_by_carrier(families):
+    return {
+        (each.labels["transport"], each.labels["channel"]): each.value
+        for each in families["torchwire_sent_bytes"].samples
+        if each.name.endswith("_total")
+    }
+
+
+def test_bytes_are_counted_by_what_carried_them(tmp_path):
+    port = free_port()
+    with running(2, tmp_path, metrics_port=None) as group:
+        group[0].run(serve_metrics, port)
+        group[0].run(observed.call_many, "worker1", 3)
+        (peer,) = group[0].run(status)["peers"]
+        assert bytes_by_carrier(scrape(port)) == {(peer["transport"], peer["channel"]): peer["bytes_sent"]}
+        assert peer["carried"] == [{key: peer[key] for key in ("transport", "channel", "bytes_sent", "bytes_received")}]
+        assert peer["bytes_sent"] > 0 and peer["bytes_received"] > 0
+        assert sample(scrape(port), "torchwire_links_lost_total", peer="worker1") == 0
+        group[0].run(stop_serving)
+
+
 def test_the_dashboard_and_the_document_name_what_is_there(tmp_path):
     docs = pathlib.Path(__file__).parents[2] / "docs"
     shown = set(re.findall(r"torchwire_[a-z0-9_]+", (docs / "grafana.json").read_text()))

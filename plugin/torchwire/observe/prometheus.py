@@ -50,9 +50,8 @@ _HISTOGRAMS = (
     ("run", "request_run_seconds", "From then until its answer was ready."),
 )
 _TRAFFIC = (
-    ("bytes_sent", "sent_bytes", "Bytes sent to a peer, by the transport and channel that its link has now."),
+    ("bytes_sent", "sent_bytes", "Bytes sent to a peer, by the transport and channel that carried them."),
     ("bytes_received", "received_bytes", "Bytes received from a peer, by the same."),
-    ("links_lost", "links_lost", "Connections to a peer that have broken."),
 )
 
 
@@ -132,8 +131,13 @@ def _of_peers(peers: list[dict[str, Any]]) -> Iterator[Any]:
     for name, exported, text in _TRAFFIC:
         family = CounterMetricFamily(f"torchwire_{exported}", text, labels=["peer", "transport", "channel"])
         for peer in peers:
-            family.add_metric([peer["name"], peer["transport"], peer["channel"]], peer[name])
+            for carried in peer["carried"]:
+                family.add_metric([peer["name"], carried["transport"], carried["channel"]], carried[name])
         yield family
+    lost = CounterMetricFamily("torchwire_links_lost", "Connections to a peer that have broken.", labels=["peer"])
+    for peer in peers:
+        lost.add_metric([peer["name"]], peer["links_lost"])
+    yield lost
     connected = GaugeMetricFamily(
         "torchwire_peer_connected", "1 for a peer to which there is a connection, else 0.", labels=["peer", "state"]
     )
