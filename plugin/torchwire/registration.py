@@ -88,14 +88,20 @@ def start_agent(
     if options["rpc_timeout"] == 0:
         # init_rpc gives the store the time-out of calls, and a store takes 0 not for "none" but for "at once".
         store.set_timeout(_STORE_TIMEOUT)
-    metrics_at = observers.metrics_address(checked)  # a bad one is refused before anything is opened
     trace.check_requested(rank)
-    agent = TorchwireAgent(store, name, rank, world_size, options)
-    trace.start_if_requested(agent)  # peers call it as soon as it has started
-    _start(agent)
+    metrics = observers.metrics_server(checked)  # a port in use is found before others see this worker
     try:
-        observers.open_for(agent, metrics_at, checked.status_socket)
+        agent = TorchwireAgent(store, name, rank, world_size, options)
+        trace.start_if_requested(agent)  # peers call it as soon as it has started
+        _start(agent)
     except BaseException:
+        if metrics is not None:
+            metrics.close()
+        raise
+    try:
+        observers.open_for(agent, metrics, checked.status_socket)
+    except BaseException:
+        observers.close()
         _abandon(agent)
         raise
     graceful_shutdown.install(before_leaving)

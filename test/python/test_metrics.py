@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed.rpc as rpc
 import torchwire
-from group import free_port, running
+from group import Group, file_in, free_port, init, results, running
 from processes import WorkerError, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from torchwire import TorchwireRpcBackendOptions
@@ -265,7 +265,8 @@ def serve_metrics(port):
     from torchwire.current_agent import current_agent
     from torchwire.observe.prometheus import MetricsServer
 
-    _servers.append(MetricsServer(current_agent(), "127.0.0.1", port))
+    _servers.append(MetricsServer("127.0.0.1", port))
+    _servers[-1].start(current_agent())
 
 
 def stop_serving():
@@ -280,6 +281,27 @@ def test_a_port_in_use_is_an_error_and_leaves_no_worker(tmp_path):
         ):
             with running(1, tmp_path, metrics_port=port):
                 pass
+
+
+def test_others_do_not_see_a_worker_whose_port_is_in_use(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken, Group(3) as group:
+        where, port = file_in(tmp_path), taken.getsockname()[1]
+        other = group[1].start(init, where, world_size=2)
+        with pytest.raises(WorkerError, match="Choose another metrics_port"):
+            group[0].run(init, where, world_size=2, metrics_port=port)
+        group[2].run(init, where, "worker0", rank=0, world_size=2)  # in its place, as if nothing had been
+        other.result()
+        assert group[1].run(observed.call_many, "worker0", 3) == 3
+        assert "worker0" not in group[1].output()
+        results([group[rank].start(rpc.shutdown) for rank in (1, 2)])
+
+
+def test_a_start_that_fails_leaves_no_port_open(tmp_path):
+    port = free_port()
+    with Group(1, {"TP_SOCKET_IFNAME": "nosuch0"}) as group:
+        with pytest.raises(WorkerError, match="nosuch0"):
+            group[0].run(init, file_in(tmp_path), world_size=1, metrics_port=port)
+        socket.create_server(("127.0.0.1", port)).close()
 
 
 def test_the_environment_chooses_the_port(tmp_path):
@@ -299,7 +321,8 @@ def test_any_free_port_is_logged(tmp_path):
 def test_an_ipv6_address_has_brackets_in_the_logged_url(caplog, monkeypatch):
     monkeypatch.setattr(observers.dump_signal, "install", lambda: None)  # it would stay
     try:
-        observers.open_for(None, ("::1", 0), False)  # an agent is needed only to answer
+        server = observers.metrics_server(TorchwireRpcBackendOptions(metrics_port="[::1]:0"))
+        observers.open_for(None, server, False)  # an agent is needed only to answer
     except RuntimeError as error:
         pytest.skip(f"needs IPv6: {error}")
     finally:

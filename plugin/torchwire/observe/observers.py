@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torchwire import option_checks
 from torchwire._C import TorchwireAgent
@@ -13,6 +14,9 @@ from torchwire.observe.status_socket import StatusSocket
 from torchwire.options import TorchwireRpcBackendOptions
 from torchwire.worker_events import on_worker_lost
 
+if TYPE_CHECKING:
+    from torchwire.observe.prometheus import MetricsServer
+
 _logger = logging.getLogger(__name__)
 
 PORT_VARIABLE = "TORCHWIRE_METRICS_PORT"
@@ -20,31 +24,29 @@ PORT_VARIABLE = "TORCHWIRE_METRICS_PORT"
 _open: list[Callable[[], None]] = []
 
 
-def metrics_address(options: TorchwireRpcBackendOptions) -> tuple[str, int] | None:
-    """Where metrics are to be served, by the options or else by the environment.
+def metrics_server(options: TorchwireRpcBackendOptions) -> MetricsServer | None:
+    """Has the port where metrics are to be served, by the options or else by the environment; None: nowhere.
 
-    Raises ValueError for an environment variable that makes no sense.
+    Raises ValueError for an environment variable that makes no sense, RuntimeError when nothing can be served there.
     """
     address = options.metrics_port or option_checks.metrics_port(PORT_VARIABLE, os.environ.get(PORT_VARIABLE) or None)
     if address is None:
         return None
+    from torchwire.observe.prometheus import MetricsServer  # with all of Python's HTTP, which few need
+
     host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
+    return MetricsServer(host.strip("[]"), int(port))
 
 
-def open_for(agent: TorchwireAgent, metrics_at: tuple[str, int] | None, has_status_socket: bool) -> None:
-    """Opens what is asked for; `metrics_at` as of metrics_address().
-
-    Raises RuntimeError when metrics cannot be served.
-    """
+def open_for(agent: TorchwireAgent, metrics: MetricsServer | None, has_status_socket: bool) -> None:
+    """Opens what is asked for; `metrics` as of metrics_server()."""
     close()  # of an agent that was dropped without a shutdown
-    if metrics_at is not None:
+    if metrics is not None:
         from torchwire.doctor.reachability import Place
-        from torchwire.observe.prometheus import MetricsServer  # with all of Python's HTTP, which few need
 
-        server = MetricsServer(agent, *metrics_at)
-        _open.append(server.close)
-        _logger.warning("metrics are served at http://%s/metrics", Place(*server.address))
+        _open.append(metrics.close)
+        metrics.start(agent)
+        _logger.warning("metrics are served at http://%s/metrics", Place(*metrics.address))
     if has_status_socket:
         _open_status_socket()
     dump_signal.install()

@@ -147,19 +147,23 @@ def _of_peers(peers: list[dict[str, Any]]) -> Iterator[Any]:
 
 
 class MetricsServer:
-    """Serves a worker's metrics at http://HOST:PORT/metrics until it is closed. Thread-safe."""
+    """Serves a worker's metrics at http://HOST:PORT/metrics from start() until it is closed. Thread-safe."""
 
-    def __init__(self, agent: TorchwireAgent, host: str, port: int) -> None:
-        """`port` 0: any that is free. Raises RuntimeError, with a remedy, when it cannot listen there."""
+    def __init__(self, host: str, port: int) -> None:
+        """Has the port from now on; who connects waits for start(). `port` 0: any that is free.
+
+        Raises RuntimeError, with a remedy, when it cannot listen there.
+        """
         try:
             from prometheus_client import CollectorRegistry, make_wsgi_app  # pyright: ignore[reportUnknownVariableType]
         except ImportError:
             raise RuntimeError(
                 "metrics_port needs prometheus_client, which is not installed: pip install prometheus-client"
             ) from None
-        registry = CollectorRegistry()
-        registry.register(TorchwireCollector(agent))
-        application = cast("Callable[..., Any]", make_wsgi_app(registry))  # prometheus_client does not say its type
+        self._registry = CollectorRegistry()
+        application = cast(
+            "Callable[..., Any]", make_wsgi_app(self._registry)
+        )  # prometheus_client does not say its type
         server_class = _ServerV6 if ":" in host else _Server
         try:
             self._server = make_server(host, port, application, server_class, handler_class=_Handler)
@@ -171,6 +175,10 @@ class MetricsServer:
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_FOREVER,), name="torchwire-prom", daemon=True
         )
+
+    def start(self, agent: TorchwireAgent) -> None:
+        """Serves what this agent has counted. To be called once."""
+        self._registry.register(TorchwireCollector(agent))
         self._thread.start()
 
     @property
@@ -182,6 +190,7 @@ class MetricsServer:
     def close(self) -> None:
         """Returns once nothing listens any more. A client that is being answered is left to it. Idempotent."""
         if not self._thread.is_alive():
+            self._server.server_close()
             return
         # The server looks whether it is to end only when somebody connects.
         ending = threading.Thread(target=self._server.shutdown, daemon=True)
