@@ -6,7 +6,7 @@
 namespace torchwire::cuda {
 namespace {
 
-constexpr size_t kMaxLength = 127; // of a worker's name; nothing longer is near one
+constexpr size_t kMaxWord = 127; // of a worker's name; nothing longer is near one
 
 std::string inLowerCase(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) {
@@ -41,7 +41,7 @@ size_t editDistance(const std::string& a, const std::string& b) {
 } // namespace
 
 std::optional<std::string> nearest(const std::string& word, const std::vector<std::string>& known) {
-  if (word.size() > kMaxLength) {
+  if (word.size() > kMaxWord) {
     return std::nullopt;
   }
   const std::string lowered = inLowerCase(word);

@@ -130,12 +130,12 @@ class Part:
     def prepare(self) -> None:
         """Installs torch, and what it depends on, in an environment of its own, unless it is there."""
         _once(self.folder / "env", self._make_environment)
+        self.packages.unlink(missing_ok=True)
+        self.packages.symlink_to(Path("env", "lib", f"python{self.interpreter.version}", "site-packages"))
 
     def _make_environment(self) -> None:
         log = self.folder / "env.log"
         run([self.interpreter.command, "-m", "venv", "--clear", self.folder / "env"], log)
-        self.packages.unlink(missing_ok=True)
-        self.packages.symlink_to(Path("env", "lib", f"python{self.interpreter.version}", "site-packages"))
         # uv, for it links files to its cache: most of the 5 GB are CUDA's libraries, the same for many environments.
         requirement = f"torch=={self.release}"
         try:
@@ -193,7 +193,7 @@ class Part:
 def same_headers(one: Path, another: Path) -> bool:
     """Whether both folders have the same files, but for lines with the version in `VERSION_HEADERS`."""
     files = _files(one)
-    if files != _files(another):
+    if not files or files != _files(another):
         return False
     rest = sorted(files - VERSION_HEADERS)
     if filecmp.cmpfiles(one, another, rest, shallow=False)[1:] != ([], []):

@@ -175,7 +175,6 @@ void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
       peer.link = link;
       peer.state = State::greeting;
       handle.generation = ++peer.generation;
-      peer.traffic.carryBy(description);
       peer.description = std::move(description);
       welcome = introduction(peer);
       welcome.linkId = hello.linkId;
@@ -200,7 +199,7 @@ void LinkManager::greeted(const Handle& accepted, const SessionClaim& dialers) {
       accepted.link->close();
       return;
     }
-    established = establish(*peer, accepted, dialers);
+    established = establish(*peer, accepted, dialers, LinkDescription(peer->description));
   }
   begin(accepted, std::move(established));
 }

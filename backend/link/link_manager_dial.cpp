@@ -137,9 +137,7 @@ void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
     if (!takesWelcome(*peer, welcome.session)) {
       throw FormatError("the welcome to another session");
     }
-    peer->traffic.carryBy(description); // before what has waited goes out
-    peer->description = std::move(description);
-    established = establish(*peer, dial, welcome.session);
+    established = establish(*peer, dial, welcome.session, description);
   }
   begin(dial, std::move(established));
 }

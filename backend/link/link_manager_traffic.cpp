@@ -117,7 +117,8 @@ void LinkManager::onSent(WorkerId to, const Error& error, const Link::Sent& sent
 }
 
 LinkManager::Established LinkManager::establish(
-    Peer& peer, const Handle& handle, const SessionClaim& peers) {
+    Peer& peer, const Handle& handle, const SessionClaim& peers,
+    const LinkDescription& description) {
   Established established;
   if (peer.session) {
     peer.session->check(peers.received);
@@ -132,6 +133,8 @@ LinkManager::Established LinkManager::establish(
   peer.link = handle.link;
   peer.lastLinkId = handle.linkId;
   peer.refusedDials = 0;
+  peer.description = description;
+  peer.traffic.carryBy(description);
   for (Outgoing& outgoing : takeSendable(peer)) {
     established.outgoing.push_back(std::move(outgoing));
   }

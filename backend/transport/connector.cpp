@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kMaxPause{100};
 
-// What passes by itself, sooner or later.
-bool isTransient(int error) {
+// Sooner or later.
+bool passesByItself(int error) {
   switch (error) {
     case EAGAIN: // a Unix socket's backlog is full
     case EINTR:
@@ -76,7 +76,7 @@ void Connector::attempt() {
     error = errno;
   }
   if (error != 0 && error != EINPROGRESS) {
-    if (isTransient(error) || meansNobodyThere(error)) {
+    if (passesByItself(error) || meansNobodyThere(error)) {
       tryAgain(std::strerror(error), error);
     } else {
       giveUp(ErrorCode::unreachable, std::strerror(error));
@@ -117,7 +117,7 @@ void Connector::onConnected() {
   } else if (error == 0) {
     initiator_.emplace(key_, target_.medium, target_.lane);
     send(initiator_->greet(), kChallengeSize, Stage::awaitingChallenge);
-  } else if (isTransient(error) || meansNobodyThere(error)) {
+  } else if (passesByItself(error) || meansNobodyThere(error)) {
     tryAgain(std::strerror(error), error);
   } else {
     giveUp(ErrorCode::unreachable, std::strerror(error));

@@ -15,7 +15,7 @@ constexpr size_t kStaging = size_t{64} << 10;
 // From here on bytes go where they are wanted without a stop in the staging area.
 constexpr size_t kDirect = size_t{16} << 10;
 
-bool isTransient(int error) {
+bool isToBeTriedAgain(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
@@ -100,7 +100,7 @@ Progress TcpStream::write(const iovec* parts, size_t count) {
   if (sent >= 0) {
     return {static_cast<size_t>(sent), {}};
   }
-  if (isTransient(errno)) {
+  if (isToBeTriedAgain(errno)) {
     return {};
   }
   return {0, sentenceFor(errno)};
@@ -147,7 +147,7 @@ bool TcpStream::fill(void* into, size_t length, size_t& given) {
   drained_ = true;
   if (got == 0) {
     error_ = kPeerClosed;
-  } else if (!isTransient(errno)) {
+  } else if (!isToBeTriedAgain(errno)) {
     error_ = errno;
   }
   return false;

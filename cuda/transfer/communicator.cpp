@@ -5,7 +5,7 @@
 namespace torchwire::cuda {
 namespace {
 
-std::variant<Nccl*, std::string> load() {
+std::variant<Nccl*, std::string> loadNccl() {
   const auto entry = cudaEntryPoint("torchwireNccl");
   if (const auto* why = std::get_if<std::string>(&entry)) {
     return *why;
@@ -22,7 +22,7 @@ std::variant<Nccl*, std::string> load() {
 } // namespace
 
 std::variant<Nccl*, std::string> nccl() {
-  static const auto loaded = load();
+  static const auto loaded = loadNccl();
   return loaded;
 }
 

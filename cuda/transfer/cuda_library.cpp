@@ -15,7 +15,7 @@ std::filesystem::path folderOfThisLibrary() {
   return std::filesystem::path(self.dli_fname).parent_path();
 }
 
-std::variant<void*, std::string> load() {
+std::variant<void*, std::string> loadCuda() {
   const auto path = folderOfThisLibrary() / kCudaLibrary;
   if (!std::filesystem::exists(path)) {
     return "this torchwire was built without CUDA";
@@ -30,7 +30,7 @@ std::variant<void*, std::string> load() {
 } // namespace
 
 std::variant<void*, std::string> cudaEntryPoint(const char* name) {
-  static const auto library = load();
+  static const auto library = loadCuda();
   if (const auto* why = std::get_if<std::string>(&library)) {
     return *why;
   }

@@ -9,7 +9,7 @@
 namespace torchwire::cuda {
 namespace {
 
-constexpr std::chrono::microseconds kLongestPause{500};
+constexpr std::chrono::microseconds kLongestRest{500};
 
 std::string tooLong() {
   return "NCCL has not connected the two devices within " +
@@ -20,7 +20,7 @@ std::string tooLong() {
 
 void Patience::wait() {
   std::this_thread::sleep_for(pause_);
-  pause_ = std::min(pause_ * 2, kLongestPause);
+  pause_ = std::min(pause_ * 2, kLongestRest);
 }
 
 void LaneEnd::awaitPeer() {

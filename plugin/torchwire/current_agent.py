@@ -39,11 +39,11 @@ def peers() -> list[dict[str, Any]]:
     name, id, address: of the peer. id: its rank.
     state: of the link: "idle" until there is something to send, then "dialing", "greeting" and "connected"; "resuming"
         while a broken connection is made again; "disconnecting", "left" or "dead" at its end.
-    transport, channel: by which the link goes; "" as long as there is none.
+    transport, channel: by which the link goes, or the last one went; "" as long as there has been none.
     calls: requests sent to it. frames_sent, frames_received: requests and responses.
     bytes_sent, bytes_received: of those, in bytes. links_lost: how often the link broke.
-    carried: bytes_sent and bytes_received by what has carried them, a list with a dict for each pair of transport and
-        channel: transport, channel, bytes_sent, bytes_received.
+    carried: bytes_sent and bytes_received by what has carried them first, a list with a dict for each pair of transport
+        and channel: transport, channel, bytes_sent, bytes_received.
 
     Raises RuntimeError when RPC is not initialized or runs on another backend.
     """

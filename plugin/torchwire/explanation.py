@@ -53,12 +53,13 @@ class DevicePath:
 
 
 # What the first line says of a worker that there is no connection to, by the link's state.
-_WITHOUT_CONNECTION = {
-    "dead": ", which is dead. The last connection:",
-    "left": ", which has left. The last connection:",
-    "disconnecting": ", which leaves. The last connection:",
-    "resuming": ". The connection is broken, and is being made again. The last one:",
+_FATES = {
+    "dead": ", which is dead",
+    "left": ", which has left",
+    "disconnecting": ". The connection has broken",
+    "resuming": ". The connection has broken, and is being made again",
 }
+_GONE = ("dead", "left")
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,12 @@ class Explanation:
     worker: its name.
     state: of the link, as in `torchwire.peers()`: "connected", "idle" until there is something to send, "dead" ...; to
         this worker itself it is "connected".
-    transport, channel: they carry what is in the host's memory, and are empty as long as there is no connection.
+    transport, channel: they carry what is in the host's memory; of the last connection, if there is none now, and empty
+        as long as there has been none.
     devices: one entry for each of the device map for requests to the worker: source and target, two torch.devices;
         path, "host", "process", "ipc" or "nccl"; reason, why that one; and not_taken, as below.
     transports_not_taken, channels_not_taken: those that come before transport and channel, the best first, each with
-        name, reason and remedy. Empty as long as there is no connection, and where the best one is used.
+        name, reason and remedy. Empty as long as there has been no connection, and where the best one is used.
     """
 
     worker: str
@@ -85,8 +87,8 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [
-            f"to worker '{self.worker}'{_WITHOUT_CONNECTION.get(self.state, '')}",
-            f"  calls           by {self.transport or 'a connection, once there is one'}",
+            f"to worker '{self.worker}'{self._fate()}",
+            f"  calls           by {self.transport or self._instead_of_a_transport()}",
             *_indented(self.transports_not_taken),
         ]
         if self.channel:
@@ -97,6 +99,16 @@ class Explanation:
             lines.append(f"  {route:<{max(width, 14)}}  by {entry.path:<7}  ({entry.reason})")
             lines += _indented(entry.not_taken)
         return "\n".join(lines)
+
+    def _fate(self) -> str:
+        """At the end of the first line."""
+        if self.state == "connected" or not (self.transport or self.state in _GONE):
+            return ""
+        fate = _FATES.get(self.state, ". There is no connection now")
+        return f"{fate}. The last connection:" if self.transport else fate
+
+    def _instead_of_a_transport(self) -> str:
+        return "nothing: there has been no connection" if self.state in _GONE else "a connection, once there is one"
 
 
 def explain(to: str | int | rpc.WorkerInfo) -> Explanation:

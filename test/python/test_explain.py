@@ -3,6 +3,7 @@
 import functools
 import os
 
+import connections
 import machine_faults
 import network
 import pytest
@@ -10,6 +11,8 @@ import torch
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, HostedStore, init, results
+from processes import wait_until
+from sockets import unix_names
 from torchwire.explanation import NotTaken
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -73,6 +76,48 @@ def test_nothing_is_said_of_a_connection_that_there_has_not_been():
     assert before.transports_not_taken == before.channels_not_taken == ()
     assert "by a connection, once there is one" in text
     assert only(after.transports_not_taken).name == "wire_shm"
+
+
+def explain_after(to, event):
+    """Of a worker that has ended, once that is known here."""
+    wait_until(lambda: any(peer["name"] == to and peer["state"] == event for peer in torchwire.peers()))
+    return torchwire.explain(to)
+
+
+def test_of_a_worker_that_is_gone_the_last_connection_is_told_if_there_was_one():
+    store = HostedStore()
+    with Group(3, store.environment) as group:
+        group.init(store.init_method)
+        group[0].run(connect_and_explain, "worker1")
+        for worker in group[1:]:
+            worker.kill()
+        had_one, had_none = (group[0].run(explain_after, name, "dead") for name in ("worker1", "worker2"))
+        group.kill()
+    assert had_one.state == had_none.state == "dead"
+    assert str(had_one).splitlines()[:2] == [
+        "to worker 'worker1', which is dead. The last connection:",
+        "  calls           by wire_shm",
+    ]
+    assert str(had_none).splitlines()[:2] == [
+        "to worker 'worker2', which is dead",
+        "  calls           by nothing: there has been no connection",
+    ]
+
+
+def break_and_explain(to, names):
+    assert connections.break_all(names)
+    return explain_after(to, "idle")
+
+
+def test_a_connection_that_is_no_more_is_not_shown_as_one_that_is():
+    store = HostedStore()
+    with Group(2, store.environment) as group:
+        group.init(store.init_method, session_timeout=0)
+        group[0].run(connect_and_explain, "worker1")
+        broken = group[0].run(break_and_explain, "worker1", {one for each in group for one in unix_names(each.pid)})
+        group.shut_down()
+    assert broken.transport == "wire_shm"
+    assert str(broken).startswith("to worker 'worker1'. There is no connection now. The last connection:\n")
 
 
 def test_a_transport_that_the_option_leaves_out_is_told():

@@ -18,7 +18,7 @@ import torchwire
 from group import Group, file_in, free_port, init, results, running
 from processes import WorkerError, wait_until
 from prometheus_client.parser import text_string_to_metric_families
-from torchwire import TorchwireRpcBackendOptions
+from torchwire import TorchwireRpcBackendOptions, torch_parts
 from torchwire.observe import observers
 
 
@@ -302,6 +302,22 @@ def test_a_start_that_fails_leaves_no_port_open(tmp_path):
         with pytest.raises(WorkerError, match="nosuch0"):
             group[0].run(init, file_in(tmp_path), world_size=1, metrics_port=port)
         socket.create_server(("127.0.0.1", port)).close()
+
+
+def init_after_a_dropped_agent(folder, port):
+    for name in ("first", "second"):
+        init(f"file://{folder}/{name}", world_size=1, metrics_port=port)
+        if name == "first":
+            torch_parts.reset_current_rpc_agent()
+    assert rpc.rpc_sync("worker0", observed.add, (1, 2)) == 3
+
+
+def test_the_port_of_an_agent_that_was_dropped_is_free_for_the_next(tmp_path):
+    port = free_port()
+    with Group(1) as group:
+        group[0].run(init_after_a_dropped_agent, tmp_path, port)
+        assert scrape(port)
+        group[0].run(rpc.shutdown, graceful=False)
 
 
 def test_the_environment_chooses_the_port(tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 from torchwire._C import TorchwireAgent
@@ -18,6 +19,7 @@ from torchwire.observe.parallel import of_each
 from torchwire.observe.trace_part import UNKNOWN, Owner
 
 _PATIENCE = 2.0  # seconds that a peer has to answer
+_SENDING = 0.05  # seconds, where its answer is not waited for
 
 
 def answer(question: str) -> str:
@@ -51,14 +53,14 @@ def ask_all(
 ) -> dict[str, Any]:
     """The answer of each worker of the group by its name; of one that does not answer {"error": why}.
 
-    `answered` is called with each as it comes, on some thread. A worker whose name is among the `doubtful` is asked
-    only if it answers at all, so that one that does not keeps nobody waiting for `patience`.
+    `answered` is called with each as it comes, on some thread. A worker whose name is among the `doubtful` has
+    two seconds to show that it answers at all, so that one that does not keeps nobody waiting for `patience`.
     """
 
     def one(worker: Any) -> Any:
         try:
             if worker.name in doubtful:
-                ask(agent, worker.id, {"ask": "clock"})
+                _require_answer(agent, worker.id, question)
             reply = ask(agent, worker.id, question, patience)
         except RuntimeError as error:
             reply = {"error": str(error).splitlines()[0]}
@@ -67,6 +69,17 @@ def ask_all(
 
     workers = sorted(agent.get_worker_infos(), key=lambda worker: worker.id)
     return dict(zip((worker.name for worker in workers), of_each(one, workers)))
+
+
+def _require_answer(agent: TorchwireAgent, worker: int, question: Mapping[str, Any]) -> None:
+    """Raises RuntimeError when a worker does not answer anything just now. It gets the question all the same, and does
+    what that asks for when it can: nobody waits for its answer."""
+    try:
+        ask(agent, worker, {"ask": "clock"})
+    except RuntimeError:
+        with suppress(RuntimeError):
+            ask(agent, worker, question, _SENDING)
+        raise
 
 
 def _status(agent: TorchwireAgent, _asked: Mapping[str, Any]) -> dict[str, Any]:

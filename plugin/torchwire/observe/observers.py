@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchwire import option_checks
 from torchwire._C import TorchwireAgent
+from torchwire.current_agent import current_agent
 from torchwire.observe import dump_signal, status_socket
 from torchwire.observe.status_socket import StatusSocket
 from torchwire.options import TorchwireRpcBackendOptions
@@ -27,9 +28,13 @@ _open: list[Callable[[], None]] = []
 def metrics_server(options: TorchwireRpcBackendOptions) -> MetricsServer | None:
     """Has the port where metrics are to be served, by the options or else by the environment; None: nowhere.
 
+    Closes what is still open for an agent that was dropped without a shutdown: it may have that port.
+
     Raises ValueError for an environment variable that makes no sense, RuntimeError when nothing can be served there.
     """
     address = options.metrics_port or option_checks.metrics_port(PORT_VARIABLE, os.environ.get(PORT_VARIABLE) or None)
+    if current_agent() is None:
+        close()
     if address is None:
         return None
     from torchwire.observe.prometheus import MetricsServer  # with all of Python's HTTP, which few need
@@ -40,7 +45,6 @@ def metrics_server(options: TorchwireRpcBackendOptions) -> MetricsServer | None:
 
 def open_for(agent: TorchwireAgent, metrics: MetricsServer | None, has_status_socket: bool) -> None:
     """Opens what is asked for; `metrics` as of metrics_server()."""
-    close()  # of an agent that was dropped without a shutdown
     if metrics is not None:
         from torchwire.doctor.reachability import Place
 
