@@ -2,6 +2,7 @@
 
 import json
 import signal
+from types import SimpleNamespace
 
 import observed
 import pytest
@@ -9,6 +10,8 @@ import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, running
 from processes import WorkerError, run_script, wait_until
+from torchwire.observe import trace_part
+from torchwire.observe.trace_part import Owner
 
 
 def trace_to(path, **options):
@@ -145,3 +148,57 @@ def test_a_file_of_the_environment_that_cannot_be_written(tmp_path):
     done = run_script(script, tmp_path / "store", environment={"TORCHWIRE_TRACE": str(path)})
     assert done.returncode == 1
     assert f"TORCHWIRE_TRACE: '{path}' cannot be written: No such file or directory" in done.stderr
+
+
+class QuietAgent:
+    """Of rank 1, in a group with worker 0, as far as trace_part asks."""
+
+    def __init__(self):
+        self.traces = 0
+
+    def get_worker_info(self):
+        return SimpleNamespace(id=1)
+
+    def peers(self):
+        return [{"id": 0, "state": "connected"}]
+
+    def start_trace(self, _capacity):
+        self.traces += 1
+
+    def stop_trace(self):
+        return [], [], 0
+
+    def function_metrics(self):
+        return []
+
+
+def owner(key, rank):
+    return Owner(key, f"worker {rank}", rank)
+
+
+def test_a_trace_that_ends_before_it_begins_is_not_begun():
+    agent = QuietAgent()
+    with pytest.raises(RuntimeError, match="no part in this trace"):
+        trace_part.take(agent, "1-late")
+    assert trace_part.start(agent, 10, owner("1-late", 0)) is None and agent.traces == 0
+    assert trace_part.start(agent, 10, owner("2-other", 0)) is None and agent.traces == 1
+    trace_part.take(agent, "2-other")
+
+
+def test_a_worker_that_begins_a_trace_has_ended_its_former_one():
+    agent = QuietAgent()
+    assert trace_part.start(agent, 10, owner("3", 0)) is None
+    assert trace_part.start(agent, 10, owner("3", 0)) is None and agent.traces == 1  # told twice
+    assert trace_part.start(agent, 10, owner("2", 0)).key == "3"  # late
+    assert trace_part.start(agent, 10, owner("4", 0)) is None and agent.traces == 2
+    assert trace_part.start(agent, 10, owner("5", 1)).key == "4"  # of another worker
+    with pytest.raises(RuntimeError, match="but in one of worker 0"):
+        trace_part.take(agent, "3")
+    trace_part.take(agent, "4")
+
+
+def test_a_worker_has_one_trace_of_its_own_at_a_time():
+    agent = QuietAgent()
+    assert trace_part.start(agent, 10, owner("6", 1)) is None
+    assert trace_part.start(agent, 10, owner("7", 1)).key == "6"
+    trace_part.take(agent, "6")

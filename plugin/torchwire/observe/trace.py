@@ -78,7 +78,7 @@ def trace(path: str | os.PathLike[str], capacity: int = CAPACITY) -> Generator[N
     agent = agent_for("trace")
     require_writable(path)  # before anything is traced
     worker = agent.get_worker_info()
-    owner = Owner(uuid.uuid4().hex, f"worker {worker.name!r}", worker.id)
+    owner = Owner(f"{time.time_ns():020}-{uuid.uuid4().hex}", f"worker {worker.name!r}", worker.id)
     on = _on = _Trace(agent, path, owner, _begin(agent, owner, capacity))
     try:
         yield
@@ -102,10 +102,12 @@ def require_writable(path: str | os.PathLike[str]) -> None:
 
 def _begin(agent: TorchwireAgent, owner: Owner, capacity: int) -> frozenset[str]:
     """The names of those that have not answered. Raises RuntimeError when a worker takes part in another trace."""
-    answers = ask_all(agent, {"ask": "start_trace", "capacity": capacity, "owner": owner})
-    busy = next((answer["busy"] for answer in answers.values() if "busy" in answer), None)
+    here = trace_part.start(agent, capacity, owner)  # first: others take it that this worker has one trace at a time
+    answers = {} if here else ask_all(agent, {"ask": "start_trace", "capacity": capacity, "owner": owner})
+    busy = here.name if here else next((answer["busy"] for answer in answers.values() if "busy" in answer), None)
     if busy is not None:
-        ask_all(agent, {"ask": "stop_trace", "trace": owner.key})
+        if not here:
+            ask_all(agent, {"ask": "stop_trace", "trace": owner.key})
         raise RuntimeError(f"a trace of {busy} is under way: end that one first, there can be one at a time in a group")
     silent = {name: answer["error"] for name, answer in answers.items() if "error" in answer}
     for name, error in silent.items():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +13,10 @@ from torchwire._C import TorchwireAgent
 
 
 class Owner(NamedTuple):
-    """Whose a trace is: what no other trace has, in words, and the rank of the worker, -1 for the whole group."""
+    """Whose a trace is: what no other trace has, in words, and the rank of the worker, -1 for the whole group.
+
+    The keys of one worker's traces sort by when they began.
+    """
 
     key: str
     name: str
@@ -34,17 +39,35 @@ class _Trace:
 
 
 _on: _Trace | None = None
+# Keys of traces that have ended here before they began: a worker that was cut off is told of both late, and takes up
+# questions on several threads.
+_ended: deque[str] = deque(maxlen=64)
+_lock = threading.Lock()
 
 
 def start(agent: TorchwireAgent, capacity: int, owner: Owner) -> Owner | None:
-    """From now on the agent notes so many events at most. A trace whose owner is still there goes on instead; its owner
-    is returned."""
+    """From now on the agent notes so many events at most. A trace whose owner is still there, and has not begun another
+    one since, goes on instead; its owner is returned. Thread-safe."""
     global _on
-    if _on is not None and _on.agent is agent and _is_there(agent, _on.owner.rank):
-        return _on.owner
-    _on = _Trace(agent, owner, time.time())
-    agent.start_trace(capacity)
-    return None
+    with _lock:
+        if owner.key in _ended:
+            return None
+        if _on is not None and _on.agent is agent:
+            if _on.owner == owner:
+                return None
+            if _is_there(agent, _on.owner.rank) and not _follows(agent, owner, _on.owner):
+                return _on.owner
+        _on = _Trace(agent, owner, time.time())
+        agent.start_trace(capacity)
+        return None
+
+
+def _follows(agent: TorchwireAgent, owner: Owner, former: Owner) -> bool:
+    """Whether it is the same, other worker's, which begins a trace only when its former one has ended."""
+    own = agent.get_worker_info().id
+    return (
+        owner.rank == former.rank and owner.rank not in (REQUESTED.rank, UNKNOWN.rank, own) and owner.key > former.key
+    )
 
 
 def _is_there(agent: TorchwireAgent, rank: int) -> bool:
@@ -63,11 +86,14 @@ def take(agent: TorchwireAgent, key: str) -> dict[str, Any]:
     Raises RuntimeError when that is not the one that is on.
     """
     global _on
-    on = _on
-    if on is None or on.agent is not agent or on.owner.key != key:
-        raise RuntimeError("it has no part in this trace" + (f", but in one of {on.owner.name}" if on else ""))
-    _on = None
-    events, notes, lost = agent.stop_trace()
+    with _lock:
+        on = _on
+        if on is None or on.agent is not agent or on.owner.key != key:
+            if key not in (REQUESTED.key, UNKNOWN.key):  # which are not of one trace alone
+                _ended.append(key)
+            raise RuntimeError("it has no part in this trace" + (f", but in one of {on.owner.name}" if on else ""))
+        _on = None
+        events, notes, lost = agent.stop_trace()
     functions = {each["id"]: (each["kind"], each["function"]) for each in agent.function_metrics()}
     return {"events": events, "notes": notes, "lost": lost, "functions": functions, "faults": _injected_since(on.begun)}
 
