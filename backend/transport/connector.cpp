@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kMaxPause{100};
 
-// Sooner or later.
+// What is over sooner or later.
 bool passesByItself(int error) {
   switch (error) {
     case EAGAIN: // a Unix socket's backlog is full

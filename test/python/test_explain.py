@@ -78,9 +78,9 @@ def test_nothing_is_said_of_a_connection_that_there_has_not_been():
     assert only(after.transports_not_taken).name == "wire_shm"
 
 
-def explain_after(to, event):
-    """Of a worker that has ended, once that is known here."""
-    wait_until(lambda: any(peer["name"] == to and peer["state"] == event for peer in torchwire.peers()))
+def explain_once(to, state):
+    """Once the link to it is in that state."""
+    wait_until(lambda: any(peer["name"] == to and peer["state"] == state for peer in torchwire.peers()))
     return torchwire.explain(to)
 
 
@@ -91,7 +91,7 @@ def test_of_a_worker_that_is_gone_the_last_connection_is_told_if_there_was_one()
         group[0].run(connect_and_explain, "worker1")
         for worker in group[1:]:
             worker.kill()
-        had_one, had_none = (group[0].run(explain_after, name, "dead") for name in ("worker1", "worker2"))
+        had_one, had_none = (group[0].run(explain_once, name, "dead") for name in ("worker1", "worker2"))
         group.kill()
     assert had_one.state == had_none.state == "dead"
     assert str(had_one).splitlines()[:2] == [
@@ -106,7 +106,7 @@ def test_of_a_worker_that_is_gone_the_last_connection_is_told_if_there_was_one()
 
 def break_and_explain(to, names):
     assert connections.break_all(names)
-    return explain_after(to, "idle")
+    return explain_once(to, "idle")
 
 
 def test_a_connection_that_is_no_more_is_not_shown_as_one_that_is():

@@ -199,7 +199,7 @@ def bytes_by_carrier(families):
 
 def test_bytes_are_counted_by_what_carried_them(tmp_path):
     port = free_port()
-    with running(2, tmp_path, metrics_port=None) as group:
+    with running(2, tmp_path) as group:
         group[0].run(serve_metrics, port)
         group[0].run(observed.call_many, "worker1", 3)
         (peer,) = group[0].run(status)["peers"]

@@ -161,9 +161,8 @@ class MetricsServer:
                 "metrics_port needs prometheus_client, which is not installed: pip install prometheus-client"
             ) from None
         self._registry = CollectorRegistry()
-        application = cast(
-            "Callable[..., Any]", make_wsgi_app(self._registry)
-        )  # prometheus_client does not say its type
+        # prometheus_client does not say its type.
+        application = cast("Callable[..., Any]", make_wsgi_app(self._registry))
         server_class = _ServerV6 if ":" in host else _Server
         try:
             self._server = make_server(host, port, application, server_class, handler_class=_Handler)
