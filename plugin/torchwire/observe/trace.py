@@ -104,20 +104,20 @@ def _begin(agent: TorchwireAgent, owner: Owner, capacity: int) -> frozenset[str]
     """The names of those that have not answered. Raises RuntimeError when a worker takes part in another trace."""
     here = trace_part.start(agent, capacity, owner)  # first: others take it that this worker has one trace at a time
     if here is not None:
-        raise _under_way(here.name)
+        raise RuntimeError(_under_way(here.name))
     answers = ask_all(agent, {"ask": "start_trace", "capacity": capacity, "owner": owner})
     busy = next((answer["busy"] for answer in answers.values() if "busy" in answer), None)
     if busy is not None:
         ask_all(agent, {"ask": "stop_trace", "trace": owner.key})
-        raise _under_way(busy)
+        raise RuntimeError(_under_way(busy))
     silent = {name: answer["error"] for name, answer in answers.items() if "error" in answer}
     for name, error in silent.items():
         _logger.warning("worker %r may not be in the trace: %s", name, error)
     return frozenset(silent)
 
 
-def _under_way(whose: str) -> RuntimeError:
-    return RuntimeError(f"a trace of {whose} is under way: end that one first, there can be one at a time in a group")
+def _under_way(whose: str) -> str:
+    return f"a trace of {whose} is under way: end that one first, there can be one at a time in a group"
 
 
 def _end(on: _Trace) -> None:
