@@ -48,11 +48,7 @@ void BackwardTrace::received(const PassId& pass) const {
   if (!metrics_->trace.isOn()) {
     return;
   }
-  const ServedCall request = ServingScope::current();
-  TraceLog::Note note;
-  note.kind = Kind::gradients;
-  note.peer = request.caller();
-  note.callId = request.id();
+  TraceLog::Note note = ServingScope::current().note(Kind::gradients);
   note.subject = nameOf(pass);
   metrics_->trace.add(std::move(note));
 }

@@ -114,8 +114,8 @@ py::dict toDict(const PeerStatus& peer) {
   dict["calls"] = peer.traffic.calls;
   dict["frames_sent"] = peer.traffic.framesSent;
   dict["frames_received"] = peer.traffic.framesReceived;
-  dict["bytes_sent"] = peer.traffic.bytesSent;
-  dict["bytes_received"] = peer.traffic.bytesReceived;
+  dict["bytes_sent"] = peer.traffic.bytesSent();
+  dict["bytes_received"] = peer.traffic.bytesReceived();
   dict["links_lost"] = peer.traffic.linksLost;
   dict["carried"] = listOf(peer.traffic.carried());
   return dict;

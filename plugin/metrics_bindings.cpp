@@ -100,6 +100,7 @@ py::dict toDict(const FunctionMetrics& function) {
   dict["wire"] = toDict(function.wire);
   dict["queue"] = toDict(function.queue);
   dict["run"] = toDict(function.run);
+  dict["errors"] = function.errors();
   return dict;
 }
 
@@ -260,7 +261,8 @@ void bindMetrics(py::module_& module, AgentClass& agent) {
       .def(
           "function_metrics", &functionsOf,
           "A dict for each function that has been called by this worker, or of it: kind, function, "
-          "failures, and four histograms of seconds; see torchwire.metrics(). Raises nothing.")
+          "failures, errors, and four histograms of seconds; see torchwire.metrics(). Raises "
+          "nothing.")
       .def(
           "counts", &countsOfAgent,
           "Counters and gauges of the worker by name, in the units that the names end in (seconds, "

@@ -46,6 +46,19 @@ c10::intrusive_ptr<rpc::OwnerRRef> ownerOf(
       : context().getOrCreateOwnerRRef(rref, type);
 }
 
+/// Gives an owner what its function has returned. Not null: why it has none.
+std::exception_ptr setValue(rpc::OwnerRRef& owner, JitFuture& result) {
+  if (result.hasError()) {
+    return result.exception_ptr();
+  }
+  try {
+    owner.setValue(result.value());
+    return nullptr;
+  } catch (const std::exception&) { // the RRef is of another type than its value, say
+    return std::current_exception();
+  }
+}
+
 void tellOwner(const rpc::RRef& rref, const CreationSite& site) {
   const auto& agent = context().agent();
   try {
@@ -221,15 +234,11 @@ void RRefService::runCreation(const RRefId& rref, const ForkId& fork, const RunF
     const Future value = run();
     auto owner = ownerOf(rref, fork, value->elementType());
     ledger_.entered(forkId);
-    value->addCallback([self = shared_from_this(), owner, forkId](JitFuture& done) {
-      try {
-        if (done.hasError()) {
-          owner->setError(done.exception_ptr());
-        } else {
-          owner->setValue(done.value());
-        }
-      } catch (const std::exception&) { // an RRef of another type than its value, say
-        owner->setError(std::current_exception());
+    value->addCallback([self = shared_from_this(), owner, forkId,
+                        request = ServingScope::current().request()](JitFuture& done) {
+      if (const std::exception_ptr error = setValue(*owner, done)) {
+        request.countError();
+        owner->setError(error);
       }
       self->ledger_.finished(forkId);
     });
@@ -244,11 +253,7 @@ void RRefService::trace(const RRefId* rref, const ForkId* fork) const {
   if (!metrics_->trace.isOn()) {
     return;
   }
-  const ServedCall request = ServingScope::current();
-  TraceLog::Note note;
-  note.kind = TraceLog::Note::Kind::rref;
-  note.peer = request.caller();
-  note.callId = request.id();
+  TraceLog::Note note = ServingScope::current().note(TraceLog::Note::Kind::rref);
   note.subject = rref == nullptr ? "" : toString(toGlobalId(*rref));
   note.detail = fork == nullptr ? "" : toString(toGlobalId(*fork));
   metrics_->trace.add(std::move(note));

@@ -83,8 +83,8 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
     info[key + ".calls"] = std::to_string(peer.traffic.calls);
     info[key + ".frames_sent"] = std::to_string(peer.traffic.framesSent);
     info[key + ".frames_received"] = std::to_string(peer.traffic.framesReceived);
-    info[key + ".bytes_sent"] = std::to_string(peer.traffic.bytesSent);
-    info[key + ".bytes_received"] = std::to_string(peer.traffic.bytesReceived);
+    info[key + ".bytes_sent"] = std::to_string(peer.traffic.bytesSent());
+    info[key + ".bytes_received"] = std::to_string(peer.traffic.bytesReceived());
     info[key + ".links_lost"] = std::to_string(peer.traffic.linksLost);
   }
   return info;

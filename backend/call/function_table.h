@@ -51,9 +51,17 @@ class FunctionMetrics {
   // Served by this worker.
   LatencyHistogram queue; // from when a request came until it began to run
   LatencyHistogram run; // from then on until its answer was ready
+  /// The function has raised, or could not run.
+  void countError() {
+    errors_.fetch_add(1, std::memory_order_relaxed);
+  }
+  uint64_t errors() const {
+    return errors_.load(std::memory_order_relaxed);
+  }
 
  private:
   std::array<std::atomic<uint64_t>, kErrorCodes> failures_{};
+  std::atomic<uint64_t> errors_{0};
 };
 
 /// Names functions once. What comes when there are as many as it takes shares one entry of its kind, so that names which

@@ -28,6 +28,13 @@ class ServedCalls {
     WorkerId caller = -1;
     uint64_t callId = 0;
     FunctionMetrics* function = nullptr; // null: it is not counted
+
+    /// Its function has raised, or could not run.
+    void countError() const {
+      if (function != nullptr) {
+        function->countError();
+      }
+    }
   };
 
  private:
@@ -59,6 +66,9 @@ class ServedCalls {
       end();
     }
 
+    const Request& request() const {
+      return entry_->request;
+    }
     /// The calling thread begins to run it.
     void start();
     /// Its function has returned.

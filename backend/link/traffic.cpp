@@ -1,8 +1,18 @@
 #include "backend/link/traffic.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace torchwire {
+namespace {
+
+uint64_t sum(const std::vector<CarriedBytes>& all, uint64_t CarriedBytes::* bytes) {
+  return std::accumulate(
+      all.begin(), all.end(), uint64_t{0},
+      [bytes](uint64_t sum, const CarriedBytes& each) { return sum + each.*bytes; });
+}
+
+} // namespace
 
 void Traffic::carryBy(const LinkDescription& link) {
   const auto same = [&](const CarriedBytes& each) {
@@ -17,14 +27,20 @@ void Traffic::carryBy(const LinkDescription& link) {
 
 void Traffic::addSent(size_t bytes) {
   ++framesSent;
-  bytesSent += bytes;
   carried_[present_].sent += bytes;
 }
 
 void Traffic::addReceived(size_t bytes) {
   ++framesReceived;
-  bytesReceived += bytes;
   carried_[present_].received += bytes;
+}
+
+uint64_t Traffic::bytesSent() const {
+  return sum(carried_, &CarriedBytes::sent);
+}
+
+uint64_t Traffic::bytesReceived() const {
+  return sum(carried_, &CarriedBytes::received);
 }
 
 } // namespace torchwire

@@ -23,7 +23,6 @@ class Traffic {
  public:
   uint64_t calls = 0; // requests sent
   uint64_t framesSent = 0, framesReceived = 0; // requests and responses
-  uint64_t bytesSent = 0, bytesReceived = 0;
   uint64_t linksLost = 0;
 
   /// From now on frames go by this link. Before any are added.
@@ -31,6 +30,9 @@ class Traffic {
   /// A frame.
   void addSent(size_t bytes);
   void addReceived(size_t bytes);
+  /// Of all frames.
+  uint64_t bytesSent() const;
+  uint64_t bytesReceived() const;
   /// One for each pair of transport and channel, the oldest first; all bytes are in one of them.
   const std::vector<CarriedBytes>& carried() const {
     return carried_;

@@ -9,11 +9,18 @@ thread_local const ServingScope* innermost = nullptr;
 
 } // namespace
 
+TraceLog::Note ServedCall::note(TraceLog::Note::Kind kind) const {
+  TraceLog::Note note;
+  note.kind = kind;
+  note.peer = request_.caller;
+  note.callId = request_.callId;
+  return note;
+}
+
 ServingScope::ServingScope(
-    WorkerId caller, uint64_t id, CancelledCalls::Moment arrival,
+    const ServedCalls::Request& request, CancelledCalls::Moment arrival,
     const std::shared_ptr<CancelledCalls>& cancelled)
-    : caller_(caller),
-      id_(id),
+    : request_(request),
       arrival_(arrival),
       cancelled_(cancelled),
       outer_(std::exchange(innermost, this)) {}
@@ -24,22 +31,27 @@ ServingScope::~ServingScope() {
 
 bool ServingScope::isCancelled() {
   return innermost != nullptr && innermost->cancelled_ &&
-      innermost->cancelled_->contains(innermost->caller_, innermost->id_);
+      innermost->cancelled_->contains(innermost->request_.caller, innermost->request_.callId);
+}
+
+void ServingScope::countError() {
+  if (innermost != nullptr) {
+    innermost->request_.countError();
+  }
 }
 
 ServedCall ServingScope::current() {
   return innermost == nullptr
       ? ServedCall()
-      : ServedCall(innermost->caller_, innermost->id_, innermost->arrival_, innermost->cancelled_);
+      : ServedCall(innermost->request_, innermost->arrival_, innermost->cancelled_);
 }
 
 WatchedCall ServingScope::watch() {
   if (innermost == nullptr || !innermost->cancelled_) {
     return {};
   }
-  return {
-      innermost->caller_,
-      innermost->cancelled_->watch(innermost->caller_, innermost->id_, innermost->arrival_)};
+  const auto& [caller, callId, function] = innermost->request_;
+  return {caller, innermost->cancelled_->watch(caller, callId, innermost->arrival_)};
 }
 
 } // namespace torchwire

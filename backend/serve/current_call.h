@@ -6,23 +6,22 @@
 #include <utility>
 
 #include "backend/call/cancelled_calls.h"
+#include "backend/call/served_calls.h"
+#include "backend/call/trace_log.h"
 
 namespace torchwire {
 
-/// A call that this worker serves. A value: copy it across threads freely.
+/// A call that this worker serves. A value: copy it across threads freely, as long as the worker's CallMetrics live.
 class ServedCall {
  public:
   ServedCall() = default; // none
   ServedCall(
-      WorkerId caller, uint64_t id, CancelledCalls::Moment arrival,
+      const ServedCalls::Request& request, CancelledCalls::Moment arrival,
       std::shared_ptr<CancelledCalls> cancelled)
-      : caller_(caller), id_(id), arrival_(arrival), cancelled_(std::move(cancelled)) {}
+      : request_(request), arrival_(arrival), cancelled_(std::move(cancelled)) {}
 
-  WorkerId caller() const {
-    return caller_;
-  }
-  uint64_t id() const {
-    return id_;
+  const ServedCalls::Request& request() const {
+    return request_;
   }
   CancelledCalls::Moment arrival() const {
     return arrival_;
@@ -30,10 +29,11 @@ class ServedCall {
   const std::shared_ptr<CancelledCalls>& cancelledCalls() const {
     return cancelled_;
   }
+  /// For a trace: a note about this call, to be completed.
+  TraceLog::Note note(TraceLog::Note::Kind kind) const;
 
  private:
-  WorkerId caller_ = -1;
-  uint64_t id_ = 0;
+  ServedCalls::Request request_;
   CancelledCalls::Moment arrival_ = 0;
   std::shared_ptr<CancelledCalls> cancelled_;
 };
@@ -49,7 +49,7 @@ class ServingScope {
  public:
   /// `cancelled` outlives the scope.
   ServingScope(
-      WorkerId caller, uint64_t id, CancelledCalls::Moment arrival,
+      const ServedCalls::Request& request, CancelledCalls::Moment arrival,
       const std::shared_ptr<CancelledCalls>& cancelled);
   ~ServingScope();
   ServingScope(const ServingScope&) = delete;
@@ -61,10 +61,11 @@ class ServingScope {
   static WatchedCall watch();
   /// Whether that has been given up by its caller.
   static bool isCancelled();
+  /// Its function has raised, or cannot run. Nothing where the calling thread serves nothing.
+  static void countError();
 
  private:
-  const WorkerId caller_;
-  const uint64_t id_;
+  const ServedCalls::Request request_;
   const CancelledCalls::Moment arrival_;
   const std::shared_ptr<CancelledCalls>& cancelled_; // not shared: nearly nobody asks
   const ServingScope* const outer_;

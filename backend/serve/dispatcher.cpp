@@ -167,8 +167,7 @@ c10::intrusive_ptr<JitFuture> Dispatcher::runOnceConfirmed(
   confirmed.addCallback([this, caller, command = std::move(command), type, response, filling,
                          served = ServingScope::current()](JitFuture&) {
     Task rest([this, caller, command, type, response, filling, served] {
-      const ServingScope serving(
-          served.caller(), served.id(), served.arrival(), served.cancelledCalls());
+      const ServingScope serving(served.request(), served.arrival(), served.cancelledCalls());
       const at::ThreadLocalStateGuard restoredAfterwards{
           at::ThreadLocalState()}; // as in Server::run
       try {
@@ -234,6 +233,7 @@ c10::intrusive_ptr<JitFuture> Dispatcher::run(
 // exception (py::error_already_set) takes the GIL by itself to be read and to end.
 c10::intrusive_ptr<JitFuture> Dispatcher::failure(
     const std::exception& error, MessageType type) const {
+  ServingScope::countError();
   return completed(handleError(error, type, /* messageId, which the server sets */ -1));
 }
 

@@ -1,6 +1,7 @@
 #include "backend/serve/request_label.h"
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
 
 #include "backend/base/bytes.h"
@@ -93,19 +94,27 @@ Function functionOfPythonRemote(std::string_view body) {
 // What is called stands near the beginning or the end of a body: of a long one, the rest is not looked through.
 constexpr size_t kLookedAt = 4096;
 
+/// A text in a libtorch's pickle that begins there: its length stands before it.
+std::string_view textAt(std::string_view pickle, size_t begin) {
+  const std::string_view rest = pickle.substr(begin - sizeof(uint32_t));
+  ByteReader in(rest.data(), rest.size());
+  const auto length = in.number<uint32_t>();
+  return {in.raw(length), length};
+}
+
 // The pickle of a call in TorchScript ends with what is called: an operator's schema, or a function's qualified name.
 Function functionOfScriptCall(std::string_view body) {
   body.remove_prefix(body.size() - std::min(body.size(), kLookedAt));
-  const size_t begin = std::max(body.rfind("aten::") + 1, body.rfind("__torch__.") + 1);
-  if (begin == 0) {
-    return {};
+  const size_t schema = body.rfind("aten::");
+  const size_t qualified = body.rfind("__torch__.");
+  if (schema + 1 > qualified + 1) { // one that is not there comes before all
+    const std::string_view rest = body.substr(schema);
+    const auto end = std::find_if_not(rest.begin(), rest.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c == ':';
+    });
+    return {{}, {rest.begin(), end}}; // without overload and parameters
   }
-  const std::string_view rest = body.substr(begin - 1);
-  const bool isOperator = rest.starts_with("aten::"); // whose overload stands after a dot
-  const auto end = std::find_if(rest.begin(), rest.end(), [isOperator](unsigned char c) {
-    return c == '(' || c <= ' ' || c >= 0x7f || (isOperator && c == '.');
-  });
-  return {{}, {rest.begin(), end}};
+  return {{}, textAt(body, qualified)}; // or, where there is none, it throws
 }
 
 Function functionOfCall(uint32_t messageType, std::string_view body) {

@@ -40,13 +40,8 @@ c10::intrusive_ptr<rpc::JitFuture> failedFuture() {
 class Server::Pending {
  public:
   Pending(
-      std::shared_ptr<Server> server, WorkerId caller, uint64_t callId,
-      CancelledCalls::Moment arrival, ServedCalls::Ticket ticket)
-      : server_(std::move(server)),
-        caller_(caller),
-        callId_(callId),
-        arrival_(arrival),
-        ticket_(std::move(ticket)) {
+      std::shared_ptr<Server> server, CancelledCalls::Moment arrival, ServedCalls::Ticket ticket)
+      : server_(std::move(server)), arrival_(arrival), ticket_(std::move(ticket)) {
     ++server_->metrics_.activeAsync;
   }
   ~Pending() {
@@ -69,17 +64,17 @@ class Server::Pending {
  private:
   Answered end() {
     answered_ = true;
-    if (auto dropped = server_->cancelled_->ended(caller_, callId_, arrival_); !dropped.empty()) {
+    const ServedCalls::Request request = ticket_.request();
+    if (auto dropped = server_->cancelled_->ended(request.caller, request.callId, arrival_);
+        !dropped.empty()) {
       server_->disposer_.keep(std::move(dropped));
     }
     --server_->metrics_.activeAsync;
     --server_->metrics_.active;
-    return {caller_, callId_, ticket_.end()};
+    return {request, ticket_.end()};
   }
 
   const std::shared_ptr<Server> server_;
-  const WorkerId caller_;
-  const uint64_t callId_;
   const CancelledCalls::Moment arrival_;
   ServedCalls::Ticket ticket_; // which goes before the server that it is of
   bool answered_ = false;
@@ -89,8 +84,7 @@ class Server::Pending {
 struct Server::Arrived {
   std::shared_ptr<Server> server;
   ServedCalls::Ticket ticket; // which goes before the server
-  WorkerId caller;
-  ReceivedFrame request;
+  ReceivedFrame frame;
   CancelledCalls::Moment arrival;
   std::optional<TimePoint> deadline;
 };
@@ -126,12 +120,8 @@ bool Server::serve(WorkerId caller, ReceivedFrame request) {
   }
   FunctionMetrics& function = calls_->functions.find(LabelledRequest(request).label());
   Arrived arrived{
-      shared_from_this(),
-      served_.add({caller, header.callId, &function}),
-      caller,
-      std::move(request),
-      cancelled_->now(),
-      deadline};
+      shared_from_this(), served_.add({caller, header.callId, &function}), std::move(request),
+      cancelled_->now(), deadline};
   const bool accepted = runRequest_(header.messageType, [arrived = std::move(arrived)]() mutable {
     Server& self = *arrived.server;
     self.run(std::move(arrived));
@@ -141,9 +131,9 @@ bool Server::serve(WorkerId caller, ReceivedFrame request) {
 }
 
 void Server::run(Arrived arrived) {
-  const WorkerId caller = arrived.caller;
+  const ServedCalls::Request request = arrived.ticket.request();
   const CancelledCalls::Moment arrival = arrived.arrival;
-  if (isFormer_ && isFormer_(caller, arrived.request.incarnation)) {
+  if (isFormer_ && isFormer_(request.caller, arrived.frame.incarnation)) {
     --metrics_.active;
     return;
   }
@@ -151,22 +141,21 @@ void Server::run(Arrived arrived) {
   // What a request leaves in the thread's state (grad mode, profiler callbacks: libtorch forgets to take
   // its own off) must not be seen by the next one, which likely gets the same thread.
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
-  const uint64_t callId = arrived.request.header.callId;
-  const ServingScope serving(caller, callId, arrival, cancelled_);
+  const ServingScope serving(request, arrival, cancelled_);
   const DeadlineScope limited(arrived.deadline);
   c10::intrusive_ptr<JitFuture> result;
   std::optional<cuda::RequestStreams> streams; // also of the answer, where there is one at once
   try {
-    result = process(caller, decodeMessage(std::move(arrived.request)), streams);
+    result = process(request.caller, decodeMessage(std::move(arrived.frame)), streams);
   } catch (const std::exception&) {
     result = failedFuture();
   }
   if (!result->completed()) {
     arrived.ticket.returned();
   }
-  result->addCallback([pending = std::make_shared<Pending>(
-                           shared_from_this(), caller, callId, arrival, std::move(arrived.ticket))](
-                          JitFuture& done) { pending->answer(done); });
+  result->addCallback(
+      [pending = std::make_shared<Pending>(shared_from_this(), arrival, std::move(arrived.ticket))](
+          JitFuture& done) { pending->answer(done); });
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Server::process(
@@ -196,26 +185,29 @@ c10::intrusive_ptr<rpc::JitFuture> Server::process(
   return result;
 }
 
-void Server::answer(const Answered& request, JitFuture& result) {
+void Server::answer(const Answered& answered, JitFuture& result) {
   if (result.hasError()) {
     if (const auto failed = callErrorIn(result.exception_ptr())) {
-      send(request, messageOf(encodeFailure(*failed), own_messages::kFailed), {});
+      answered.request.countError();
+      send(answered, messageOf(encodeFailure(*failed), own_messages::kFailed), {});
     } else {
-      sendError(request, devices_->withRemedy(request.caller, result.tryRetrieveErrorMessage()));
+      sendError(
+          answered,
+          devices_->withRemedy(answered.request.caller, result.tryRetrieveErrorMessage()));
     }
     return;
   }
   try {
-    answer(request, result.value().toCustomClass<rpc::Message>());
+    answer(answered, result.value().toCustomClass<rpc::Message>());
   } catch (const std::exception& e) { // the response cannot be sent
-    sendError(request, cuda::reasonOf(e));
+    sendError(answered, cuda::reasonOf(e));
   }
 }
 
-void Server::answer(const Answered& request, c10::intrusive_ptr<rpc::Message> response) {
-  const Dispatcher::Undo notSent = dispatcher_.answering(request.caller, *response);
+void Server::answer(const Answered& answered, c10::intrusive_ptr<rpc::Message> response) {
+  const Dispatcher::Undo notSent = dispatcher_.answering(answered.request.caller, *response);
   try {
-    begin(request, std::move(response), notSent);
+    begin(answered, std::move(response), notSent);
   } catch (const std::exception&) {
     if (notSent) {
       notSent();
@@ -225,35 +217,36 @@ void Server::answer(const Answered& request, c10::intrusive_ptr<rpc::Message> re
 }
 
 void Server::begin(
-    const Answered& request, c10::intrusive_ptr<rpc::Message> response,
+    const Answered& answered, c10::intrusive_ptr<rpc::Message> response,
     const Dispatcher::Undo& notSent) {
   const auto& tensors = std::as_const(*response).tensors();
-  TensorDevices targets = devices_->targets(request.caller, cuda::Direction::response, tensors);
+  TensorDevices targets =
+      devices_->targets(answered.request.caller, cuda::Direction::response, tensors);
   if (!cuda::HostCopies::areNeeded(tensors)) {
-    send(request, std::move(response), TensorTargets{std::move(targets), {}});
+    send(answered, std::move(response), TensorTargets{std::move(targets), {}});
     return;
   }
-  auto outgoing = transfers_->begin(request.caller, tensors, std::move(targets));
+  auto outgoing = transfers_->begin(answered.request.caller, tensors, std::move(targets));
   if (outgoing.mustWait()) {
-    answerWhenCopied(request, std::move(response), std::move(outgoing), notSent);
+    answerWhenCopied(answered, std::move(response), std::move(outgoing), notSent);
   } else {
-    send(request, std::move(response), std::move(outgoing));
+    send(answered, std::move(response), std::move(outgoing));
   }
 }
 
 // Not here: whoever completes a future is not to wait for its device.
 void Server::answerWhenCopied(
-    const Answered& request, c10::intrusive_ptr<rpc::Message> response,
+    const Answered& answered, c10::intrusive_ptr<rpc::Message> response,
     cuda::OutgoingTensors tensors, Dispatcher::Undo notSent) {
-  Task task([self = shared_from_this(), request, response = std::move(response),
+  Task task([self = shared_from_this(), answered, response = std::move(response),
              tensors = std::move(tensors), notSent = std::move(notSent)]() mutable {
     try {
-      self->send(request, std::move(response), std::move(tensors));
+      self->send(answered, std::move(response), std::move(tensors));
     } catch (const std::exception& e) {
       if (notSent) {
         notSent();
       }
-      self->sendError(request, cuda::reasonOf(e));
+      self->sendError(answered, cuda::reasonOf(e));
     }
   });
   if (!copies_->run(std::move(task))) {
@@ -262,29 +255,30 @@ void Server::answerWhenCopied(
 }
 
 void Server::send(
-    const Answered& request, c10::intrusive_ptr<rpc::Message> response,
+    const Answered& answered, c10::intrusive_ptr<rpc::Message> response,
     cuda::OutgoingTensors tensors) {
   response->tensors() = tensors.take();
   OutgoingFrame frame =
       encodeMessage(FrameKind::response, std::move(response), disposer_, tensors.targets());
   tensors.sent(); // once the receiver may have read a ticket, it says when the memory is free
-  respond(request, std::move(frame));
+  respond(answered, std::move(frame));
 }
 
 void Server::send(
-    const Answered& request, c10::intrusive_ptr<rpc::Message> response,
+    const Answered& answered, c10::intrusive_ptr<rpc::Message> response,
     const TensorTargets& targets) {
-  respond(request, encodeMessage(FrameKind::response, std::move(response), disposer_, targets));
+  respond(answered, encodeMessage(FrameKind::response, std::move(response), disposer_, targets));
 }
 
-void Server::respond(const Answered& request, OutgoingFrame frame) {
-  setCallId(frame, request.callId);
-  setServed(frame, request.served);
-  respond_(request.caller, std::move(frame));
+void Server::respond(const Answered& answered, OutgoingFrame frame) {
+  setCallId(frame, answered.request.callId);
+  setServed(frame, answered.served);
+  respond_(answered.request.caller, std::move(frame));
 }
 
-void Server::sendError(const Answered& request, const std::string& text) {
-  send(request, rpc::createExceptionResponse(text, -1));
+void Server::sendError(const Answered& answered, const std::string& text) {
+  answered.request.countError();
+  send(answered, rpc::createExceptionResponse(text, -1));
 }
 
 } // namespace torchwire

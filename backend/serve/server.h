@@ -91,25 +91,25 @@ class Server : public std::enable_shared_from_this<Server> {
   class Pending;
   /// The request that a response is for.
   struct Answered {
-    WorkerId caller;
-    uint64_t callId;
+    ServedCalls::Request request;
     std::chrono::nanoseconds served; // how long it was here
   };
-  void answer(const Answered& request, JitFuture& result);
-  void answer(const Answered& request, c10::intrusive_ptr<Message> response);
+  void answer(const Answered& answered, JitFuture& result);
+  void answer(const Answered& answered, c10::intrusive_ptr<Message> response);
   void begin(
-      const Answered& request, c10::intrusive_ptr<Message> response,
+      const Answered& answered, c10::intrusive_ptr<Message> response,
       const Dispatcher::Undo& notSent);
   void answerWhenCopied(
-      const Answered& request, c10::intrusive_ptr<Message> response, cuda::OutgoingTensors tensors,
+      const Answered& answered, c10::intrusive_ptr<Message> response, cuda::OutgoingTensors tensors,
       Dispatcher::Undo notSent);
   void send(
-      const Answered& request, c10::intrusive_ptr<Message> response, cuda::OutgoingTensors tensors);
+      const Answered& answered, c10::intrusive_ptr<Message> response,
+      cuda::OutgoingTensors tensors);
   void send(
-      const Answered& request, c10::intrusive_ptr<Message> response,
+      const Answered& answered, c10::intrusive_ptr<Message> response,
       const TensorTargets& targets = {});
-  void sendError(const Answered& request, const std::string& text);
-  void respond(const Answered& request, OutgoingFrame frame);
+  void sendError(const Answered& answered, const std::string& text);
+  void respond(const Answered& answered, OutgoingFrame frame);
 
   const Dispatcher& dispatcher_;
   const RunRequest runRequest_;

@@ -70,13 +70,23 @@ def _run_function(python_udf: Any) -> Any:
         print(text, file=sys.stderr)
         if not _is_torchwires(agent):
             return internal.RemoteException(text, _kind_of(error))
+        _count_error()
         return _with_detail(text, _kind_of(error), _detail_of(error))
 
 
+# From torchwire._C, which is loaded after this module.
+
+
 def _is_torchwires(agent: Any) -> bool:
-    from torchwire._C import TorchwireAgent  # which is loaded after this module
+    from torchwire._C import TorchwireAgent
 
     return isinstance(agent, TorchwireAgent)
+
+
+def _count_error() -> None:
+    from torchwire._C import count_error
+
+    count_error()
 
 
 def _kind_of(error: Exception) -> type:

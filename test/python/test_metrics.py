@@ -13,6 +13,7 @@ import urllib.request
 import observed
 import pytest
 import torch
+import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, free_port, init, results, running
@@ -101,6 +102,74 @@ def failures_of_timeout(to):
 def test_failures_are_counted_by_reason(tmp_path):
     with running(2, tmp_path) as group:
         assert group[0].run(failures_of_timeout, "worker1") == {"timeout": 1}
+
+
+@rpc.functions.async_execution
+def fails_later():
+    future = torch.futures.Future()
+    future.set_result(None)
+    return future.then(lambda _done: observed.fails())
+
+
+def exits():
+    raise SystemExit("on purpose")
+
+
+@torch.jit.script
+def fails_in_script(x: int) -> int:
+    assert x < 0, "on purpose"
+    return x
+
+
+def provoke_errors(to):
+    """Each raises once, on the callee."""
+    for function, *args in (
+        (observed.fails,),
+        (fails_later,),
+        (exits,),
+        (fails_in_script, 1),
+        (torch.add, torch.ones(2), torch.ones(3)),
+        (observed.add, 1, threading.Lock),  # which cannot be added
+    ):
+        with pytest.raises((RuntimeError, ValueError, TypeError)):
+            rpc.rpc_sync(to, function, tuple(args))
+    for function, *args in (
+        (observed.fails,),
+        (fails_later,),
+        (torch.add, torch.ones(2), torch.ones(3)),
+    ):
+        with pytest.raises((RuntimeError, ValueError)):
+            rpc.remote(to, function, tuple(args)).to_here()
+    with dist_autograd.context(), pytest.raises(ValueError):
+        rpc.rpc_sync(to, observed.fails)
+
+
+def errors_by_function():
+    return {
+        (function["kind"], function["function"].rpartition(".")[2]): function["errors"]
+        for function in torchwire.metrics()["functions"]
+        if function["errors"]
+    }
+
+
+def test_what_functions_raise_is_counted_where_they_run(tmp_path):
+    with running(2, tmp_path) as group:
+        group[0].run(observed.call_many, "worker1", 1)
+        group[0].run(provoke_errors, "worker1")
+        assert group[0].run(errors_by_function) == {}
+        assert group[1].run(errors_by_function) == {
+            ("python", "fails"): 1,
+            ("python", "fails_later"): 1,
+            ("python", "exits"): 1,
+            ("python", "add"): 1,
+            ("script", "fails_in_script"): 1,
+            ("builtin", "aten::add"): 1,
+            ("remote", "fails"): 1,
+            ("remote", "fails_later"): 1,
+            ("remote", "aten::add"): 1,
+            ("fetch", ""): 2,  # of the RRefs that have an error in place of a value; not where an exception is the value
+            ("forward", "fails"): 1,
+        }
 
 
 def make_up_functions(to, count):

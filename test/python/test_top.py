@@ -70,9 +70,10 @@ def status_at(time, calls, pid=1, counts=(0, 0, 0, 0)):
         "time": time,
         "worker": {"name": "w", "rank": 0, "pid": pid, "memory_bytes": 5},
         "functions": [
-            {"kind": "python", "failures": {"timeout": calls // 10}, "latency": histogram, "run": histogram},
-            {"kind": "control", "failures": {}, "latency": {"count": 10**6, "counts": [10**6, 0, 0, 0]},
-             "run": {"count": 10**6, "counts": [0, 0, 0, 0]}},
+            {"kind": "python", "failures": {"timeout": calls // 10}, "errors": calls // 50, "latency": histogram,
+             "run": histogram},
+            {"kind": "control", "failures": {}, "errors": 10**6,
+             "latency": {"count": 10**6, "counts": [10**6, 0, 0, 0]}, "run": {"count": 10**6, "counts": [0, 0, 0, 0]}},
         ],
         "counts": {"calls_in_flight": 2, "requests_active": 3},
         "peers": [
@@ -292,7 +293,7 @@ def answer(*arguments, **options):
 
 def test_rates_are_of_the_time_between_two_looks():
     row = rates.row_of(answer(12.0, 300, counts=(0, 300, 0, 0)), answer(10.0, 100, counts=(0, 100, 0, 0)), BOUNDS)
-    assert (row.calls_out, row.calls_in, row.failures, row.bytes_out) == (100, 100, 10, 10_000)
+    assert (row.calls_out, row.calls_in, row.failures, row.errors, row.bytes_out) == (100, 100, 10, 2, 10_000)
     assert 0.001 < row.p50 < row.p99 <= 0.002
     assert (row.peers, row.peers_lost, row.rrefs, row.contexts, row.transports) == (1, 1, 3, 4, "wire_tcp")
     first = rates.row_of(answer(12.0, 300), None, BOUNDS)

@@ -18,6 +18,7 @@ _STATUS = {
         {
             "kind": str,
             "failures": {str: float},
+            "errors": float,
             "latency": {"count": float, "counts": [float]},
             "run": {"count": float, "counts": [float]},
         }

@@ -115,6 +115,15 @@ def _of_functions(functions: list[dict[str, Any]], bounds: list[float]) -> Itera
         for reason, count in function["failures"].items():
             failed.add_metric([function["kind"], function["function"], reason], count)
     yield failed
+    errors = CounterMetricFamily(
+        "torchwire_request_errors",
+        "Requests to this worker whose function has raised, or could not run.",
+        labels=labels,
+    )
+    for function in functions:
+        if function["run"]["count"]:
+            errors.add_metric([function["kind"], function["function"]], function["errors"])
+    yield errors
 
 
 def _buckets(counts: list[int], bounds: list[float]) -> list[tuple[str, float]]:

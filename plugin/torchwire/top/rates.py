@@ -22,6 +22,7 @@ class Row:
     calls_out: float = 0.0
     calls_in: float = 0.0
     failures: float = 0.0
+    errors: float = 0.0
     p50: float = 0.0
     p99: float = 0.0
     in_flight: int = 0
@@ -46,6 +47,7 @@ SORTABLE = (
     "calls_out",
     "calls_in",
     "failures",
+    "errors",
     "p50",
     "p99",
     "in_flight",
@@ -80,6 +82,7 @@ def row_of(now: Answer, before: Answer | None, bounds: list[float]) -> Row:
         calls_out=rate(lambda each: _count(each, "latency")),
         calls_in=rate(lambda each: _count(each, "run")),
         failures=rate(_failures),
+        errors=rate(_errors),
         p50=quantile(latency, bounds, 0.5),
         p99=quantile(latency, bounds, 0.99),
         in_flight=int(status["counts"]["calls_in_flight"]),
@@ -116,6 +119,10 @@ def _count(status: Mapping[str, Any], histogram: str) -> int:
 
 def _failures(status: Mapping[str, Any]) -> int:
     return sum(sum(function["failures"].values()) for function in _programs(status))
+
+
+def _errors(status: Mapping[str, Any]) -> int:
+    return sum(function["errors"] for function in _programs(status))
 
 
 def _buckets(status: Mapping[str, Any]) -> list[int]:

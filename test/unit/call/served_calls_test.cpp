@@ -54,6 +54,15 @@ TEST_CASE("a request that is dropped before it runs is not counted", "[served_ca
   CHECK(served.function.queue.snapshot().count() == 0);
 }
 
+TEST_CASE("errors of requests are counted, unless they are of none", "[served_calls]") {
+  Served served;
+  const auto ticket = served.add(1);
+  ticket.request().countError();
+  ticket.request().countError();
+  ServedCalls::Request().countError();
+  CHECK(served.function.errors() == 2);
+}
+
 TEST_CASE("requests are listed as they came", "[served_calls]") {
   Served served;
   std::vector<ServedCalls::Ticket> tickets;

@@ -113,16 +113,16 @@ TEST_CASE("both sides count what went over a link", "[link_manager]") {
   CHECK(caller.link.transport == "memory");
   CHECK(caller.traffic.calls == 2);
   CHECK(caller.traffic.framesSent == 2);
-  CHECK(caller.traffic.bytesSent == 2 * FrameHeader::kSize + 5);
+  CHECK(caller.traffic.bytesSent() == 2 * FrameHeader::kSize + 5);
   REQUIRE(caller.traffic.carried().size() == 1);
   CHECK(caller.traffic.carried()[0].transport == "memory");
-  CHECK(caller.traffic.carried()[0].sent == caller.traffic.bytesSent);
-  CHECK(caller.traffic.carried()[0].received == caller.traffic.bytesReceived);
+  CHECK(caller.traffic.carried()[0].sent == caller.traffic.bytesSent());
+  CHECK(caller.traffic.carried()[0].received == caller.traffic.bytesReceived());
   CHECK(callee.link.transport == "memory");
   CHECK(callee.traffic.calls == 0);
   CHECK(callee.traffic.framesSent == 1);
   CHECK(callee.traffic.framesReceived == 2);
-  CHECK(callee.traffic.bytesReceived == 2 * FrameHeader::kSize + 5);
+  CHECK(callee.traffic.bytesReceived() == 2 * FrameHeader::kSize + 5);
   CHECK(callee.traffic.linksLost == 0);
 }
 

@@ -37,8 +37,8 @@ TEST_CASE("bytes are counted by the link that is there", "[traffic]") {
       rowsOf(traffic) ==
       std::vector<Row>{
           {"wire_shm", "cma", 50, 1}, {"wire_tcp", "basic", 20, 0}, {"wire_shm", "basic", 0, 2}});
-  CHECK(traffic.bytesSent == 70);
-  CHECK(traffic.bytesReceived == 3);
+  CHECK(traffic.bytesSent() == 70);
+  CHECK(traffic.bytesReceived() == 3);
   CHECK(traffic.framesSent == 3);
   CHECK(traffic.framesReceived == 2);
 }

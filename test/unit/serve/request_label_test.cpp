@@ -7,6 +7,7 @@
 
 #include "backend/base/bytes.h"
 #include "backend/serve/own_messages.h"
+#include "test/unit/serve/sample_requests.h"
 
 using namespace torchwire;
 using torch::distributed::rpc::MessageType;
@@ -67,8 +68,9 @@ TEST_CASE("a request's bytes say what is called", "[request_label]") {
       "builtin aten::add");
   CHECK(
       labelOf(
-          MessageType::SCRIPT_CALL, "aten::add, in an argument, X\x05 __torch__.module.f\x94") ==
-      "script __torch__.module.f");
+          MessageType::SCRIPT_CALL,
+          "aten::add, in an argument, X" + std::string("\x12\0\0\0", 4) +
+              "__torch__.module.fq\1") == "script __torch__.module.f");
   CHECK(
       labelOf(
           MessageType::FORWARD_AUTOGRAD_REQ,
@@ -77,6 +79,21 @@ TEST_CASE("a request's bytes say what is called", "[request_label]") {
   CHECK(labelOf(MessageType::RREF_USER_DELETE, "") == "rref ");
   CHECK(labelOf(own_messages::kGradients, "") == "backward ");
   CHECK(labelOf(own_messages::kCancel, "") == "control ");
+}
+
+TEST_CASE("calls that libtorch has written say what is called", "[request_label]") {
+  const auto labelIn = [](const torch::distributed::rpc::Message& request) {
+    return std::string(LabelledRequest(request).label().function);
+  };
+  const c10::QualifiedName function("__torch__.module.fq");
+  CHECK(
+      labelIn(*torch::distributed::rpc::ScriptCall(function, {}).toMessage()) ==
+      "__torch__.module.fq");
+  CHECK(
+      labelIn(
+          *torch::distributed::rpc::ScriptCall(function, {at::IValue("aten::add")}).toMessage()) ==
+      "__torch__.module.fq");
+  CHECK(labelIn(*addition(1, 2)) == "aten::add");
 }
 
 TEST_CASE("what cannot be read has no function", "[request_label]") {
