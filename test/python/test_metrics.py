@@ -167,7 +167,10 @@ def test_what_functions_raise_is_counted_where_they_run(tmp_path):
             ("remote", "fails"): 1,
             ("remote", "fails_later"): 1,
             ("remote", "aten::add"): 1,
-            ("fetch", ""): 2,  # of the RRefs that have an error in place of a value; not where an exception is the value
+            (
+                "fetch",
+                "",
+            ): 2,  # of the RRefs that have an error in place of a value; not where an exception is the value
             ("forward", "fails"): 1,
         }
 

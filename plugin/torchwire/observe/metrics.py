@@ -25,8 +25,8 @@ def metrics() -> dict[str, Any]:
         "builtin", "script", "remote", "fetch", "rref", "forward", "backward", "control" or "profiled"), `function`
         ("module.name"; empty where the kind has none), `failures` (reason -> its own calls without an answer), `errors`
         (requests that it has served whose function has raised, or could not run) and four histograms: `latency` of its
-        own calls, `wire` (that without the callee's part), `queue` and `run` of requests that it has served. A histogram
-        has count, sum, p50, p99 (both right to an eighth), and counts, by the bounds of
+        own calls, `wire` (that without the callee's part), `queue` and `run` of requests that it has served. A
+        histogram has count, sum, p50, p99 (both right to an eighth), and counts, by the bounds of
         `TorchwireAgent.histogram_bounds`.
     counts: counters and gauges by name: calls_in_flight, requests_active (that came and are not answered),
         requests_async (of these, whose function has left a future), requests_cancelled, threads and threads_idle
