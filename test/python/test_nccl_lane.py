@@ -270,6 +270,28 @@ def test_a_worker_without_the_option():
         assert (counts()["nccl_loads"], there(counts)["nccl_loads"]) == (0, 0)
 
 
+def remedies():
+    import torchwire
+
+    return {each.name: each.remedy for each in torchwire.explain("worker1").devices[0].not_taken}
+
+
+@on_cuda()
+def test_explain_says_what_would_help():
+    with two_workers(there=False):
+        try_paths()
+        assert remedies() == {
+            "ipc": "in containers share the host's IPC and PID namespaces (--ipc=host --pid=host)",
+            "nccl": "give it nccl=True",
+        }
+
+
+@on_cuda()
+def test_explain_says_how_to_have_a_path_that_was_left_out():
+    with two_workers(_device_paths=["host"]):
+        assert remedies() == dict.fromkeys(("ipc", "nccl"), "name it there, for both workers")
+
+
 @on_cuda()
 def test_this_worker_without_the_option():
     with two_workers(here=False):
