@@ -369,9 +369,6 @@ void bindGivingUp(py::module_& module) {
           "Takes a function that raises nothing. False if the call has been cancelled: it does not "
           "run then.");
   module.def("watch_served_call", &ServingScope::watch, "What this thread serves.");
-  module.def(
-      "count_error", &ServingScope::countError,
-      "The function that this thread serves has raised. Nothing where it serves none.");
 }
 
 } // namespace

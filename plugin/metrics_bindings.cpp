@@ -15,6 +15,7 @@
 
 #include "backend/agent/agent.h"
 #include "backend/base/log.h"
+#include "backend/serve/current_call.h"
 
 namespace py = pybind11;
 
@@ -82,6 +83,12 @@ py::dict toDict(const LatencyHistogram& histogram) {
   return dict;
 }
 
+/// A peer has made the name up: it may be no UTF-8.
+py::str nameOf(const FunctionMetrics& function) {
+  return py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
+      function.function.data(), static_cast<Py_ssize_t>(function.function.size()), "replace"));
+}
+
 py::dict toDict(const FunctionMetrics& function) {
   std::map<std::string, uint64_t> failures;
   for (size_t code = 0; code < kErrorCodes; ++code) {
@@ -93,8 +100,7 @@ py::dict toDict(const FunctionMetrics& function) {
   py::dict dict;
   dict["id"] = function.id;
   dict["kind"] = function.kind;
-  dict["function"] = py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
-      function.function.data(), static_cast<Py_ssize_t>(function.function.size()), "replace"));
+  dict["function"] = nameOf(function);
   dict["failures"] = failures;
   dict["latency"] = toDict(function.latency);
   dict["wire"] = toDict(function.wire);
@@ -136,7 +142,7 @@ std::map<std::string, double> countsOfAgent(const Agent& agent) {
 py::dict labelled(const FunctionMetrics& function) {
   py::dict dict;
   dict["kind"] = function.kind;
-  dict["function"] = function.function;
+  dict["function"] = nameOf(function);
   return dict;
 }
 
@@ -257,6 +263,9 @@ void bindMetrics(py::module_& module, AgentClass& agent) {
   module.def(
       "write_on_signal", &writeOnSignal, py::arg("signal"), py::arg("descriptor"),
       "From now on the signal writes a byte to the descriptor, on whichever thread it comes.");
+  module.def( // keeps the GIL: it takes no lock
+      "count_error", py::overload_cast<>(&ServingScope::countError),
+      "The function that this thread serves has raised. Nothing where it serves none.");
   agent
       .def(
           "function_metrics", &functionsOf,

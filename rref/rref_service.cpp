@@ -237,7 +237,7 @@ void RRefService::runCreation(const RRefId& rref, const ForkId& fork, const RunF
     value->addCallback([self = shared_from_this(), owner, forkId,
                         request = ServingScope::current().request()](JitFuture& done) {
       if (const std::exception_ptr error = setValue(*owner, done)) {
-        request.countError();
+        ServingScope::countError(request);
         owner->setError(error);
       }
       self->ledger_.finished(forkId);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <cstdint>
 #include <list>
@@ -35,6 +36,7 @@ class ServedCalls {
         function->countError();
       }
     }
+    bool operator==(const Request&) const = default;
   };
 
  private:
@@ -66,7 +68,9 @@ class ServedCalls {
       end();
     }
 
+    /// Before it has ended.
     const Request& request() const {
+      assert(calls_ != nullptr);
       return entry_->request;
     }
     /// The calling thread begins to run it.

@@ -9,7 +9,7 @@ namespace {
 uint64_t sum(const std::vector<CarriedBytes>& all, uint64_t CarriedBytes::* bytes) {
   return std::accumulate(
       all.begin(), all.end(), uint64_t{0},
-      [bytes](uint64_t sum, const CarriedBytes& each) { return sum + each.*bytes; });
+      [bytes](uint64_t before, const CarriedBytes& each) { return before + each.*bytes; });
 }
 
 } // namespace

@@ -5,7 +5,7 @@
 namespace torchwire {
 namespace {
 
-thread_local const ServingScope* innermost = nullptr;
+thread_local ServingScope* innermost = nullptr;
 
 } // namespace
 
@@ -35,8 +35,16 @@ bool ServingScope::isCancelled() {
 }
 
 void ServingScope::countError() {
-  if (innermost != nullptr) {
+  if (innermost != nullptr && !std::exchange(innermost->isCounted_, true)) {
     innermost->request_.countError();
+  }
+}
+
+void ServingScope::countError(const ServedCalls::Request& request) {
+  if (innermost != nullptr && innermost->request_ == request) {
+    countError();
+  } else {
+    request.countError();
   }
 }
 

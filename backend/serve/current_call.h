@@ -61,14 +61,17 @@ class ServingScope {
   static WatchedCall watch();
   /// Whether that has been given up by its caller.
   static bool isCancelled();
-  /// Its function has raised, or cannot run. Nothing where the calling thread serves nothing.
+  /// Its function has raised, or cannot run. Counted once; nothing where the calling thread serves nothing.
   static void countError();
+  /// The same of a request that the calling thread may serve, and may have counted.
+  static void countError(const ServedCalls::Request& request);
 
  private:
   const ServedCalls::Request request_;
   const CancelledCalls::Moment arrival_;
   const std::shared_ptr<CancelledCalls>& cancelled_; // not shared: nearly nobody asks
-  const ServingScope* const outer_;
+  bool isCounted_ = false; // as an error
+  ServingScope* const outer_;
 };
 
 } // namespace torchwire

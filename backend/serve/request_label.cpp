@@ -94,10 +94,14 @@ Function functionOfPythonRemote(std::string_view body) {
 // What is called stands near the beginning or the end of a body: of a long one, the rest is not looked through.
 constexpr size_t kLookedAt = 4096;
 
-/// A text in a libtorch's pickle that begins there: its length stands before it.
+/// A text in libtorch's pickle that begins there: before it stand its opcode and its length.
 std::string_view textAt(std::string_view pickle, size_t begin) {
-  const std::string_view rest = pickle.substr(begin - sizeof(uint32_t));
+  constexpr size_t kBefore = 1 + sizeof(uint32_t);
+  const std::string_view rest = pickle.substr(begin - kBefore);
   ByteReader in(rest.data(), rest.size());
+  if (in.number<char>() != 'X') {
+    throw FormatError("a name that is no text of its own");
+  }
   const auto length = in.number<uint32_t>();
   return {in.raw(length), length};
 }
@@ -105,9 +109,10 @@ std::string_view textAt(std::string_view pickle, size_t begin) {
 // The pickle of a call in TorchScript ends with what is called: an operator's schema, or a function's qualified name.
 Function functionOfScriptCall(std::string_view body) {
   body.remove_prefix(body.size() - std::min(body.size(), kLookedAt));
+  constexpr size_t kNowhere = std::string_view::npos;
   const size_t schema = body.rfind("aten::");
   const size_t qualified = body.rfind("__torch__.");
-  if (schema + 1 > qualified + 1) { // one that is not there comes before all
+  if (schema != kNowhere && (qualified == kNowhere || schema > qualified)) {
     const std::string_view rest = body.substr(schema);
     const auto end = std::find_if_not(rest.begin(), rest.end(), [](unsigned char c) {
       return std::isalnum(c) != 0 || c == '_' || c == ':';

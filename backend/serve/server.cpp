@@ -188,7 +188,7 @@ c10::intrusive_ptr<rpc::JitFuture> Server::process(
 void Server::answer(const Answered& answered, JitFuture& result) {
   if (result.hasError()) {
     if (const auto failed = callErrorIn(result.exception_ptr())) {
-      answered.request.countError();
+      ServingScope::countError(answered.request);
       send(answered, messageOf(encodeFailure(*failed), own_messages::kFailed), {});
     } else {
       sendError(
@@ -277,7 +277,7 @@ void Server::respond(const Answered& answered, OutgoingFrame frame) {
 }
 
 void Server::sendError(const Answered& answered, const std::string& text) {
-  answered.request.countError();
+  ServingScope::countError(answered.request);
   send(answered, rpc::createExceptionResponse(text, -1));
 }
 

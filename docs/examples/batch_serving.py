@@ -4,8 +4,8 @@
                         server     a thread of its own takes what has come, up to a batch, and computes it in one go
     client <── answer ─ server     each future is completed with its row
 
-The same requests are made once without batches and once with them. Every answer is compared with the model's own, and
-requests that clients have given up are left out of the batch.
+The same requests are made once without batches and once with them. Every answer is compared with the model's own,
+requests that clients have given up are left out of the batch, and a row that the model cannot take is an error of its call.
 
 Exits 0 if all answers were right and batches were faster.
 """
@@ -60,7 +60,7 @@ class Server:
     def enqueue(self, row: Tensor) -> torch.futures.Future[Tensor]:
         request = Request(row)
         self._waiting.put(request)
-        return request.answer
+        return request.answer.then(lambda answer: answer.value())  # raises: an exception would be the call's result
 
     def batches(self) -> list[int]:
         """The size of each batch until now."""
@@ -135,15 +135,26 @@ def give_one_up() -> bool:
     return len(server.rpc_sync().batches()) == len(rows) - 1
 
 
+def send_a_bad_row() -> bool:
+    """Whether its call raises what the model says of it."""
+    server = rpc.remote("server", Server, args=(1,))
+    try:
+        rpc.rpc_sync("server", predict, args=(server, torch.randn(3)))
+    except RuntimeError as error:
+        return "shapes cannot be multiplied" in str(error)
+    return False
+
+
 def drive(clients: list[str], batch_size: int, threads: int, requests: int) -> bool:
     rate_alone, _, error_alone = measure(clients, 1, threads, requests)
     rate, mean, error = measure(clients, batch_size, threads, requests)
-    left_out = give_one_up()
+    left_out, raised = give_one_up(), send_a_bad_row()
     print(
         f"result: {rate_alone:.0f} -> {rate:.0f} requests/s with batches of {mean:.1f} on average, "
-        f"largest error {max(error_alone, error):.1e}, given up: {'left out' if left_out else 'computed'}"
+        f"largest error {max(error_alone, error):.1e}, given up: {'left out' if left_out else 'computed'}, "
+        f"bad row: {'raised' if raised else 'not raised'}"
     )
-    return rate > rate_alone and mean > 1 and max(error_alone, error) < 1e-4 and left_out
+    return rate > rate_alone and mean > 1 and max(error_alone, error) < 1e-4 and left_out and raised
 
 
 def run_worker(rank: int, store: str, clients: int, batch_size: int, threads: int, requests: int) -> None:

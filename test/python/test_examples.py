@@ -55,7 +55,7 @@ PROGRAMS = {
     "actor_learner.py": ("the pole is held up for # -> # steps, after # updates", of_actors),
     "pipeline.py": ("loss # -> #, accuracy #, after # steps", of_training),
     "batch_serving.py": (
-        "# -> # requests/s with batches of # on average, largest error #, given up: left out",
+        "# -> # requests/s with batches of # on average, largest error #, given up: left out, bad row: raised",
         of_serving,
     ),
     "graph_sampling.py": ("loss # -> #, accuracy #; without neighbors #", of_sampling),

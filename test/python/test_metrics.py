@@ -111,6 +111,17 @@ def fails_later():
     return future.then(lambda _done: observed.fails())
 
 
+def fails_by_what_cannot_be_sent():
+    class Unsendable(Exception):
+        pass
+
+    raise Unsendable("on purpose")
+
+
+def returns_what_cannot_be_sent():
+    return threading.Lock()
+
+
 def exits():
     raise SystemExit("on purpose")
 
@@ -126,18 +137,15 @@ def provoke_errors(to):
     for function, *args in (
         (observed.fails,),
         (fails_later,),
+        (fails_by_what_cannot_be_sent,),
+        (returns_what_cannot_be_sent,),
         (exits,),
         (fails_in_script, 1),
         (torch.add, torch.ones(2), torch.ones(3)),
-        (observed.add, 1, threading.Lock),  # which cannot be added
     ):
-        with pytest.raises((RuntimeError, ValueError, TypeError)):
+        with pytest.raises((RuntimeError, ValueError)):
             rpc.rpc_sync(to, function, tuple(args))
-    for function, *args in (
-        (observed.fails,),
-        (fails_later,),
-        (torch.add, torch.ones(2), torch.ones(3)),
-    ):
+    for function, *args in ((observed.fails,), (fails_later,), (torch.add, torch.ones(2), torch.ones(3))):
         with pytest.raises((RuntimeError, ValueError)):
             rpc.remote(to, function, tuple(args)).to_here()
     with dist_autograd.context(), pytest.raises(ValueError):
@@ -161,16 +169,15 @@ def test_what_functions_raise_is_counted_where_they_run(tmp_path):
             ("python", "fails"): 1,
             ("python", "fails_later"): 1,
             ("python", "exits"): 1,
-            ("python", "add"): 1,
+            ("python", "fails_by_what_cannot_be_sent"): 1,
+            ("python", "returns_what_cannot_be_sent"): 1,
             ("script", "fails_in_script"): 1,
             ("builtin", "aten::add"): 1,
             ("remote", "fails"): 1,
             ("remote", "fails_later"): 1,
             ("remote", "aten::add"): 1,
-            (
-                "fetch",
-                "",
-            ): 2,  # of the RRefs that have an error in place of a value; not where an exception is the value
+            # Of RRefs that have an error in place of a value; that of "fails" has an exception for its value.
+            ("fetch", ""): 2,
             ("forward", "fails"): 1,
         }
 
@@ -243,12 +250,15 @@ def test_prometheus_reads_what_the_dict_has(tmp_path):
     port = free_port()
     with running(1, tmp_path, metrics_port=port) as group:
         group[0].run(observed.call_many, "worker0", 25)
+        group[0].run(observed.call_failing, "worker0")
         families = scrape(port)
+        assert sample(families, "torchwire_request_errors_total", function="observed.fails") == 1
         labels = {"kind": "python", "function": "observed.add"}
         assert sample(families, "torchwire_call_latency_seconds_count", **labels) == 25
         assert sample(families, "torchwire_call_latency_seconds_bucket", le="+Inf", **labels) == 25
         assert sample(families, "torchwire_request_run_seconds_count", **labels) == 25
         assert sample(families, "torchwire_calls_in_flight") == 0
+        assert sample(families, "torchwire_request_errors_total", **labels) == 0
         assert sample(families, "torchwire_worker_info", name="worker0", rank="0") == 1
         assert sample(families, "torchwire_resident_memory_bytes") > 1 << 20
         buckets = [

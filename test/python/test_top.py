@@ -72,7 +72,7 @@ def status_at(time, calls, pid=1, counts=(0, 0, 0, 0)):
         "functions": [
             {"kind": "python", "failures": {"timeout": calls // 10}, "errors": calls // 50, "latency": histogram,
              "run": histogram},
-            {"kind": "control", "failures": {}, "errors": 10**6,
+            {"kind": "control", "failures": {}, "errors": 10**6 + calls,
              "latency": {"count": 10**6, "counts": [10**6, 0, 0, 0]}, "run": {"count": 10**6, "counts": [0, 0, 0, 0]}},
         ],
         "counts": {"calls_in_flight": 2, "requests_active": 3},

@@ -109,7 +109,7 @@ def _of_functions(functions: list[dict[str, Any]], bounds: list[float]) -> Itera
                 )
         yield family
     failed = CounterMetricFamily(
-        "torchwire_calls_failed", "Calls of this worker that have failed.", labels=[*labels, "reason"]
+        "torchwire_calls_failed", "Calls of this worker without an answer.", labels=[*labels, "reason"]
     )
     for function in functions:
         for reason, count in function["failures"].items():

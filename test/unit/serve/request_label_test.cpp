@@ -1,6 +1,9 @@
 #include "backend/serve/request_label.h"
 
+#include <torch/csrc/distributed/rpc/script_remote_call.h>
+
 #include <catch2/catch.hpp>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -30,6 +33,14 @@ std::string directCall(const std::string& module, const std::string& name) {
 
 std::string shortText(const std::string& text) {
   return "\x8c" + std::string(1, static_cast<char>(text.size())) + text + "\x94";
+}
+
+// As libtorch's pickles have it.
+std::string textOfLibtorch(const std::string& text, std::optional<uint32_t> length = std::nullopt) {
+  std::vector<char> bytes{'X'};
+  ByteWriter out(bytes);
+  out.number(length.value_or(static_cast<uint32_t>(text.size())));
+  return std::string(bytes.begin(), bytes.end()) + text;
 }
 
 // As Python's pickle, protocol 4, begins the PythonUDF of a call.
@@ -69,8 +80,8 @@ TEST_CASE("a request's bytes say what is called", "[request_label]") {
   CHECK(
       labelOf(
           MessageType::SCRIPT_CALL,
-          "aten::add, in an argument, X" + std::string("\x12\0\0\0", 4) +
-              "__torch__.module.fq\1") == "script __torch__.module.f");
+          "aten::add, in an argument, " + textOfLibtorch("__torch__.module.f") + "q\1") ==
+      "script __torch__.module.f");
   CHECK(
       labelOf(
           MessageType::FORWARD_AUTOGRAD_REQ,
@@ -86,6 +97,7 @@ TEST_CASE("calls that libtorch has written say what is called", "[request_label]
     return std::string(LabelledRequest(request).label().function);
   };
   const c10::QualifiedName function("__torch__.module.fq");
+  const torch::distributed::rpc::GloballyUniqueId someRRef(1, 2);
   CHECK(
       labelIn(*torch::distributed::rpc::ScriptCall(function, {}).toMessage()) ==
       "__torch__.module.fq");
@@ -93,6 +105,10 @@ TEST_CASE("calls that libtorch has written say what is called", "[request_label]
       labelIn(
           *torch::distributed::rpc::ScriptCall(function, {at::IValue("aten::add")}).toMessage()) ==
       "__torch__.module.fq");
+  CHECK(
+      labelIn(*torch::distributed::rpc::ScriptRemoteCall(
+                   function, {}, someRRef, someRRef, /* isAsyncExecution */ false)
+                   .toMessage()) == "__torch__.module.fq");
   CHECK(labelIn(*addition(1, 2)) == "aten::add");
 }
 
@@ -102,14 +118,23 @@ TEST_CASE("what cannot be read has no function", "[request_label]") {
   CHECK(labelOf(MessageType::PYTHON_REMOTE_CALL, "nothing of Python's") == "remote ");
   CHECK(labelOf(MessageType::PYTHON_REMOTE_CALL, "torch.distributed.rpc.internal") == "remote ");
   CHECK(labelOf(MessageType::SCRIPT_CALL, "no name") == "script ");
+  CHECK(labelOf(MessageType::SCRIPT_CALL, "__torch__.f") == "script ");
+  CHECK(labelOf(MessageType::SCRIPT_CALL, "X\1__torch__.f") == "script ");
+  CHECK(labelOf(MessageType::SCRIPT_CALL, textOfLibtorch("in __torch__.f")) == "script ");
+  const std::string name = "__torch__.f";
+  for (const uint32_t length : {12u, 0xffffffffu}) { // one more than there is
+    CHECK(labelOf(MessageType::SCRIPT_CALL, textOfLibtorch(name, length)) == "script ");
+  }
+  CHECK(labelOf(MessageType::SCRIPT_CALL, textOfLibtorch(name, 0)) == "script ");
   CHECK(labelOf(static_cast<MessageType>(12345), "x") == "control ");
 }
 
 TEST_CASE("any bytes have a label", "[request_label]") {
   std::mt19937 random(5);
-  const std::string whole = std::string(1, '\0') + pickledCall() + directCall("m", "f") + "aten::";
+  const std::string whole = std::string(1, '\0') + pickledCall() + directCall("m", "f") +
+      "aten::" + textOfLibtorch("__torch__.m.f") + "q\1";
   for (int i = 0; i < 20000; ++i) {
-    std::string body = whole.substr(random() % 40, random() % (whole.size() + 1));
+    std::string body = whole.substr(random() % whole.size(), random() % (whole.size() + 1));
     for (int flips = static_cast<int>(random() % 4); flips > 0 && !body.empty(); --flips) {
       body[random() % body.size()] = static_cast<char>(random());
     }
