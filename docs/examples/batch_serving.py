@@ -5,7 +5,8 @@
     client <── answer ─ server     each future is completed with its row
 
 The same requests are made once without batches and once with them. Every answer is compared with the model's own,
-requests that clients have given up are left out of the batch, and a row that the model cannot take is an error of its call.
+requests that clients have given up are left out of the batch, and a row that the model cannot take is an error of its
+call.
 
 Exits 0 if all answers were right and batches were faster.
 """
