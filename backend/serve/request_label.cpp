@@ -1,7 +1,7 @@
 #include "backend/serve/request_label.h"
 
 #include <algorithm>
-#include <cctype>
+#include <cstring>
 #include <optional>
 
 #include "backend/base/bytes.h"
@@ -94,32 +94,39 @@ Function functionOfPythonRemote(std::string_view body) {
 // What is called stands near the beginning or the end of a body: of a long one, the rest is not looked through.
 constexpr size_t kLookedAt = 4096;
 
-/// A text in libtorch's pickle that begins there: before it stand its opcode and its length.
-std::string_view textAt(std::string_view pickle, size_t begin) {
-  constexpr size_t kBefore = 1 + sizeof(uint32_t);
-  const std::string_view rest = pickle.substr(begin - kBefore);
-  ByteReader in(rest.data(), rest.size());
-  if (in.number<char>() != 'X') {
-    throw FormatError("a name that is no text of its own");
+constexpr char kLibtorchsText =
+    'X'; // the opcode of a text in libtorch's pickles; its length follows
+
+/// Empty if none stands there.
+std::string_view textAt(std::string_view pickle, const char* opcode) {
+  ByteReader in(opcode + 1, static_cast<size_t>(pickle.end() - opcode) - 1);
+  if (in.remaining() < sizeof(uint32_t)) {
+    return {};
   }
   const auto length = in.number<uint32_t>();
-  return {in.raw(length), length};
+  return length > in.remaining() ? std::string_view() : std::string_view(in.raw(length), length);
 }
 
-// The pickle of a call in TorchScript ends with what is called: an operator's schema, or a function's qualified name.
+// The last texts in the pickle of a call in TorchScript say what is called: a function's qualified name, or an operator's
+// schema before its name in Python. From the end, since every call of an operator pays for it.
 Function functionOfScriptCall(std::string_view body) {
   body.remove_prefix(body.size() - std::min(body.size(), kLookedAt));
-  constexpr size_t kNowhere = std::string_view::npos;
-  const size_t schema = body.rfind("aten::");
-  const size_t qualified = body.rfind("__torch__.");
-  if (schema != kNowhere && (qualified == kNowhere || schema > qualified)) {
-    const std::string_view rest = body.substr(schema);
-    const auto end = std::find_if_not(rest.begin(), rest.end(), [](unsigned char c) {
-      return std::isalnum(c) != 0 || c == '_' || c == ':';
-    });
-    return {{}, {rest.begin(), end}}; // without overload and parameters
+  for (size_t length = body.size(); length != 0;) {
+    const auto* const found =
+        static_cast<const char*>(memrchr(body.data(), kLibtorchsText, length));
+    if (found == nullptr) {
+      break;
+    }
+    const std::string_view text = textAt(body, found);
+    if (text.starts_with("__torch__.")) {
+      return {{}, text};
+    }
+    if (text.starts_with("aten::")) { // behind which stand the overload and the parameters
+      return {{}, text.substr(0, text.find_first_of(".("))};
+    }
+    length = static_cast<size_t>(found - body.data());
   }
-  return {{}, textAt(body, qualified)}; // or, where there is none, it throws
+  return {};
 }
 
 Function functionOfCall(uint32_t messageType, std::string_view body) {
