@@ -94,8 +94,8 @@ Function functionOfPythonRemote(std::string_view body) {
 // What is called stands near the beginning or the end of a body: of a long one, the rest is not looked through.
 constexpr size_t kLookedAt = 4096;
 
-constexpr char kLibtorchsText =
-    'X'; // the opcode of a text in libtorch's pickles; its length follows
+// The opcode of a text in libtorch's pickles; its length follows.
+constexpr char kLibtorchsText = 'X';
 
 /// Empty if none stands there.
 std::string_view textAt(std::string_view pickle, const char* opcode) {
