@@ -7,6 +7,7 @@
 
 #include "backend/base/call_error.h"
 #include "backend/serve/remote_error.h"
+#include "plugin/python_text.h"
 
 namespace py = pybind11;
 
@@ -42,11 +43,6 @@ const char* classOf(ErrorCode code) {
 
 const char* wordFor(Executed executed) {
   return executed == Executed::no ? "no" : executed == Executed::yes ? "yes" : "unknown";
-}
-
-py::object textOf(const std::string& text) { // as pybind11 has it, but for text that is no UTF-8
-  return py::reinterpret_steal<py::object>(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }
 
 py::object made(const Error& error) {

@@ -16,6 +16,7 @@
 #include "backend/agent/agent.h"
 #include "backend/base/log.h"
 #include "backend/serve/current_call.h"
+#include "plugin/python_text.h"
 
 namespace py = pybind11;
 
@@ -83,12 +84,6 @@ py::dict toDict(const LatencyHistogram& histogram) {
   return dict;
 }
 
-/// A peer has made the name up: it may be no UTF-8.
-py::str nameOf(const FunctionMetrics& function) {
-  return py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
-      function.function.data(), static_cast<Py_ssize_t>(function.function.size()), "replace"));
-}
-
 py::dict toDict(const FunctionMetrics& function) {
   std::map<std::string, uint64_t> failures;
   for (size_t code = 0; code < kErrorCodes; ++code) {
@@ -100,7 +95,7 @@ py::dict toDict(const FunctionMetrics& function) {
   py::dict dict;
   dict["id"] = function.id;
   dict["kind"] = function.kind;
-  dict["function"] = nameOf(function);
+  dict["function"] = textOf(function.function);
   dict["failures"] = failures;
   dict["latency"] = toDict(function.latency);
   dict["wire"] = toDict(function.wire);
@@ -142,7 +137,7 @@ std::map<std::string, double> countsOfAgent(const Agent& agent) {
 py::dict labelled(const FunctionMetrics& function) {
   py::dict dict;
   dict["kind"] = function.kind;
-  dict["function"] = nameOf(function);
+  dict["function"] = textOf(function.function);
   return dict;
 }
 

@@ -290,8 +290,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   /// Makes the link the peer's. Throws FormatError, and then nothing has changed, where the peer cannot have received what
   /// it says.
   Established establish(
-      Peer& peer, const Handle& handle, const SessionClaim& peers,
-      const LinkDescription& description) REQUIRES(mutex_);
+      Peer& peer, const Handle& handle, const SessionClaim& peers, LinkDescription description)
+      REQUIRES(mutex_);
   void begin(const Handle& connected, Established established);
   void flush(const Handle& connected, std::vector<Outgoing> outgoing);
   void receiveNext(const Handle& connected);

@@ -199,7 +199,7 @@ void LinkManager::greeted(const Handle& accepted, const SessionClaim& dialers) {
       accepted.link->close();
       return;
     }
-    established = establish(*peer, accepted, dialers, LinkDescription(peer->description));
+    established = establish(*peer, accepted, dialers, peer->description);
   }
   begin(accepted, std::move(established));
 }

@@ -137,7 +137,7 @@ void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
     if (!takesWelcome(*peer, welcome.session)) {
       throw FormatError("the welcome to another session");
     }
-    established = establish(*peer, dial, welcome.session, description);
+    established = establish(*peer, dial, welcome.session, std::move(description));
   }
   begin(dial, std::move(established));
 }

@@ -117,8 +117,7 @@ void LinkManager::onSent(WorkerId to, const Error& error, const Link::Sent& sent
 }
 
 LinkManager::Established LinkManager::establish(
-    Peer& peer, const Handle& handle, const SessionClaim& peers,
-    const LinkDescription& description) {
+    Peer& peer, const Handle& handle, const SessionClaim& peers, LinkDescription description) {
   Established established;
   if (peer.session) {
     peer.session->check(peers.received);
@@ -133,8 +132,8 @@ LinkManager::Established LinkManager::establish(
   peer.link = handle.link;
   peer.lastLinkId = handle.linkId;
   peer.refusedDials = 0;
-  peer.description = description;
   peer.traffic.carryBy(description);
+  peer.description = std::move(description);
   for (Outgoing& outgoing : takeSendable(peer)) {
     established.outgoing.push_back(std::move(outgoing));
   }
