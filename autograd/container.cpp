@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "autograd/context_lifetime.h"
 #include "autograd/direct_forward.h"
 #include "autograd/forward_call.h"
 #include "autograd/private_members.h"
@@ -102,13 +103,12 @@ void Container::forgetEarlierGroup() {
 }
 
 void Container::beginIdsAt(uint64_t random) {
-  constexpr int kCounterBits = 48; // above them is the worker's number
   constexpr int64_t kDrawn = int64_t{1} << 32; // more than a process gives before it joins a group
-  const auto skipped = kDrawn + static_cast<int64_t>(random >> (64 - kCounterBits + 1));
+  const auto skipped = kDrawn + static_cast<int64_t>(random >> (64 - kContextCounterBits + 1));
   try {
     auto& container = DistAutogradContainer::getInstance();
     auto& context = container.*pointerTo(NextContextId());
-    if (context % (int64_t{1} << kCounterBits) < kDrawn) {
+    if (context % (int64_t{1} << kContextCounterBits) < kDrawn) {
       context += skipped;
       container.*pointerTo(NextAutogradMessageId()) += skipped;
     }
@@ -174,6 +174,10 @@ std::optional<ContextId> Container::contextOf(const Message& request) {
 // ---- releases -----------------------------------------------------------------------------------
 
 void Container::release(ContextId id) {
+  if (isOfEndedLifetime(id)) {
+    leaveEndedContext();
+    return;
+  }
   DistAutogradContainer::getInstance().isValidContext(id); // throws
   if (DistAutogradContainer::currentContextId() == id) {
     DistAutogradContainer::getInstance().clearCurrentContext();

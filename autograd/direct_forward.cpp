@@ -1,4 +1,5 @@
 #include "autograd/direct_forward.h"
+#include "autograd/context_lifetime.h"
 
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/distributed/autograd/context/container.h>
@@ -85,6 +86,7 @@ std::optional<ContextId> joinContext(WorkerId callee, c10::intrusive_ptr<Message
   if (!container.hasValidContext() || !own_messages::isDirectCall(*call)) {
     return std::nullopt;
   }
+  expectOfThisLifetime(DistAutogradContainer::currentContextId());
   const ContextPtr context = container.currentContext();
   call = enveloped(
       *call, context, torch::autograd::compute_requires_grad(call->tensors()),

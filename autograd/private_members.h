@@ -81,7 +81,8 @@ struct ContainerShards {
 template struct PrivateMember<
     ContainerShards, &torch::distributed::autograd::DistAutogradContainer::autograd_contexts_>;
 
-// A process that comes in place of one that has died must not give ids that are in use. libtorch counts from 0.
+// A process that comes in place of one that has died must not give ids that are in use, nor one that joins another group
+// later. libtorch counts from 0.
 struct NextContextId {
   friend auto pointerTo(NextContextId);
 };
@@ -93,6 +94,18 @@ struct NextAutogradMessageId {
 template struct PrivateMember<
     NextAutogradMessageId,
     &torch::distributed::autograd::DistAutogradContainer::next_autograd_message_id_>;
+
+// The worker whose ids the container makes. libtorch sets it once, and refuses another one.
+struct ContainerWorkerId {
+  friend auto pointerTo(ContainerWorkerId);
+};
+template struct PrivateMember<
+    ContainerWorkerId, &torch::distributed::autograd::DistAutogradContainer::worker_id_>;
+struct ContainerMaxId {
+  friend auto pointerTo(ContainerMaxId);
+};
+template struct PrivateMember<
+    ContainerMaxId, &torch::distributed::autograd::DistAutogradContainer::max_id_>;
 
 // What guards a context's fields, and its gradients: the public getGradients() hands them out to be read without it.
 struct ContextLock {

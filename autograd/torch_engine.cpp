@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "autograd/context_lifetime.h"
 #include "autograd/engine_service.h"
 #include "autograd/pass/root_pass.h"
 #include "backend/base/call_error.h"
@@ -41,6 +42,7 @@ void TorchEngine::start(
   std::shared_ptr<RootPass> pass;
   const auto begun = trace_.now();
   try {
+    expectOfThisLifetime(contextId);
     const auto context = DistAutogradContainer::getInstance().retrieveContext(contextId);
     RootEdges edges = rootEdgesOf(roots); // unlocked: runs operators, on the roots' devices
     const auto root = passes_->openRoot(contextId, {smart_, retainGraph}, [&](const PassId& id) {

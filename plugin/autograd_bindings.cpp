@@ -6,6 +6,7 @@
 
 #include <pybind11/stl.h>
 
+#include "autograd/context_lifetime.h"
 #include "autograd/script_operator.h"
 #include "backend/base/call_error.h"
 #include "backend/serve/signals.h"
@@ -124,8 +125,15 @@ void bindContexts(AgentClass& agent) {
 void bindAutograd(py::module_& module, AgentClass& agent) {
   bindBackward(agent);
   bindContexts(agent);
-  // Keeps the GIL: nothing is run.
+  // These keep the GIL: nothing is run.
   module.def("replace_script_operator", &replaceScriptOperator);
+  module.def(
+      "move_contexts_to", &moveContextsTo, py::arg("worker"),
+      "Prepares libtorch's autograd contexts for another rank than this process has had before.");
+  module.def(
+      "leave_ended_context", &leaveEndedContext,
+      "Takes the calling thread out of an autograd context that was opened before the latest "
+      "rpc.shutdown(), if it is in one.");
 }
 
 } // namespace torchwire

@@ -29,6 +29,7 @@
 #include "backend/serve/direct_call.h"
 #include "backend/serve/python_rpc.h"
 #include "backend/serve/signals.h"
+#include "rref/context_lifetime.h"
 
 namespace py = pybind11;
 
@@ -106,6 +107,17 @@ void noteCreation(const rpc::PyRRef& rref, const PythonFutureWrapper& future) {
   const auto agent = currentAgent();
   if (agent && creation && creation.get() == Agent::sentByThisThread().future) {
     latestCall = LatestCall(future, agent, creation);
+  }
+}
+
+/// Throws for a method of an RRef that belongs to an RPC lifetime that has ended. An owner's value is still here.
+void expectRRefOfThisLifetime(const py::args& args) {
+  if (!args.empty() && py::isinstance<rpc::PyRRef>(args[0])) {
+    const auto rref = c10::static_intrusive_pointer_cast<rpc::RRef>(
+        args[0].cast<rpc::PyRRef&>().toIValue().toRRef());
+    if (!rref->isOwner()) {
+      expectOfThisLifetime(*rref);
+    }
   }
 }
 
@@ -432,6 +444,7 @@ void bindCalls(py::module_& module) {
          const std::string& doc) {
         return py::cpp_function(
             [method](const py::args& args, const py::kwargs& kwargs) {
+              expectRRefOfThisLifetime(args);
               Agent::AwaitingSend scope(currentAgent());
               try {
                 return py::object(method(*args, **kwargs));

@@ -6,7 +6,7 @@
 
 #include <pybind11/stl.h>
 
-#include "rref/context_end.h"
+#include "rref/context_lifetime.h"
 #include "rref/context_view.h"
 #include "rref/rref_report.h"
 #include "rref/unheld_forks.h"
@@ -89,9 +89,33 @@ void notePickledRRef(Agent& agent, const py::tuple& serialized) {
       {{worker(1), number(2)}, {worker(3), number(4)}, worker(0)}, worker(5));
 }
 
+using AgentBinding = py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>;
+
+void bindLifetimes(AgentBinding& agent) {
+  agent
+      .def_static(
+          "begin_foreign_lifetime", &beginForeignRRefs, py::arg("agent"),
+          py::call_guard<py::gil_scoped_release>(),
+          "Has libtorch's RRefs follow an agent of another backend, which is about to start, where "
+          "they have followed one of torchwire's before. Raises nothing.")
+      .def_static(
+          "end_lifetime", &endRRefs, py::call_guard<py::gil_scoped_release>(),
+          "Lets go of the agent that has been shut down, and of its RRefs: they send nothing any "
+          "more when they are dropped. Raises nothing.")
+      .def_static( // keeps the GIL: it looks at numbers
+          "expect_of_this_lifetime",
+          [](const rpc::PyRRef& rref) {
+            const auto interface = rref.toIValue().toRRef();
+            expectOfThisLifetime(static_cast<const rpc::RRef&>(*interface));
+          },
+          py::arg("rref"),
+          "Raises RuntimeError for an RRef that was made before the latest rpc.shutdown().");
+}
+
 } // namespace
 
-void bindRRefs(py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>& agent) {
+void bindRRefs(AgentBinding& agent) {
+  bindLifetimes(agent);
   agent
       .def(
           "rrefs", &rrefsOfAgent, py::arg("patience"),

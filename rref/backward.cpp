@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "backend/serve/response.h"
+#include "rref/context_lifetime.h"
 #include "rref/context_view.h"
 
 namespace torchwire::rref {
@@ -95,6 +96,7 @@ void backward(
     Engine& engine, rpc::RpcAgent& agent, const c10::intrusive_ptr<rpc::RRef>& rref,
     int64_t contextId, bool retainGraph) {
   if (!rref->isOwner()) {
+    expectOfThisLifetime(*rref);
     askOwner(agent, *rref, contextId, retainGraph);
     return;
   }

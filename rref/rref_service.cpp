@@ -14,6 +14,7 @@
 #include "backend/serve/pending_rrefs.h"
 #include "backend/serve/python_value.h"
 #include "backend/serve/response.h"
+#include "rref/context_lifetime.h"
 #include "rref/context_view.h"
 #include "rref/creation_request.h"
 #include "rref/failed_creation.h"
@@ -234,13 +235,15 @@ void RRefService::runCreation(const RRefId& rref, const ForkId& fork, const RunF
     const Future value = run();
     auto owner = ownerOf(rref, fork, value->elementType());
     ledger_.entered(forkId);
-    value->addCallback([self = shared_from_this(), owner, forkId,
+    value->addCallback([self = shared_from_this(), owner, forkId, lifetime = rrefLifetime(),
                         request = ServingScope::current().request()](JitFuture& done) {
       if (const std::exception_ptr error = setValue(*owner, done)) {
         ServingScope::countError(request);
         owner->setError(error);
       }
-      self->ledger_.finished(forkId);
+      if (lifetime == rrefLifetime()) { // else libtorch's table has another group's forks
+        self->ledger_.finished(forkId);
+      }
     });
   } catch (const std::exception&) {
     ledger_.finished(forkId); // a copy of the request must not wait for ever

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "autograd/context_lifetime.h"
 #include "autograd/forward_call.h"
 #include "backend/agent/call_end.h"
 #include "backend/agent/observer_answers.h"
@@ -28,6 +29,7 @@
 #include "backend/tensorpipe/observers.h"
 #include "backend/transport/loop.h"
 #include "rref/backward.h"
+#include "rref/context_lifetime.h"
 #include "rref/failed_creation.h"
 
 namespace torchwire {
@@ -131,6 +133,7 @@ Agent::~Agent() {
     shutdown();
   }
   shutdownImpl();
+  log(LogLevel::debug, "worker '" + workerInfo_.name_ + "': its agent is freed");
 }
 
 void Agent::registerHandlers() {
@@ -221,8 +224,13 @@ void Agent::serveTrials(
 // ---- starting -----------------------------------------------------------------------------------
 
 void Agent::startImpl() {
+  const auto self = isCurrentRpcAgentSet() ? getCurrentRpcAgent() : nullptr;
+  const bool another = self.get() == this && beginRRefs(self); // it is not in tests without Python
+  if (another) {
+    endContexts();
+  }
   contexts_.forgetEarlierGroup();
-  if (isOpen()) {
+  if (isOpen() || another) {
     beginIdsElsewhere();
   }
   timer_.after(
@@ -234,8 +242,8 @@ void Agent::startImpl() {
   }
 }
 
-// libtorch counts them from 0 in each process. One that comes in place of another would give the ids again that are still
-// in use elsewhere.
+// libtorch counts them from 0 in each process. One that comes in place of another, or as another worker than before, would
+// give the ids again that are still in use elsewhere.
 void Agent::beginIdsElsewhere() {
   rrefs_->beginIdsAt(randomNumber());
   contexts_.beginIdsAt(randomNumber());

@@ -67,6 +67,8 @@ def _replace_proxy() -> None:
     @functools.wraps(original)
     def invoke(rref: Any, rpc_api: Any, func_name: str, timeout: float, *args: Any, **kwargs: Any) -> Any:
         agent = current_agent()
+        if agent is not None:
+            agent.expect_of_this_lifetime(rref)
         if rpc_api is not api.rpc_async or agent is None or not agent.devices:
             return original(rref, rpc_api, func_name, timeout, *args, **kwargs)
         # PyTorch's sends from a callback, on other streams than those that fill the arguments, and returns a future

@@ -104,6 +104,7 @@ def _replace_new_context() -> None:
 
     @functools.wraps(original)
     def _new_context() -> Any:
+        _C.leave_ended_context()
         context = original()
         agent = current_agent()
         if agent is not None:

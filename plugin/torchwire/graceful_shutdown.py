@@ -29,6 +29,7 @@ from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
 from torchwire import concurrent_shutdown, creation_sites, passed_rrefs, torch_parts
+from torchwire._C import TorchwireAgent
 from torchwire.current_agent import current_agent
 from torchwire.leak_report import LeakReport
 from torchwire.observe import observers, trace
@@ -86,7 +87,10 @@ def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leavi
         if current_agent() is not None:
             leaks.prepare()  # of use only after a shutdown that was not graceful
         _shut_agent_down()
-        _finalize(original, leaks)
+        try:
+            _finalize(original, leaks)
+        finally:
+            TorchwireAgent.end_lifetime()
 
     @functools.wraps(original)
     def finalize_shutdown() -> None:

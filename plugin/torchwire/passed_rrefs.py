@@ -29,8 +29,10 @@ def install() -> None:
 
     @functools.wraps(original)
     def reducer(self: internal._InternalRPCPickler, rref: PyRRef[Any]) -> Any:
-        receiver, (serialized,) = original(self, rref)
         agent = current_agent()
+        if agent is not None:
+            agent.expect_of_this_lifetime(rref)
+        receiver, (serialized,) = original(self, rref)
         if agent is not None:
             agent.note_pickled_rref(serialized)
         return receiver, (serialized,)

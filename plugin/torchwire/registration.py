@@ -15,6 +15,7 @@ from torchwire import (
     creation_sites,
     exit_hook,
     graceful_shutdown,
+    lifetime,
     passed_rrefs,
     torch_parts,
     worker_checks,
@@ -113,6 +114,7 @@ def start_agent(
 
 def _start(agent: TorchwireAgent) -> None:
     # init_rpc would do this once it has the agent, but would leave one that fails to start behind as the current one.
+    lifetime.forget_gathers()
     try:
         torch_parts.set_and_start_rpc_agent(agent)
     except BaseException:  # whoever interrupts a start by hand does not want half an agent either
@@ -124,7 +126,7 @@ def _abandon(agent: TorchwireAgent) -> None:
     steps = [agent.shutdown]
     # Another thread's init_rpc may have been faster; then the current agent is not ours to reset.
     if torch_parts.is_current_rpc_agent_set() and torch_parts.get_current_rpc_agent() is agent:
-        steps += [torch_parts.cleanup_python_rpc_handler, torch_parts.reset_current_rpc_agent]
+        steps += [torch_parts.cleanup_python_rpc_handler, torch_parts.reset_current_rpc_agent, agent.end_lifetime]
     for step in steps:
         try:
             step()
