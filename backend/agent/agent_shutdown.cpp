@@ -165,6 +165,7 @@ void Agent::shutdownImpl() {
   if (buffers_) {
     buffers_->close();
   }
+  flushLog(); // what follows may end the process without it
 }
 
 } // namespace torchwire
