@@ -23,6 +23,7 @@
 #include "plugin/observer_bindings.h"
 #include "plugin/rref_bindings.h"
 #include "plugin/thread_check_bindings.h"
+#include "plugin/thread_exit.h"
 #include "plugin/worker_event_bindings.h"
 
 namespace py = pybind11;
@@ -337,6 +338,11 @@ PYBIND11_MODULE(_C, module) {
   // The base classes are registered by PyTorch's own module.
   py::module_::import("torch.distributed.rpc");
   torchwire::translateErrors();
+  module.def(
+      "stop_threads_where_python_ends", &torchwire::stopThreadsWherePythonEnds,
+      "Has a thread that Python ends along with itself stop for good, rather than unwind its "
+      "stack: "
+      "that aborts where C++ is on it. May be called again.");
   torchwire::bindThreadChecks(module);
   torchwire::bindInterceptors(module);
   torchwire::bindAgent(module);

@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from torchwire import concurrent_shutdown
+from torchwire import _C, concurrent_shutdown
 from torchwire.current_agent import current_agent
 
 _PATIENCE = 5.0  # seconds
@@ -50,6 +50,7 @@ class _AfterHandlers:
 def install() -> None:
     """Has the agent of this process, if there is one by then, shut down at exit. May be called again."""
     global _process, _after_handlers
+    _C.stop_threads_where_python_ends()
     if _after_handlers() is None:
         _after_handlers = weakref.ref(_AfterHandlers())
     if _process != os.getpid() and _is_forked_by_multiprocessing():
