@@ -207,6 +207,18 @@ void bindEnd(AgentClass& agent) {
           "missing because it is dead, or the group is elastic.\n\n"
           "Raises RuntimeError, naming the workers that are missing, when the time is over.")
       .def(
+          "explain_leave",
+          [](Agent& self, std::string reason, bool processEnds) {
+            self.explainLeave({std::move(reason), processEnds});
+          },
+          py::arg("reason"), py::arg("process_ends"), ReleaseGil(),
+          "Why shutdown() will be called, for the peers' errors, as in 'it ended by ValueError: "
+          "...'. The first explanation counts.")
+      .def(
+          "ending_processes", &Agent::endingProcesses, ReleaseGil(),
+          "The numbers of the processes on this host, which have not ended yet, of peers that left "
+          "since they would.")
+      .def(
           "shutdown", [](Agent& self) { self.shutdown(); }, ReleaseGil(),
           "Ends the agent at once: calls that are under way fail with RpcError, peers are told, "
           "and all of its threads have ended when it returns, once the handlers that run have. "

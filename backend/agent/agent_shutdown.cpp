@@ -8,6 +8,7 @@
 #include "backend/base/log.h"
 #include "backend/link/shutdown_monitor.h"
 #include "backend/transport/loop.h"
+#include "backend/transport/process_watch.h"
 
 namespace torchwire {
 namespace {
@@ -126,6 +127,23 @@ void Agent::awaitOwnCalls(const std::function<void()>& interrupted) {
   while (!activeCalls_.waitForNone(kWaitSlice)) {
     interrupted();
   }
+}
+
+void Agent::explainLeave(Goodbye goodbye) {
+  if (links_) {
+    links_->explainLeave(std::move(goodbye));
+  }
+}
+
+std::vector<int32_t> Agent::endingProcesses() const {
+  std::vector<int32_t> processes;
+  for (const PeerStatus& peer : peers()) {
+    if (links_->goodbyeOf(peer.record.id).processEnds &&
+        presenceOf(peer.record.process) == Presence::lives) {
+      processes.push_back(peer.record.process.pid);
+    }
+  }
+  return processes;
 }
 
 void Agent::shutdownImpl() {
