@@ -23,6 +23,7 @@
 #include "plugin/observer_bindings.h"
 #include "plugin/rref_bindings.h"
 #include "plugin/thread_check_bindings.h"
+#include "plugin/thread_exit.h"
 #include "plugin/worker_event_bindings.h"
 
 namespace py = pybind11;
@@ -206,6 +207,18 @@ void bindEnd(AgentClass& agent) {
           "missing because it is dead, or the group is elastic.\n\n"
           "Raises RuntimeError, naming the workers that are missing, when the time is over.")
       .def(
+          "explain_leave",
+          [](Agent& self, std::string reason, bool processEnds) {
+            self.explainLeave({std::move(reason), processEnds});
+          },
+          py::arg("reason"), py::arg("process_ends"), ReleaseGil(),
+          "Why shutdown() will be called, for the peers' errors, as in 'it ended by ValueError: "
+          "...'. The first explanation counts.")
+      .def(
+          "ending_processes", &Agent::endingProcesses, ReleaseGil(),
+          "The numbers of the processes on this host, which have not ended yet, of peers that left "
+          "since they would.")
+      .def(
           "shutdown", [](Agent& self) { self.shutdown(); }, ReleaseGil(),
           "Ends the agent at once: calls that are under way fail with RpcError, peers are told, "
           "and all of its threads have ended when it returns, once the handlers that run have. "
@@ -337,6 +350,11 @@ PYBIND11_MODULE(_C, module) {
   // The base classes are registered by PyTorch's own module.
   py::module_::import("torch.distributed.rpc");
   torchwire::translateErrors();
+  module.def(
+      "stop_threads_where_python_ends", &torchwire::stopThreadsWherePythonEnds,
+      "Has a thread that Python ends along with itself stop for good, rather than unwind its "
+      "stack: "
+      "that aborts where C++ is on it. May be called again.");
   torchwire::bindThreadChecks(module);
   torchwire::bindInterceptors(module);
   torchwire::bindAgent(module);

@@ -180,6 +180,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void join(bool shutdown = false, float timeout = 0) override;
   void sync() override {}
   void startImpl() override;
+  /// Why shutdown() will be called: what its peers' errors say of it.
+  void explainLeave(Goodbye goodbye);
+  /// The processes on this host, which have not ended yet, of peers that left since they would.
+  std::vector<int32_t> endingProcesses() const;
   void shutdownImpl() override;
 
   std::unordered_map<std::string, std::string> getMetrics() override;

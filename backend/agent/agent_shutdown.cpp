@@ -8,6 +8,7 @@
 #include "backend/base/log.h"
 #include "backend/link/shutdown_monitor.h"
 #include "backend/transport/loop.h"
+#include "backend/transport/process_watch.h"
 
 namespace torchwire {
 namespace {
@@ -128,6 +129,23 @@ void Agent::awaitOwnCalls(const std::function<void()>& interrupted) {
   }
 }
 
+void Agent::explainLeave(Goodbye goodbye) {
+  if (links_) {
+    links_->explainLeave(std::move(goodbye));
+  }
+}
+
+std::vector<int32_t> Agent::endingProcesses() const {
+  std::vector<int32_t> processes;
+  for (const PeerStatus& peer : peers()) {
+    if (links_->goodbyeOf(peer.record.id).processEnds &&
+        presenceOf(peer.record.process) == Presence::lives) {
+      processes.push_back(peer.record.process.pid);
+    }
+  }
+  return processes;
+}
+
 void Agent::shutdownImpl() {
   if (closed_.exchange(true)) {
     return;
@@ -165,6 +183,7 @@ void Agent::shutdownImpl() {
   if (buffers_) {
     buffers_->close();
   }
+  flushLog(); // what follows may end the process without it
 }
 
 } // namespace torchwire

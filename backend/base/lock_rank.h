@@ -80,7 +80,8 @@ namespace torchwire {
   X(loop)              /* Loop: posted tasks */                                                       \
   X(loopStandby)       /* Loop: whether the thread that stands by looks at the clock */               \
   X(testOuter)         /* a test's: looks into others of its own */                                   \
-  X(test)              /* a test's: what it counts */
+  X(test)              /* a test's: what it counts */                                                \
+  X(lineWriter)        /* LineWriter: lines of the log, which may be written under any */
 // clang-format on
 
 #define TORCHWIRE_LOCK_RANK(name) name,

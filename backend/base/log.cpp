@@ -1,13 +1,47 @@
 #include "backend/base/log.h"
 
+#include <pthread.h>
+#include <unistd.h>
+
 #include <array>
-#include <cstdio>
+#include <atomic>
 #include <cstdlib>
+
+#include "backend/base/line_writer.h"
 
 namespace torchwire {
 namespace {
 
 constexpr std::array<const char*, 4> kLevelNames = {"error", "warning", "info", "debug"};
+constexpr size_t kMaxWaiting = size_t{256} << 10; // bytes
+
+std::atomic<LineWriter*> currentWriter{nullptr}; // of this process
+std::atomic<bool> isEnding{false};
+
+void registerHandlers() {
+  static std::atomic<bool> registered{false};
+  if (registered.exchange(true)) {
+    return;
+  }
+  // A forked child has none of the parent's threads; what waited there is written there.
+  pthread_atfork(nullptr, nullptr, [] { currentWriter.store(nullptr); });
+  std::atexit([] {
+    isEnding.store(true);
+    flushLog();
+  });
+}
+
+LineWriter& writer() {
+  LineWriter* found = currentWriter.load();
+  if (found == nullptr) {
+    registerHandlers();
+    LineWriter& made = LineWriter::make(STDERR_FILENO, kMaxWaiting);
+    if (currentWriter.compare_exchange_strong(found, &made)) {
+      return made;
+    }
+  }
+  return *found;
+}
 
 LogLevel thresholdFromEnvironment() {
   const char* wanted = std::getenv("TORCHWIRE_LOG_LEVEL");
@@ -19,9 +53,9 @@ LogLevel thresholdFromEnvironment() {
       return static_cast<LogLevel>(i);
     }
   }
-  std::fprintf(
-      stderr, "torchwire warning: TORCHWIRE_LOG_LEVEL is '%s'; use error, warning, info or debug\n",
-      wanted);
+  writer().add(
+      std::string("torchwire warning: TORCHWIRE_LOG_LEVEL is '") + wanted +
+      "'; use error, warning, info or debug\n");
   return LogLevel::warning;
 }
 
@@ -38,7 +72,15 @@ void log(LogLevel level, std::string_view text) {
   }
   std::string line = "torchwire ";
   line.append(kLevelNames[static_cast<size_t>(level)]).append(": ").append(text).append("\n");
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  writer().add(std::move(line));
+  if (isEnding.load()) { // nobody waits any more, and there may be no other chance
+    flushLog();
+  }
+}
+
+bool flushLog(std::chrono::milliseconds patience) {
+  LineWriter* const current = currentWriter.load();
+  return current == nullptr || current->flush(patience);
 }
 
 } // namespace torchwire

@@ -69,6 +69,7 @@ class ThisProcess final : public Process {
   }
 
   void kill() override {
+    flushLog();
     ::kill(::getpid(), SIGKILL);
     for (;;) { // the signal may hit another thread first, and this one must not go on
       ::pause();

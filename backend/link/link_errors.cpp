@@ -8,8 +8,10 @@ Error shutDownError() {
   return Error(ErrorCode::shutDown, "this worker is shutting down its RPC agent");
 }
 
-Error leftError(const WorkerRecord& peer) {
-  return Error(ErrorCode::peerLeft, peer.describe() + " has left the RPC group");
+Error leftError(const WorkerRecord& peer, const std::string& reason) {
+  return Error(
+      ErrorCode::peerLeft,
+      peer.describe() + " has left the RPC group" + (reason.empty() ? "" : ": " + reason));
 }
 
 Error diedError(const WorkerRecord& peer, const std::string& reason) {

@@ -12,8 +12,8 @@ namespace torchwire {
 
 /// This worker leaves: nothing goes out any more.
 Error shutDownError();
-/// The peer has left in order.
-Error leftError(const WorkerRecord& peer);
+/// The peer has left. `reason`: in its own words; empty: in order.
+Error leftError(const WorkerRecord& peer, const std::string& reason);
 /// `reason` as in "worker 'w' (rank 1) has died: <reason>".
 Error diedError(const WorkerRecord& peer, const std::string& reason);
 /// The reason in what that has returned.

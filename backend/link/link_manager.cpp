@@ -89,15 +89,18 @@ void LinkManager::addPeer(const WorkerRecord& record) {
   }
 }
 
-void LinkManager::markLeft(WorkerId id) {
+void LinkManager::markLeft(WorkerId id, Goodbye goodbye) {
   uint64_t incarnation = 0;
   {
     MutexLock lock(mutex_);
-    const Peer* peer = find(id);
+    Peer* peer = find(id);
     if (peer == nullptr) {
       return;
     }
     incarnation = peer->record.incarnation;
+    if (!isGone(peer->state)) {
+      peer->goodbye = std::move(goodbye);
+    }
   }
   endPeer(id, incarnation, State::left);
 }
@@ -194,7 +197,8 @@ Error LinkManager::errorOfGone(const Peer& peer) const {
   if (declaredDead_) {
     return *declaredDead_;
   }
-  return peer.state == State::dead ? diedError(peer.record, peer.death) : leftError(peer.record);
+  return peer.state == State::dead ? diedError(peer.record, peer.death)
+                                   : leftError(peer.record, peer.goodbye.reason);
 }
 
 void LinkManager::endPart(const std::string& reason) {
@@ -249,13 +253,22 @@ Hello LinkManager::introduction(const Peer& to) const {
   return hello;
 }
 
+void LinkManager::explainLeave(Goodbye goodbye) {
+  MutexLock lock(mutex_);
+  if (goodbye_.reason.empty()) {
+    goodbye_ = std::move(goodbye);
+  }
+}
+
 void LinkManager::leave(std::chrono::milliseconds patience) {
+  Goodbye goodbye;
   std::vector<std::shared_ptr<Link>> connected;
   std::vector<std::shared_ptr<Link>> others;
   std::vector<Waiting> waiting;
   {
     MutexLock lock(mutex_);
     leaving_ = true;
+    goodbye = goodbye_;
     for (auto& [id, peer] : peers_) {
       if (peer.link) {
         (peer.state == State::connected ? connected : others).push_back(peer.link);
@@ -278,7 +291,7 @@ void LinkManager::leave(std::chrono::milliseconds patience) {
     item.sent(shutDownError().notSent());
   }
   for (const auto& link : connected) {
-    link->send(bareFrame(FrameKind::goodbye), [](const Error&) {});
+    link->send(goodbye.encode(), [](const Error&) {});
   }
   // A peer closes its end once it has read the goodbye. To wait for that, rather than for the write,
   // means that every peer knows of the leave when this returns.
@@ -324,6 +337,12 @@ std::vector<PeerStatus> LinkManager::status() const {
     all.push_back({peer.record, state, peer.description, peer.traffic});
   }
   return all;
+}
+
+Goodbye LinkManager::goodbyeOf(WorkerId id) const {
+  MutexLock lock(mutex_);
+  const auto peer = peers_.find(id);
+  return peer == peers_.end() ? Goodbye() : peer->second.goodbye;
 }
 
 const char* nameOf(PeerState state) {

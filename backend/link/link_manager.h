@@ -145,7 +145,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   /// Adds a peer, or replaces an earlier incarnation of it.
   void addPeer(const WorkerRecord& record) EXCLUDES(mutex_);
   /// Forgets nothing but marks the peer as gone: sends to it fail.
-  void markLeft(WorkerId id) EXCLUDES(mutex_);
+  void markLeft(WorkerId id, Goodbye goodbye = {}) EXCLUDES(mutex_);
   /// An incarnation of a peer has ended, or is taken for dead by all. Its link is read to the end, for a moment at most;
   /// then sends to it fail, and it is refused should it come back. Another incarnation of it may be added. `reason` as in
   /// "worker 'w' (rank 1) has died: <reason>".
@@ -167,6 +167,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   /// Dials a peer that has no link, for its hello to make this worker known there.
   void connect(WorkerId to, Link::Sent done) EXCLUDES(mutex_);
 
+  /// Why leave() will be called, for the peers to hear. The first explanation counts.
+  void explainLeave(Goodbye goodbye) EXCLUDES(mutex_);
   /// Tells all connected peers that this worker leaves, waits until they know (at most `patience`) and
   /// closes all links. Idempotent.
   void leave(std::chrono::milliseconds patience) EXCLUDES(mutex_);
@@ -177,6 +179,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   bool isFormer(WorkerId id, uint64_t incarnation) const EXCLUDES(mutex_);
   /// Of all peers but this worker.
   std::vector<PeerStatus> status() const EXCLUDES(mutex_);
+  /// What a peer has said of why it has left; empty of one that has not.
+  Goodbye goodbyeOf(WorkerId id) const EXCLUDES(mutex_);
 
  private:
   using State = PeerState;
@@ -194,6 +198,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     std::deque<Waiting> waiting;
     int attempts = 0;
     std::string death; // why it is dead, or will be once its link is read to the end
+    Goodbye goodbye; // once it has left
     bool isReclaimed = false; // dead or left, and nothing is left of it
     std::vector<uint64_t> formerIncarnations; // the oldest first
     LinkDescription description;
@@ -315,6 +320,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   std::condition_variable_any disconnected_;
   bool inGroup_ GUARDED_BY(mutex_) = false;
   bool leaving_ GUARDED_BY(mutex_) = false;
+  Goodbye goodbye_ GUARDED_BY(mutex_); // this worker's
   std::optional<Error> declaredDead_ GUARDED_BY(mutex_);
   WorkerRecord self_ GUARDED_BY(mutex_);
   uint64_t groupId_ GUARDED_BY(mutex_) = 0;

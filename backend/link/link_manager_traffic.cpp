@@ -190,7 +190,7 @@ void LinkManager::onFrame(const Handle& connected, IncomingFrame frame) {
         return;
       case FrameKind::goodbye:
         if (isCurrent(connected)) {
-          markLeft(connected.peer);
+          markLeft(connected.peer, Goodbye::decode(received.frame));
         }
         return;
       case FrameKind::refuse:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "backend/link/link_errors.h"
+
 namespace torchwire {
 namespace {
 
@@ -58,8 +60,8 @@ void ShutdownMonitor::check(bool mayLeave) const {
   for (const PeerStatus& peer : peers) {
     if (peer.state == PeerState::left) {
       throw std::runtime_error(
-          "the RPC group cannot shut down gracefully: " + peer.record.describe() +
-          " has shut down without waiting for the others, as rpc.shutdown(graceful=False) does");
+          "the RPC group cannot shut down gracefully: " +
+          leftError(peer.record, links_.goodbyeOf(peer.record.id).reason).message());
     }
     if (isSuspect(peer, next)) {
       links_.connect(peer.record.id, [dialResult = dialResult_](const Error& error) {

@@ -15,7 +15,7 @@
 // |          |                        |                               | one; without a session its call fails   |
 // | response | callee -> caller       | message, or an error sentence | any order, once per request; a late one |
 // |          |                        |                               | (its call has ended) is dropped         |
-// | goodbye  | whoever leaves         | nothing                       | last on a link; lost: the loss of the   |
+// | goodbye  | whoever leaves         | nothing, or Goodbye           | last on a link; lost: the loss of the   |
 // |          |                        |                               | link reads as a crash, not as a leave   |
 // | acknow-  | either way             | nothing                       | any order; lost: the next one, or any   |
 // | ledge    |                        |                               | other numbered frame, says the same     |

@@ -1,5 +1,7 @@
 #include "backend/wire/handshake.h"
 
+#include "backend/base/one_line.h"
+
 namespace torchwire {
 namespace {
 
@@ -146,6 +148,27 @@ Refusal Refusal::decode(const IncomingFrame& frame) {
   refusal.code = codeOf(in.number<uint32_t>());
   refusal.reason = in.string();
   return refusal;
+}
+
+OutgoingFrame Goodbye::encode() const {
+  OutgoingFrame frame = bareFrame(FrameKind::goodbye);
+  if (!reason.empty()) {
+    ByteWriter out(frame.head);
+    out.flag(processEnds);
+    out.string(oneLine(reason, kMaxReason));
+  }
+  return frame;
+}
+
+// What follows the header is there since a later release than the frame itself.
+Goodbye Goodbye::decode(const IncomingFrame& frame) {
+  ByteReader in = afterHeader(frame);
+  Goodbye goodbye;
+  if (in.remaining() > 0) {
+    goodbye.processEnds = in.flag();
+    goodbye.reason = oneLine(in.string(), kMaxReason);
+  }
+  return goodbye;
 }
 
 std::optional<Refusal> objectionToHello(

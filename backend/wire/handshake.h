@@ -62,6 +62,19 @@ struct Refusal {
   static Refusal decode(const IncomingFrame& frame);
 };
 
+/// The last frame of a worker that leaves. A value.
+struct Goodbye {
+  static constexpr size_t kMaxReason = 500; // bytes
+
+  // Why it leaves without the others, as in "it ended by ValueError: on purpose": a line. Empty: in order, or it does not say.
+  std::string reason;
+  bool processEnds = false; // and does so for that reason
+
+  /// Shortens the reason where it is too long.
+  OutgoingFrame encode() const;
+  static Goodbye decode(const IncomingFrame& frame);
+};
+
 /// Whether `self`, in the group of `groupId`, may accept this hello: nothing if it may, else why not.
 std::optional<Refusal> objectionToHello(
     const Hello& hello, const WorkerRecord& self, uint64_t groupId);

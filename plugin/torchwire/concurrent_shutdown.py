@@ -12,6 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from types import CellType
@@ -65,7 +66,13 @@ class _Turns:
         mine.outcome.set_result(None)
 
 
+class _Circumstances(threading.local):
+    is_graceful = True
+    before: BaseException | None = None
+
+
 _turns = _Turns()
+_here = _Circumstances()
 
 
 def install(patches: Patches) -> None:
@@ -81,6 +88,11 @@ def runs_elsewhere() -> bool:
     """Tells whether another thread is in rpc.shutdown()."""
     running = _turns.running
     return running is not None and running.is_elsewhere()
+
+
+def circumstances() -> tuple[bool, BaseException | None]:
+    """Whether the shutdown that this thread is in is graceful, and what was being raised when it was called."""
+    return _here.is_graceful, _here.before
 
 
 def await_running() -> None:
@@ -108,6 +120,14 @@ def _cell_of_shutdown() -> CellType | None:
 def _in_turn(original: Callable[..., None], turns: _Turns) -> Callable[..., None]:
     @functools.wraps(original)
     def shutdown(graceful: bool = True, timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -> None:
+        outer = _here.is_graceful, _here.before  # of a shutdown that a signal's handler interrupts
+        _here.is_graceful, _here.before = graceful, sys.exc_info()[1]
+        try:
+            take_turn(graceful, timeout)
+        finally:
+            _here.is_graceful, _here.before = outer
+
+    def take_turn(graceful: bool, timeout: float) -> None:
         running, is_mine = turns.begin()
         if is_mine:
             turns.carry_out(running, lambda: original(graceful, timeout))

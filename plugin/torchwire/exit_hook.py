@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from torchwire import concurrent_shutdown
+from torchwire import _C, concurrent_shutdown, ending
 from torchwire.current_agent import current_agent
 
 _PATIENCE = 5.0  # seconds
@@ -50,16 +50,16 @@ class _AfterHandlers:
 def install() -> None:
     """Has the agent of this process, if there is one by then, shut down at exit. May be called again."""
     global _process, _after_handlers
+    ending.install()
+    _C.stop_threads_where_python_ends()
     if _after_handlers() is None:
         _after_handlers = weakref.ref(_AfterHandlers())
-    if _process != os.getpid() and _is_forked_by_multiprocessing():
-        # A finalizer, because before Python 3.13 these children end without a call of what atexit has.
-        multiprocessing.util.Finalize(None, _shut_down_unless_threads_go_on, exitpriority=_LOWEST_PRIORITY)
+    if _process != os.getpid() and multiprocessing.parent_process() is not None:
+        multiprocessing.util.Finalize(None, ending.note_exception, exitpriority=0)
+        if multiprocessing.get_start_method(allow_none=True) != "spawn":
+            # A finalizer, because before Python 3.13 these children end without a call of what atexit has.
+            multiprocessing.util.Finalize(None, _shut_down_unless_threads_go_on, exitpriority=_LOWEST_PRIORITY)
     _process = os.getpid()
-
-
-def _is_forked_by_multiprocessing() -> bool:
-    return multiprocessing.parent_process() is not None and multiprocessing.get_start_method(allow_none=True) != "spawn"
 
 
 def _shut_down_unless_threads_go_on() -> None:
@@ -73,10 +73,14 @@ def _shut_down_unless_threads_go_on() -> None:
 def _shut_down() -> None:
     if _process != os.getpid():
         return  # a forked child has a copy of the agent, but not its threads
+    end = ending.of_this_process()
     agent = current_agent()
     if agent is not None:
+        ending.explain(agent, end, process_ends=True)
         _call_with_patience(agent.shutdown)
     concurrent_shutdown.await_running()
+    if end.failed:
+        ending.await_earlier(_PATIENCE)
 
 
 def _call_with_patience(shut_down: Callable[[], None]) -> None:

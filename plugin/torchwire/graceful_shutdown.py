@@ -28,7 +28,7 @@ from collections.abc import Callable
 from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
-from torchwire import concurrent_shutdown, creation_sites, passed_rrefs, torch_parts
+from torchwire import concurrent_shutdown, creation_sites, ending, passed_rrefs, torch_parts
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import current_agent
 from torchwire.leak_report import LeakReport
@@ -112,6 +112,9 @@ def _shut_agent_down() -> None:
     """
     agent = current_agent()
     if agent is not None:
+        why = ending.of_shutdown(*concurrent_shutdown.circumstances())
+        if why is not None:
+            ending.explain(agent, why, process_ends=False)
         agent.end_deletes_of_rrefs()
         agent.shutdown()
 

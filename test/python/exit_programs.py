@@ -3,11 +3,13 @@
     python exit_programs.py TORCHWIRE
 
 reads lines "WAY ROW FOLDER", lets two processes run the row, and answers with a line of JSON: how the processes ended,
-and what they have noted. WAY is one of multiprocessing's start methods, or "main": a process that ends as a main
-program does. Such a process is forked off here, by os.fork, because importing torch takes longer than most rows.
+and what they have noted. ROW may have arguments: "ROW:ARGUMENT:ARGUMENT". WAY is one of multiprocessing's start
+methods, or "main": a process that ends as a main program does. Such a process is forked off here, by os.fork, because
+importing torch takes longer than most rows.
 """
 
 import atexit
+import contextlib
 import functools
 import json
 import multiprocessing
@@ -57,14 +59,14 @@ class Worker:
         options = {"TORCHWIRE": torchwire.TorchwireRpcBackendOptions, "TENSORPIPE": rpc.TensorPipeRpcBackendOptions}
         self._options = options[self.backend]
 
-    def start(self):
+    def start(self, **options):
         """Both have started, and have called each other, when this returns."""
         rpc.init_rpc(
             f"worker{self.rank}",
             backend=rpc.BackendType[self.backend],
             rank=self.rank,
             world_size=2,
-            rpc_backend_options=self._options(init_method=f"file://{self.folder}/store"),
+            rpc_backend_options=self._options(init_method=f"file://{self.folder}/store", **options),
         )
         rpc.rpc_sync(self.other, os.getpid)
         self.mark(f"started{self.rank}")
@@ -204,6 +206,37 @@ class Worker:
             threading.excepthook = self._print_slowly
         self.daemon_thread()
 
+    def daemon_thread_that_calls(self, call, way_to_end, transport):
+        self.load()
+        self.start(_transports=[transport])
+        if self.rank == 0:
+            self._call_until_it_fails()
+            return
+        calling = threading.Event()
+        threading.Thread(target=self._call_for_ever, args=(CALLS[call], calling), daemon=True).start()
+        calling.wait(LIMIT)
+        WAYS_TO_END[way_to_end]()
+
+    def _call_for_ever(self, call, calling):
+        while True:
+            try:
+                for _ in range(10):
+                    call(self.other)
+            except RuntimeError:  # the other threads are at their end: this one is to be in calls until then
+                time.sleep(0.001)
+            calling.set()
+
+    def ends(self, way_to_end, peer):
+        """The peer is in a call, or in rpc.shutdown(), when the process ends."""
+        self.load()
+        self.start()
+        if self.rank == 1:
+            WAYS_TO_END[way_to_end]()
+        elif peer == "calls":
+            self._call_until_it_fails()
+        else:
+            self.shut_down()
+
     def _print_slowly(self, what):
         self.note(f"raised {what.exc_type.__name__}")
         time.sleep(0.3)  # as on a machine that has other things to do
@@ -217,6 +250,70 @@ class Worker:
         except RuntimeError as error:
             self.note(f"call: {str(error).splitlines()[0]}")
             self.note(f"at once: {time.monotonic() - start < 5}")
+
+
+def make_and_fetch(other):
+    rpc.remote(other, os.getpid).to_here()
+
+
+def pass_backward(other):
+    import torch
+    import torch.distributed.autograd as dist_autograd
+
+    leaf = torch.ones(2, requires_grad=True)
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [rpc.rpc_sync(other, torch.add, args=(leaf, leaf)).sum()])
+
+
+CALLS = {
+    "sync": lambda other: rpc.rpc_sync(other, os.getpid),
+    "async": lambda other: rpc.rpc_async(other, os.getpid).wait(),
+    "fetch": make_and_fetch,
+    "backward": pass_backward,
+    "none": lambda other: time.sleep(0.001),
+}
+
+
+def end_by_an_error():
+    raise ValueError("on purpose,\n\x1b[31mand in red")
+
+
+def exit_with_3():
+    sys.exit(3)
+
+
+def exit_on_an_error():
+    try:
+        raise ValueError("on purpose")
+    except ValueError:
+        sys.exit(1)
+
+
+def go_on_after_an_exit():
+    with contextlib.suppress(SystemExit):
+        sys.exit(3)
+
+
+def leave():
+    rpc.shutdown(graceful=False)
+
+
+def leave_on_an_error():
+    try:
+        raise ValueError("on purpose")
+    finally:
+        rpc.shutdown(graceful=False)
+
+
+WAYS_TO_END = {
+    "return": lambda: None,
+    "error": end_by_an_error,
+    "exit": exit_with_3,
+    "exit_on_error": exit_on_an_error,
+    "caught_exit": go_on_after_an_exit,
+    "leave": leave,
+    "leave_on_error": leave_on_an_error,
+}
 
 
 def wait_until(condition):
@@ -267,7 +364,8 @@ class ForkedProcess:
 
 
 def run_row(backend, row, rank, folder):
-    getattr(Worker(backend, rank, folder), row)()
+    name, *arguments = row.split(":")
+    getattr(Worker(backend, rank, folder), name)(*arguments)
 
 
 def ends_of(processes):

@@ -24,7 +24,8 @@ FORKED_CHILDREN_RUN_ATEXIT = sys.version_info >= (3, 13)
 
 DONE = ["shutdown: ok"]
 SECOND = "shutdown: RuntimeError: RPC has not been initialized. Call torch.distributed.rpc.init_rpc first."
-LEFT = "call: worker 'worker1' (rank 1) has left the RPC group"
+LEFT = "call: worker 'worker1' (rank 1) has left the RPC group: "
+ENDED = "its main program ended without rpc.shutdown()"
 
 
 def slow(*values):
@@ -182,17 +183,64 @@ def test_a_shutdown_that_is_not_graceful_breaks_off_one_that_waits(end, backend,
 # ---- no shutdown ----
 
 
+def returned(way):
+    return ENDED if way == "main" else "its function returned without rpc.shutdown()"
+
+
 @pytest.mark.parametrize("way", ["main", "fork", slow("spawn"), slow("forkserver")])
 @pytest.mark.parametrize("row", ["silent", "daemon_thread"])
 def test_a_process_that_does_not_shut_down_ends_and_its_peer_hears_of_it(end, way, row):
-    assert end("TORCHWIRE", way, row) == ([0, 0], [LEFT, "at once: True"], [])
+    assert end("TORCHWIRE", way, row) == ([0, 0], [LEFT + returned(way), "at once: True"], [])
+
+
+@pytest.mark.parametrize(
+    "call, way_to_end, transport",
+    [
+        ("sync", "return", "wire_shm"),
+        ("fetch", "exit", "wire_tcp"),
+        ("backward", "return", "wire_tcp"),
+        slow("sync", "exit", "wire_tcp"),
+        slow("async", "exit", "wire_shm"),
+        slow("fetch", "return", "wire_shm"),
+        slow("none", "return", "wire_shm"),
+    ],
+)
+def test_a_daemon_thread_in_a_call_does_not_change_how_a_process_ends(end, call, way_to_end, transport):
+    ends, notes, _ = end("TORCHWIRE", "main", f"daemon_thread_that_calls:{call}:{way_to_end}:{transport}")
+    status, reason = {"return": (0, ENDED), "exit": (3, "it ended with sys.exit(3)")}[way_to_end]
+    assert (ends, notes) == ([0, status], [LEFT + reason, "at once: True"])
+
+
+@pytest.mark.parametrize(
+    "way, way_to_end, peer, status, reason",
+    [
+        ("main", "error", "calls", 1, "it ended by ValueError: on purpose,\\n\\x1b[31mand in red"),
+        ("main", "error", "shuts_down", 1, "it ended by ValueError: on purpose,\\n\\x1b[31mand in red"),
+        ("fork", "error", "calls", 1, "it ended by ValueError: on purpose,\\n\\x1b[31mand in red"),
+        ("main", "leave", "shuts_down", 0, "it called rpc.shutdown(graceful=False)"),
+        slow("main", "exit_on_error", "calls", 1, "it ended by ValueError: on purpose (sys.exit(1))"),
+        slow("spawn", "exit_on_error", "calls", 1, "it ended by ValueError: on purpose (sys.exit(1))"),
+        slow("fork", "exit", "shuts_down", 3, "it ended with sys.exit(3)"),
+        slow("main", "caught_exit", "calls", 0, ENDED),
+        slow(
+            *("main", "leave_on_error", "calls", 1),
+            "it called rpc.shutdown(graceful=False) while handling ValueError: on purpose",
+        ),
+    ],
+)
+def test_the_peers_are_told_how_a_process_ends(end, way, way_to_end, peer, status, reason):
+    ends, notes, _ = end("TORCHWIRE", way, f"ends:{way_to_end}:{peer}")
+    prefix = "shutdown: RuntimeError: the RPC group cannot shut down gracefully: "
+    seen = [LEFT + reason, "at once: True"] if peer == "calls" else [LEFT.replace("call: ", prefix) + reason]
+    assert (ends, notes) == ([0, status], seen)
 
 
 @pytest.mark.parametrize("way", ["main", slow("fork")])
 def test_a_daemon_thread_whose_shutdown_fails_at_exit_may_print_that(end, way):
     # Stopped in the midst of it, it would keep stderr, and Python abort.
     printed = ["raised RuntimeError", "printed"]
-    assert end("TORCHWIRE", way, "daemon_thread_that_prints") == ([0, 0], [LEFT, "at once: True"], printed)
+    seen = [LEFT + returned(way), "at once: True"]
+    assert end("TORCHWIRE", way, "daemon_thread_that_prints") == ([0, 0], seen, printed)
 
 
 @pytest.mark.slow
@@ -282,3 +330,42 @@ def test_an_unchanged_program_that_registers_its_shutdown_first_ends(tmp_path, a
     assert process.returncode == 0, process.stderr
     assert process.stdout.split() == [agent, agent]
     assert "Exception ignored" not in process.stderr  # which is how atexit reports a handler's error
+
+
+FAILING = """
+import sys, time
+import torch.distributed.rpc as rpc
+import torch.multiprocessing as mp
+
+class SlowToGo:
+    def __del__(self, sleep=time.sleep):
+        sleep(1)
+
+def work(rank, folder):
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/store")
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+    rpc.rpc_sync(f"worker{1 - rank}", time.time)
+    if rank == 1:
+        globals()["kept"] = SlowToGo()  # until the interpreter is taken down
+        raise ValueError("on purpose")
+    {wait}
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(sys.argv[1],), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        slow("rpc.shutdown()"),
+        pytest.param("while True: rpc.rpc_sync('worker1', time.time)", marks=pytest.mark.long),
+    ],
+)
+def test_a_launcher_shows_the_error_that_comes_first(tmp_path, wait):
+    script = tmp_path / "failing.py"
+    script.write_text(FAILING.replace("{wait}", wait))
+    process = run_script(script, tmp_path, python_arguments=["-m", "torchwire", "run"])
+    assert process.returncode == 1
+    assert "-- Process 1 terminated with the following error:" in process.stderr
+    assert process.stderr.rstrip().endswith("ValueError: on purpose")

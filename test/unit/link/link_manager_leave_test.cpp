@@ -74,6 +74,24 @@ TEST_CASE("a worker that leaves says goodbye", "[link_manager]") {
   CHECK(b.losses().size() == 1);
 }
 
+TEST_CASE("what a worker says of why it leaves is in its peers' errors", "[link_manager]") {
+  World world(Style::synchronous);
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  connect(world, a, b);
+  a.links().explainLeave({"it ended by ValueError: on purpose", true});
+  a.links().explainLeave(
+      {"it called rpc.shutdown(graceful=False)", false}); // which comes of the first
+  Leave leave(world, a);
+  REQUIRE(world.network.deliverUntil([&] { return !b.losses().empty(); }));
+  CHECK(b.losses()[0].error.code() == ErrorCode::peerLeft);
+  CHECK(
+      b.losses()[0].error.message() ==
+      "worker 'w0' (rank 0) has left the RPC group: it ended by ValueError: on purpose");
+  CHECK(b.links().goodbyeOf(0).processEnds);
+}
+
 TEST_CASE("sends to a worker that left fail at once", "[link_manager]") {
   World world(Style::synchronous);
   MemoryWorker a(world, 0);

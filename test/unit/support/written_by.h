@@ -8,7 +8,11 @@
 #include <stdexcept>
 #include <string>
 
+#include "backend/base/log.h"
+
 namespace torchwire {
+
+constexpr std::chrono::seconds kLogPatience{10};
 
 /// At most what fits into a pipe, 64 KiB.
 inline std::string writtenBy(const std::function<void()>& action) {
@@ -16,10 +20,12 @@ inline std::string writtenBy(const std::function<void()>& action) {
   if (::pipe(ends.data()) != 0) {
     throw std::runtime_error("no pipe to be had");
   }
+  flushLog(kLogPatience);
   const int saved = ::dup(STDERR_FILENO);
   ::dup2(ends[1], STDERR_FILENO);
   ::close(ends[1]);
   action();
+  flushLog(kLogPatience);
   ::dup2(saved, STDERR_FILENO);
   ::close(saved);
   std::string text;

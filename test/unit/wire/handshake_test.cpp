@@ -42,6 +42,38 @@ std::string objection(const Hello& hello) {
 
 } // namespace
 
+TEST_CASE("a goodbye says why its sender leaves, if it does", "[handshake]") {
+  const IncomingFrame frame = arrived(Goodbye{"it ended by ValueError: on purpose", true}.encode());
+  CHECK(kindOf(frame) == FrameKind::goodbye);
+  const Goodbye goodbye = Goodbye::decode(frame);
+  CHECK(goodbye.reason == "it ended by ValueError: on purpose");
+  CHECK(goodbye.processEnds);
+
+  CHECK(
+      Goodbye().encode().head.size() ==
+      FrameHeader::kShortSize); // as workers send it that know of no reason
+  const Goodbye silent = Goodbye::decode(arrived(bareFrame(FrameKind::goodbye)));
+  CHECK(silent.reason.empty());
+  CHECK_FALSE(silent.processEnds);
+}
+
+TEST_CASE("a goodbye's reason is a line of bounded length, whoever sends it", "[handshake]") {
+  OutgoingFrame frame = bareFrame(FrameKind::goodbye);
+  ByteWriter out(frame.head);
+  out.flag(false);
+  out.string("\x1b[2J\n" + std::string(100'000, 'x'));
+  const std::string reason = Goodbye::decode(arrived(std::move(frame))).reason;
+  CHECK(reason.size() == Goodbye::kMaxReason);
+  CHECK_THAT(reason, Catch::StartsWith("\\x1b[2J\\nxxx") && Catch::EndsWith("x..."));
+  CHECK(Goodbye{std::string(100'000, 'x')}.encode().head.size() < 600);
+}
+
+TEST_CASE("a goodbye that ends too soon is refused", "[handshake]") {
+  OutgoingFrame frame = Goodbye{"it ended", true}.encode();
+  frame.head.resize(frame.head.size() - GENERATE(1, 8, 12));
+  CHECK_THROWS_AS(Goodbye::decode(arrived(std::move(frame))), FormatError);
+}
+
 TEST_CASE("nobody else may have this worker's rank", "[handshake]") {
   Hello hello = helloTo(record(1));
   hello.self = record(1);

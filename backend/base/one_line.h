@@ -1,0 +1,13 @@
+// Text of somebody else's, as part of a line.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace torchwire {
+
+/// The text with escapes (\n, \x1b) in place of control characters and of what is no UTF-8, so that it neither begins a
+/// line nor steers a terminal. At most `maxBytes`, the last of which are "..." where it is longer.
+std::string oneLine(std::string_view text, size_t maxBytes);
+
+} // namespace torchwire
