@@ -11,7 +11,9 @@
 #include <set>
 
 #include "backend/agent/agent.h"
+#include "backend/agent/failed_start.h"
 #include "backend/link/checksum_interceptor.h"
+#include "backend/serve/signals.h"
 #include "backend/tensorpipe/transport_table.h"
 #include "build_features.h"
 #include "cuda/device_record.h"
@@ -155,6 +157,23 @@ AgentHolder makeAgent(
       destroy);
 }
 
+/// This and shutDown() release the GIL, and take it to raise what a handler of a signal has raised meanwhile.
+void join(Agent& agent, bool shutdown, float timeout) {
+  {
+    const py::gil_scoped_release release;
+    agent.join(shutdown, timeout);
+  }
+  raisePendingSignal();
+}
+
+void shutDown(Agent& agent) {
+  {
+    const py::gil_scoped_release release;
+    agent.shutdown();
+  }
+  raisePendingSignal();
+}
+
 /// Releases the GIL to collect, and takes it to build Python objects.
 py::list peersOf(const Agent& agent) {
   std::vector<PeerStatus> peers;
@@ -193,7 +212,7 @@ void bindStart(AgentClass& agent) {
 void bindEnd(AgentClass& agent) {
   agent
       .def(
-          "join", &Agent::join, py::arg("shutdown") = false, py::arg("timeout") = 0, ReleaseGil(),
+          "join", &join, py::arg("shutdown") = false, py::arg("timeout") = 0,
           "Waits until no call of any worker is active (static group), or leaves the group once "
           "none of this worker's is (dynamic group).\n\n"
           "shutdown: whether the workers end after it; otherwise they go on. timeout: seconds; 0, "
@@ -203,8 +222,7 @@ void bindEnd(AgentClass& agent) {
           "wait_all_workers", &Agent::waitAllWorkers, py::arg("timeout") = 0, ReleaseGil(),
           "Waits until every worker of a static group that is not dead has called this; returns "
           "at once in a dynamic group.\n\n"
-          "timeout: seconds; 0, the default: as long as it takes. Returns False if a worker was "
-          "missing because it is dead, or the group is elastic.\n\n"
+          "timeout: seconds; 0, the default: as long as it takes.\n\n"
           "Raises RuntimeError, naming the workers that are missing, when the time is over.")
       .def(
           "explain_leave",
@@ -219,7 +237,12 @@ void bindEnd(AgentClass& agent) {
           "The numbers of the processes on this host, which have not ended yet, of peers that left "
           "since they would.")
       .def(
-          "shutdown", [](Agent& self) { self.shutdown(); }, ReleaseGil(),
+          "interrupt_shutdown", &Agent::interruptShutdown, ReleaseGil(),
+          "Has the other workers of a static group raise RuntimeError in rpc.shutdown(), which "
+          "says "
+          "that this worker was interrupted there. Raises nothing.")
+      .def(
+          "shutdown", &shutDown,
           "Ends the agent at once: calls that are under way fail with RpcError, peers are told, "
           "and all of its threads have ended when it returns, once the handlers that run have. "
           "Does nothing the second time. Raises nothing.");
@@ -364,6 +387,12 @@ PYBIND11_MODULE(_C, module) {
 #endif
   module.attr("TRANSPORTS") = torchwire::descriptionsOf(torchwire::transportTable());
   module.attr("CHANNELS") = torchwire::descriptionsOf(torchwire::channelTable());
+  module.def(
+      "tell_of_failed_start", &torchwire::tellOfFailedStart, py::arg("store"), py::arg("name"),
+      py::arg("rank"), py::arg("world_size"), py::arg("reason"),
+      py::call_guard<py::gil_scoped_release>(),
+      "Has the workers of a static group that wait for one of this process in init_rpc raise "
+      "RuntimeError, which names it and says the reason. Raises nothing.");
   module.def("stock_transports", [](const rpc::TensorPipeRpcBackendOptions& options) {
     return options.transports;
   });

@@ -301,15 +301,19 @@ std::optional<std::pair<std::shared_ptr<Agent>, uint64_t>> callBehind(
   return std::nullopt;
 }
 
-/// Waits for the call behind the future, so as to end it here. Takes the GIL away.
+/// Waits for the call behind the future, so as to end it here, or else for the future: libtorch would run no handlers of
+/// signals meanwhile. Releases the GIL.
 void awaitCall(const PythonFutureWrapper& future) {
-  if (future.fut->completed() || hasCallbacks(*future.fut)) {
+  if (future.fut->completed()) {
     return;
   }
-  const auto call = callBehind(future);
+  const auto call = hasCallbacks(*future.fut) ? std::nullopt : callBehind(future);
+  const py::gil_scoped_release release;
   if (call && call->first) {
-    const py::gil_scoped_release release;
     call->first->await(call->second, [&] { return hasCallbacks(*future.fut); });
+  }
+  if (handlesSignals() && !future.fut->completed() && currentAgent()) {
+    awaitFuture(*future.fut);
   }
 }
 

@@ -6,7 +6,9 @@
 #include <string>
 
 #include "backend/base/call_error.h"
+#include "backend/base/interruption.h"
 #include "backend/serve/remote_error.h"
+#include "backend/serve/signals.h"
 #include "plugin/python_text.h"
 
 namespace py = pybind11;
@@ -95,6 +97,8 @@ void translate(std::exception_ptr exception) {
     raise(e, e.error(), PyExc_RuntimeError);
   } catch (const RemoteError& e) {
     raise(e, e, builtinOf(e));
+  } catch (const Interrupted&) {
+    raisePendingSignal();
   }
 }
 

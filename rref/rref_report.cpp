@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/base/log.h"
+#include "backend/serve/signals.h"
 #include "rref/context_view.h"
 #include "rref/own_requests.h"
 
@@ -51,7 +52,7 @@ void askForHolders(
     }
   }
   for (const auto& [name, reply] : replies) {
-    reply->wait(); // ends with the call's time-out
+    awaitFuture(*reply); // ends with the call's time-out
     if (reply->hasError()) {
       log(LogLevel::info,
           "worker '" + name +

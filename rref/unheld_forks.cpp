@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/base/log.h"
+#include "backend/serve/signals.h"
 #include "rref/context_view.h"
 #include "rref/own_requests.h"
 
@@ -32,7 +33,7 @@ std::optional<Forks> heldByTheLiving(
   Forks held;
   bool complete = true;
   for (const auto& reply : replies) {
-    reply->wait(); // ends with the call's time-out
+    awaitFuture(*reply); // ends with the call's time-out
     if (reply->hasError()) {
       log(LogLevel::info,
           "a worker did not say which forks it holds: " + reply->tryRetrieveErrorMessage());

@@ -1,7 +1,6 @@
 #include "backend/agent/agent.h"
 
 #include <torch/csrc/distributed/autograd/rpc_messages/rpc_with_autograd.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <fstream>
@@ -11,10 +10,12 @@
 #include "autograd/context_lifetime.h"
 #include "autograd/forward_call.h"
 #include "backend/agent/call_end.h"
+#include "backend/agent/failed_start.h"
 #include "backend/agent/observer_answers.h"
 #include "backend/agent/seconds.h"
 #include "backend/agent/torch_store.h"
 #include "backend/base/bytes.h"
+#include "backend/base/interruption.h"
 #include "backend/base/log.h"
 #include "backend/base/random.h"
 #include "backend/codec/codec.h"
@@ -26,6 +27,7 @@
 #include "backend/serve/profiled_call.h"
 #include "backend/serve/python_thread.h"
 #include "backend/serve/response.h"
+#include "backend/serve/signals.h"
 #include "backend/tensorpipe/observers.h"
 #include "backend/transport/loop.h"
 #include "rref/backward.h"
@@ -68,11 +70,6 @@ cuda::DeviceRecord named(cuda::DeviceRecord record, const std::string& worker) {
 /// answers to its own.
 uint64_t firstCallId(bool mayReplace) {
   return mayReplace ? randomNumber() >> 2 : 1;
-}
-
-std::string torchVersion() {
-  const std::string full = TORCH_VERSION;
-  return full.substr(0, full.find('+')); // +cpu and +cu130 understand each other
 }
 
 } // namespace
@@ -224,6 +221,19 @@ void Agent::serveTrials(
 // ---- starting -----------------------------------------------------------------------------------
 
 void Agent::startImpl() {
+  openMembership();
+  try {
+    joinGroup();
+  } catch (const Interrupted&) {
+    membership_->giveUpStart(membership_->self().describe() + " was interrupted in init_rpc");
+    throw;
+  } catch (const std::exception& e) {
+    membership_->giveUpStart(describeFailedStart(membership_->self(), e.what()));
+    throw;
+  }
+}
+
+void Agent::joinGroup() {
   const auto self = isCurrentRpcAgentSet() ? getCurrentRpcAgent() : nullptr;
   const bool another = self.get() == this && beginRRefs(self); // it is not in tests without Python
   if (another) {
@@ -235,8 +245,8 @@ void Agent::startImpl() {
   }
   timer_.after(
       milliseconds(0), [] {}); // starts its thread: if that fails, then here and not in a callback
-  openLinks(agreeOnKey());
-  joinGroup(links_->listen());
+  openLinks(membership_->agree(options_.secret));
+  enter(links_->listen());
   if (!isStaticGroup() || membership_->cameLater()) {
     introduceToPeers();
   }
@@ -249,15 +259,9 @@ void Agent::beginIdsElsewhere() {
   contexts_.beginIdsAt(randomNumber());
 }
 
-GroupKey Agent::agreeOnKey() {
-  WorkerRecord self;
-  self.name = workerInfo_.name_;
-  self.id = self_;
-  self.incarnation = randomNumber();
-  self.torchVersion = torchVersion();
-  self.protocolVersion = kProtocolVersion;
+void Agent::openMembership() {
+  WorkerRecord self = ownRecord(workerInfo_.name_, self_);
   self.devices = devices_->encodedSelf();
-  self.process = ProcessIdentity::ofThisProcess();
   for (const auto& interceptor : options_.interceptors) {
     self.linkOptions |= interceptor->linkOption();
   }
@@ -265,11 +269,11 @@ GroupKey Agent::agreeOnKey() {
     self.linkOptions |= link_options::kElastic;
   }
   membership_ = std::make_unique<Membership>(
-      std::make_unique<BoundedStore>(std::make_unique<TorchStore>(store_), storeTimeout()),
+      std::make_unique<BoundedStore>(
+          std::make_unique<TorchStore>(store_), storeTimeout(), checkSignals),
       std::move(self), worldSize_, std::max(getRpcTimeout(), kMinWaitForGroup),
-      std::make_unique<SystemClock>(),
+      std::make_unique<SystemClock>(checkSignals),
       [this](const WorkerRecord& worker, bool isRival) { return hasEnded(worker, isRival); });
-  return membership_->agree(options_.secret);
 }
 
 TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
@@ -369,7 +373,7 @@ void Agent::startServer() {
   });
 }
 
-void Agent::joinGroup(const std::string& address) {
+void Agent::enter(const std::string& address) {
   address_ = address;
   log(LogLevel::info,
       "worker '" + workerInfo_.name_ + "' listens at " + address_ + " (" + chosen_.reason + ")");
@@ -415,8 +419,13 @@ void Agent::introduceToPeers() {
       waiting->none.notify_all();
     });
   }
-  MutexLock lock(waiting->mutex);
-  waiting->none.wait(lock, [&] { return waiting->count == 0; }); // dials have their own deadlines
+  const auto isOver = [&] {
+    MutexLock lock(waiting->mutex);
+    return waiting->none.wait_for(lock, kInterruptionInterval, [&] { return waiting->count == 0; });
+  };
+  while (!isOver()) { // dials have their own deadlines
+    checkSignals();
+  }
 }
 
 ThreadPool& Agent::poolOf(uint32_t messageType) {

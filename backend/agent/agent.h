@@ -171,10 +171,13 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   const std::vector<c10::Device>& getDevices() const override;
   torch::distributed::rpc::DeviceMap getDeviceMap(const WorkerInfo& to) const override;
 
-  /// A static group: returns once every worker has called this that is not dead; false if one is. A dynamic one: at once.
+  /// A static group: returns once every worker has called this that is not dead. A dynamic one: at once.
   /// Throws std::runtime_error that names a worker whose process is gone, or when `timeout` seconds
-  /// (0: no limit) are over.
-  bool waitAllWorkers(float timeout);
+  /// (0: no limit) are over. As all that waits on behalf of the program, it throws Interrupted where a handler of a signal
+  /// raises; the others then throw a sentence that says so.
+  void waitAllWorkers(float timeout);
+  /// Has the others throw that sentence, where this worker does not go on with the shutdown.
+  void interruptShutdown();
 
   /// A static group: returns when no call of any worker is active any more. A dynamic one: leaves it.
   void join(bool shutdown = false, float timeout = 0) override;
@@ -263,14 +266,15 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   bool runRequest(uint32_t messageType, Task&& task);
 
   // Starting.
+  void openMembership();
+  void joinGroup();
   void beginIdsElsewhere();
-  GroupKey agreeOnKey();
   void openLinks(const GroupKey& key);
   TensorPipeOptions linkSettings(const GroupKey& key);
   void startServer();
   std::shared_ptr<Link> loopback();
   void checkDevices();
-  void joinGroup(const std::string& address);
+  void enter(const std::string& address);
   void introduceToPeers();
 
   // Calls of this worker.
@@ -409,7 +413,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
       const std::vector<std::string>& where);
 
   // Ending.
-  void awaitOwnCalls(const std::function<void()>& interrupted);
+  void awaitOwnCalls(const std::function<void()>& check);
   std::set<WorkerId> deadPeers() const;
   void warnOfLosses(const std::set<WorkerId>& missing) const;
   std::string describe(const std::set<WorkerId>& workers) const;

@@ -5,8 +5,10 @@
 
 #include "backend/agent/agent.h"
 #include "backend/agent/seconds.h"
+#include "backend/base/interruption.h"
 #include "backend/base/log.h"
 #include "backend/link/shutdown_monitor.h"
+#include "backend/serve/signals.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/process_watch.h"
 
@@ -17,21 +19,36 @@ using std::chrono::milliseconds;
 
 // How long a leaving worker waits for its peers to take note.
 constexpr milliseconds kGoodbyePatience{2000};
-// How often a wait for this worker's own calls looks whether it is still of use.
-constexpr milliseconds kWaitSlice{200};
+
+/// What a handler has raised is raised when the agent has been shut down.
+bool isInterrupted() {
+  try {
+    checkSignals();
+    return false;
+  } catch (const Interrupted&) {
+    return true;
+  }
+}
 
 } // namespace
 
-bool Agent::waitAllWorkers(float timeout) {
+void Agent::waitAllWorkers(float timeout) {
   if (!membership_ || !isStaticGroup()) {
-    return true;
+    return;
   }
   const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
   expectPart();
-  const Membership::Totals met = membership_->sum(
-      "reach" + std::to_string(rounds_++), {}, [&] { checkOthers(monitor); },
-      [&] { return deadPeers(); });
-  return met.missing.empty() && !options_.elastic;
+  membership_->shutDownTogether([&] {
+    membership_->sum(
+        "reach" + std::to_string(rounds_++), {}, [&] { checkOthers(monitor); },
+        [&] { return deadPeers(); });
+  });
+}
+
+void Agent::interruptShutdown() {
+  if (membership_ && isStaticGroup()) {
+    membership_->interruptShutdown();
+  }
 }
 
 /// Those that the shutdown does without. Once the store is gone, a worker that has left may have done so in order: with
@@ -59,7 +76,7 @@ void Agent::join(bool shutdown, float timeout) {
     return; // never started
   }
   if (isStaticGroup()) {
-    joinStatic(fromSeconds(timeout), shutdown);
+    membership_->shutDownTogether([&] { joinStatic(fromSeconds(timeout), shutdown); });
   } else {
     const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
     awaitOwnCalls([&] {
@@ -72,7 +89,7 @@ void Agent::join(bool shutdown, float timeout) {
     } catch (const std::exception& e) { // its host has left before; the peers are told all the same
       log(LogLevel::warning, e.what());
     }
-    links_->leave(kGoodbyePatience);
+    links_->leave(kGoodbyePatience, isInterrupted);
   }
 }
 
@@ -123,9 +140,10 @@ void Agent::warnOfLosses(const std::set<WorkerId>& missing) const {
   }
 }
 
-void Agent::awaitOwnCalls(const std::function<void()>& interrupted) {
-  while (!activeCalls_.waitForNone(kWaitSlice)) {
-    interrupted();
+void Agent::awaitOwnCalls(const std::function<void()>& check) {
+  while (!activeCalls_.waitForNone(kInterruptionInterval)) {
+    checkSignals();
+    check();
   }
 }
 
@@ -156,7 +174,7 @@ void Agent::shutdownImpl() {
   engine_->shutDown();
   calls_->failAll(error); // before the links go, whose loss would be a worse explanation
   if (links_) {
-    links_->leave(kGoodbyePatience);
+    links_->leave(kGoodbyePatience, isInterrupted);
   }
   timer_.stop();
   if (processes_) {

@@ -12,6 +12,7 @@
 #include "backend/link/shutdown_monitor.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
+#include "backend/serve/signals.h"
 
 namespace torchwire {
 namespace {
@@ -50,7 +51,7 @@ std::chrono::milliseconds Agent::storeTimeout() const {
 void Agent::checkOthers(const ShutdownMonitor& monitor) {
   expectPart();
   monitor.check(storeIsGone());
-  SystemClock clock;
+  SystemClock clock(checkSignals);
   peerStores_->expectAnswers(clock, storeTimeout());
 }
 
@@ -80,7 +81,7 @@ std::vector<char> Agent::ask(
     *result = std::move(outcome);
     waiter->give([] {});
   });
-  waiter->await(loop_.get());
+  waiter->await(loop_.get(), handlesSignals() ? checkSignals : std::function<void()>());
   const DecodedMessage answer = responseIn(std::move(*result), false, false);
   return std::as_const(*answer.message).payload();
 }

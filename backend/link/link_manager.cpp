@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "backend/base/interruption.h"
 #include "backend/base/log.h"
 #include "backend/link/link_errors.h"
 
@@ -260,7 +261,8 @@ void LinkManager::explainLeave(Goodbye goodbye) {
   }
 }
 
-void LinkManager::leave(std::chrono::milliseconds patience) {
+void LinkManager::leave(
+    std::chrono::milliseconds patience, const std::function<bool()>& isHurried) {
   Goodbye goodbye;
   std::vector<std::shared_ptr<Link>> connected;
   std::vector<std::shared_ptr<Link>> others;
@@ -295,9 +297,8 @@ void LinkManager::leave(std::chrono::milliseconds patience) {
   }
   // A peer closes its end once it has read the goodbye. To wait for that, rather than for the write,
   // means that every peer knows of the leave when this returns.
-  {
-    MutexLock lock(mutex_);
-    disconnected_.wait_for(lock, patience, [this]() REQUIRES(mutex_) { return noneConnected(); });
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (!awaitDisconnection(end) && !isHurried()) {
   }
   for (const auto& link : others) {
     link->close();
@@ -305,6 +306,15 @@ void LinkManager::leave(std::chrono::milliseconds patience) {
   for (const auto& link : connected) {
     link->close();
   }
+}
+
+/// Whether no peer is connected or the time is over, after a while at most.
+bool LinkManager::awaitDisconnection(std::chrono::steady_clock::time_point end) {
+  const auto next = std::min(end, std::chrono::steady_clock::now() + kInterruptionInterval);
+  MutexLock lock(mutex_);
+  return disconnected_.wait_until(
+             lock, next, [this]() REQUIRES(mutex_) { return noneConnected(); }) ||
+      next == end;
 }
 
 bool LinkManager::noneConnected() const {

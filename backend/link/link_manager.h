@@ -169,9 +169,11 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
 
   /// Why leave() will be called, for the peers to hear. The first explanation counts.
   void explainLeave(Goodbye goodbye) EXCLUDES(mutex_);
-  /// Tells all connected peers that this worker leaves, waits until they know (at most `patience`) and
-  /// closes all links. Idempotent.
-  void leave(std::chrono::milliseconds patience) EXCLUDES(mutex_);
+  /// Tells all connected peers that this worker leaves, waits until they know (at most `patience`, and no longer once
+  /// `isHurried`, which is asked now and then) and closes all links. Idempotent.
+  void leave(
+      std::chrono::milliseconds patience,
+      const std::function<bool()>& isHurried = [] { return false; }) EXCLUDES(mutex_);
 
   /// Of the peer that has this rank now, or had it last; 0: there was none, or it is this worker.
   uint64_t incarnationOf(WorkerId id) const EXCLUDES(mutex_);
@@ -228,6 +230,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   Peer* find(WorkerId id) REQUIRES(mutex_);
   Peer* current(const Handle& handle, State state) REQUIRES(mutex_);
   Hello introduction(const Peer& to) const REQUIRES(mutex_);
+  bool awaitDisconnection(std::chrono::steady_clock::time_point end) EXCLUDES(mutex_);
   bool noneConnected() const REQUIRES(mutex_);
   bool isOwn(WorkerId id) const EXCLUDES(mutex_);
   Error errorOfGone(const Peer& peer) const REQUIRES(mutex_);

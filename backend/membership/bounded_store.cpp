@@ -1,22 +1,22 @@
 #include "backend/membership/bounded_store.h"
 
-#include <future>
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
 namespace torchwire {
 
-BoundedStore::BoundedStore(std::unique_ptr<KeyValueStore> store, std::chrono::milliseconds timeout)
+BoundedStore::BoundedStore(
+    std::unique_ptr<KeyValueStore> store, std::chrono::milliseconds timeout,
+    InterruptionCheck check)
     : store_(std::move(store)),
       timeout_(timeout),
+      check_(std::move(check)),
       thread_(std::make_shared<ThreadPool>(1, "torchwire_store")) {}
 
 template <typename Operation>
 auto BoundedStore::perform(Operation operation) {
   using Result = decltype(operation(*store_));
-  if (timeout_.count() == 0) {
-    return operation(*store_);
-  }
   const std::string silence = "no answer within " + std::to_string(timeout_.count()) + " ms";
   if (silent_) {
     throw std::runtime_error(silence);
@@ -28,11 +28,28 @@ auto BoundedStore::perform(Operation operation) {
   if (!thread_->run(std::move(run))) {
     throw std::runtime_error("no thread could be started to ask it");
   }
-  if (result.wait_for(timeout_) != std::future_status::ready) {
+  if (!await(result)) {
     silent_ = true;
     throw std::runtime_error(silence);
   }
   return result.get();
+}
+
+/// False where it takes longer.
+template <typename Result>
+bool BoundedStore::await(const std::future<Result>& result) {
+  const auto end = std::chrono::steady_clock::now() + timeout_;
+  for (;;) {
+    const auto now = std::chrono::steady_clock::now();
+    if (result.wait_until(std::min(end, now + kInterruptionInterval)) ==
+        std::future_status::ready) {
+      return true;
+    }
+    if (now >= end) {
+      return false;
+    }
+    check_();
+  }
 }
 
 BoundedStore::Value BoundedStore::compareSet(

@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 
+#include "backend/base/interruption.h"
 #include "backend/base/thread_pool.h"
 #include "backend/membership/key_value_store.h"
 
@@ -13,12 +15,14 @@ namespace torchwire {
 
 /// Passes each operation on to a store that may not answer at all: PyTorch's clients wait for ever for a server that stands
 /// still, or whose network is cut. An operation that takes longer than the time-out throws, and so do all later ones at
-/// once. It runs on a thread of its own, which an operation that never ends keeps, and the store with it.
+/// once. It runs on a thread of its own, which an operation that never ends keeps, and the store with it. A thread that waits
+/// makes the check meanwhile, which may throw Interrupted.
 /// Thread-safe if the store is.
 class BoundedStore : public KeyValueStore {
  public:
-  /// `timeout` 0: none.
-  BoundedStore(std::unique_ptr<KeyValueStore> store, std::chrono::milliseconds timeout);
+  BoundedStore(
+      std::unique_ptr<KeyValueStore> store, std::chrono::milliseconds timeout,
+      InterruptionCheck check = [] {});
 
   Value compareSet(const std::string& key, const Value& expected, const Value& wanted) override;
   Value get(const std::string& key) override;
@@ -29,9 +33,12 @@ class BoundedStore : public KeyValueStore {
  private:
   template <typename Operation>
   auto perform(Operation operation);
+  template <typename Result>
+  bool await(const std::future<Result>& result);
 
   const std::shared_ptr<KeyValueStore> store_;
   const std::chrono::milliseconds timeout_;
+  const InterruptionCheck check_;
   // Shared with what it runs: it may never end, and must not be waited for then.
   const std::shared_ptr<ThreadPool> thread_;
   std::atomic<bool> silent_{false};

@@ -1,5 +1,6 @@
 #include "backend/membership/clock.h"
 
+#include <algorithm>
 #include <thread>
 
 namespace torchwire {
@@ -9,7 +10,11 @@ Clock::TimePoint SystemClock::now() {
 }
 
 void SystemClock::sleepFor(std::chrono::nanoseconds duration) {
-  std::this_thread::sleep_for(duration);
+  const TimePoint end = now() + duration;
+  do {
+    check_();
+    std::this_thread::sleep_until(std::min(end, now() + kInterruptionInterval));
+  } while (now() < end);
 }
 
 } // namespace torchwire

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <utility>
+
+#include "backend/base/interruption.h"
 
 namespace torchwire {
 
@@ -17,15 +20,20 @@ class Clock {
 
   /// Never goes back.
   virtual TimePoint now() = 0;
-  /// Returns when so much time has passed, or later.
+  /// Returns when so much time has passed, or later. May throw Interrupted.
   virtual void sleepFor(std::chrono::nanoseconds duration) = 0;
 };
 
-/// The system's steady clock. Thread-safe.
+/// The system's steady clock, which makes the check whenever a thread sleeps. Thread-safe.
 class SystemClock : public Clock {
  public:
+  explicit SystemClock(InterruptionCheck check = [] {}) : check_(std::move(check)) {}
+
   TimePoint now() override;
   void sleepFor(std::chrono::nanoseconds duration) override;
+
+ private:
+  const InterruptionCheck check_;
 };
 
 } // namespace torchwire

@@ -22,6 +22,11 @@ const std::string kAccepted = "ok";
 // What was being done when the store failed.
 const std::string kJoining = "join the RPC group";
 
+// How often a worker that waits for the others looks whether those that have come still live.
+constexpr std::chrono::milliseconds kLookAtStart{500};
+// In that time those who wait for the startup decision look it up.
+constexpr std::chrono::milliseconds kFarewellAtStart{300};
+
 } // namespace
 
 Membership::Membership(
@@ -143,8 +148,13 @@ bool Membership::nextHasBegun() {
 void Membership::listAsRefused() {
   asking(self_, kJoining, [&] {
     changeRoster([&](Roster& roster) {
-      roster.workers.push_back(self_);
-      return true;
+      const bool isListed = std::any_of(
+          roster.workers.begin(), roster.workers.end(),
+          [&](const WorkerRecord& worker) { return worker.incarnation == self_.incarnation; });
+      if (!isListed) {
+        roster.workers.push_back(self_);
+      }
+      return !isListed;
     });
   });
 }
@@ -214,6 +224,9 @@ void Membership::awaitStartupDecision() {
   std::optional<std::string> decision;
   poll(*clock_, timeout_, [&] {
     decision = startupDecision();
+    if (!decision) {
+      endStartupWithoutTheDead();
+    }
     return decision.has_value();
   });
   if (!decision) {
@@ -237,6 +250,53 @@ std::optional<std::string> Membership::startupDecision() {
     const std::vector<uint8_t> bytes = store_->get(keyOf(kStartupDecision));
     return std::string(bytes.begin(), bytes.end());
   });
+}
+
+/// A static group will never be complete once one of its workers has ended before the last has come, unless others may come
+/// in the place of workers.
+void Membership::endStartupWithoutTheDead() {
+  if (self_.isElastic() || clock_->now() < lookedFor_ + kLookAtStart) {
+    return;
+  }
+  lookedFor_ = clock_->now();
+  for (const WorkerRecord& worker : currentRoster().workers) {
+    if (worker.incarnation != self_.incarnation && hasEnded_(worker, /* isRival */ false)) {
+      decide(
+          "the RPC group of world_size=" + std::to_string(worldSize_) +
+          " cannot start: " + worker.describe() + " ended before all workers were there");
+      return;
+    }
+  }
+}
+
+void Membership::giveUpStart(const std::string& why) {
+  if (worldSize_ == 0) {
+    return;
+  }
+  try {
+    Roster roster = currentRoster();
+    while (isOver(roster)) {
+      ++generation_;
+      roster = currentRoster();
+    }
+    if (decide(why) != why) {
+      return;
+    }
+    // For those that start in its place, see isOver().
+    Roster alone;
+    alone.worldSize = worldSize_;
+    alone.groupId = groupId_;
+    alone.workers.push_back(self_);
+    const std::vector<uint8_t> wanted = toStore(alone.encode());
+    if (store_->compareSet(keyOf(kRosterKey), {}, wanted) != wanted) {
+      listAsRefused();
+    }
+    if (self_.id == 0 && roster.workers.size() > 1) { // PyTorch's launchers put the store there
+      clock_->sleepFor(kFarewellAtStart);
+    }
+  } catch (const std::exception&) {
+    // The others cannot be told.
+  }
 }
 
 std::string Membership::missingRanks() {

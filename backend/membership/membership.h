@@ -54,6 +54,10 @@ class Membership {
     return cameLater_;
   }
 
+  /// This worker cannot start: those of a static group that wait for it throw the sentence in join(). Does nothing where
+  /// the group runs or cannot start anyway, nor where the store does not answer.
+  void giveUpStart(const std::string& why);
+
   /// Takes this worker off a dynamic group's list.
   void leave();
 
@@ -78,7 +82,7 @@ class Membership {
   /// Adds up the numbers that all workers of a static group pass; returns once all have that are not dead. All get the
   /// same, also of who is missing. Throws where this worker itself has been left out. In an elastic group, all are those on
   /// the list, from which who knows of a death takes the dead off; from the first sum on, nobody can join any more.
-  /// `interrupted` is asked now and then while waiting and ends the wait by throwing; its sentence
+  /// `check` is called now and then while waiting and ends the wait by throwing; its sentence
   /// is then thrown on the other workers too, unless it is LeftOut: this worker alone cannot go on.
   /// `dead` is asked as often.
   struct Totals {
@@ -97,8 +101,14 @@ class Membership {
     using std::runtime_error::runtime_error;
   };
   Totals sum(
-      const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
+      const std::string& round, const Totals& mine, const std::function<void()>& check,
       const Dead& dead = [] { return std::set<WorkerId>(); });
+
+  /// Runs a part of the shutdown. If that throws anything but LeftOut, the others throw the same sentence in sum(), of
+  /// Interrupted one that says so; and this worker the one of another that has failed before, if there is one.
+  void shutDownTogether(const std::function<void()>& part);
+  /// This worker does not go on with the shutdown: the program has been interrupted.
+  void interruptShutdown();
 
   /// Returns once all workers have got their last answer from the store, or after a while: for the
   /// worker whose process may host the store, or that serves one in its place. Those are waited for that are in the last
@@ -133,6 +143,7 @@ class Membership {
   [[noreturn]] void refuse(const std::string& objection, const Roster& roster);
   void awaitStartupDecision();
   std::optional<std::string> startupDecision();
+  void endStartupWithoutTheDead();
   [[noreturn]] void endStartup(const std::string& objection);
   [[noreturn]] static void throwRefused(const std::string& standing, const std::string& objection);
   std::string decide(const std::string& decision);
@@ -140,10 +151,9 @@ class Membership {
 
   // membership_rounds.cpp: shutting down.
   Totals sumInOneStore(
-      const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
+      const std::string& round, const Totals& mine, const std::function<void()>& check,
       const Dead& dead);
-  void awaitRound(
-      const std::string& key, const std::function<void()>& interrupted, const Dead& dead);
+  void awaitRound(const std::string& key, const std::function<void()>& check, const Dead& dead);
   void completeWithout(const std::set<WorkerId>& dead, const std::string& key);
   void completeElastic(const std::string& key);
   void lookFor(const WorkerRecord& missing);
@@ -151,7 +161,8 @@ class Membership {
   bool addNumbers(const std::string& key, Totals& totals);
   std::string ownKey(const std::string& round) const;
   void throwIfFailed();
-  void tellOthers(const std::string& failure);
+  std::string giveUpShutdown(const std::string& why);
+  uint32_t countBegun();
   void awaitFinished(uint32_t count, std::chrono::milliseconds patience);
 
   const std::unique_ptr<KeyValueStore> store_;
@@ -163,8 +174,10 @@ class Membership {
   const HasEnded hasEnded_;
   uint64_t groupId_ = 0;
   bool cameLater_ = false;
-  Clock::TimePoint lookedFor_; // a worker that is missing in a round of an elastic group
+  Clock::TimePoint lookedFor_; // a worker that is missing
   int generation_ = 0; // how many groups have ended before this one in the store
+  bool hasBegun_ = false; // the shutdown
+  std::optional<std::string> failure_; // why the group cannot shut down together
 };
 
 } // namespace torchwire

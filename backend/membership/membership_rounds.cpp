@@ -11,7 +11,9 @@ namespace {
 
 // Below the group's prefix.
 const std::string kShutdown = "shutdown/"; // + round + what is counted
+const std::string kBegun = kShutdown + "begun"; // by how many workers
 const std::string kFailed = kShutdown + "failed"; // why the group cannot shut down together
+const std::string kCannot = "the RPC group cannot shut down gracefully: ";
 
 // What was being done when the store failed.
 const std::string kShuttingDown = "shut down together with the RPC group";
@@ -75,9 +77,9 @@ auto whereverItIs(Step step) {
 // The last to arrive writes down the sums. Where one is missing there is no last, and who knows of its death adds up what
 // the others have written each for itself; the first sums that are written stand.
 Membership::Totals Membership::sum(
-    const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
+    const std::string& round, const Totals& mine, const std::function<void()>& check,
     const Dead& dead) {
-  return whereverItIs([&] { return sumInOneStore(round, mine, interrupted, dead); });
+  return whereverItIs([&] { return sumInOneStore(round, mine, check, dead); });
 }
 
 std::string Membership::ownKey(const std::string& round) const {
@@ -87,10 +89,13 @@ std::string Membership::ownKey(const std::string& round) const {
 }
 
 Membership::Totals Membership::sumInOneStore(
-    const std::string& round, const Totals& mine, const std::function<void()>& interrupted,
+    const std::string& round, const Totals& mine, const std::function<void()>& check,
     const Dead& dead) {
   const std::string key = keyOf(kShutdown) + round + "/";
   asking(self_, kShuttingDown, [&] {
+    if (!hasBegun_) {
+      countBegun();
+    }
     rounds_.add(key + "started", mine.started);
     rounds_.add(key + "finished", mine.finished);
     rounds_.set(ownKey(key), encode(mine));
@@ -100,14 +105,14 @@ Membership::Totals Membership::sumInOneStore(
       rounds_.compareSet(key + "all", {}, encode(totals));
     }
   });
-  awaitRound(key, interrupted, dead);
+  awaitRound(key, check, dead);
   const std::vector<uint8_t> all =
       asking(self_, kShuttingDown, [&] { return rounds_.get(key + "all"); });
   rounds_.keep(key + "all", all);
   Totals totals = decodeTotals(all);
   if (totals.missing.contains(self_.id) ||
       (self_.isElastic() && !totals.present.contains(self_.id))) {
-    throw std::runtime_error(
+    throw LeftOut(
         "the RPC group has shut down without " + self_.describe() + ", which it took for dead");
   }
   return totals;
@@ -197,48 +202,82 @@ void Membership::completeAmong(std::set<WorkerId> others, const std::string& key
 // Looks up now and then: a worker that is gone will never come, and who finds that out tells the others,
 // which may have no link to it. (TCPStore can wait on its own, but logs every wait that times out.)
 void Membership::awaitRound(
-    const std::string& key, const std::function<void()>& interrupted, const Dead& dead) {
+    const std::string& key, const std::function<void()>& check, const Dead& dead) {
   const auto ready = [&] {
     return asking(self_, kShuttingDown, [&] { return rounds_.check(key + "all"); });
   };
+  const auto isOver = [&] {
+    if (ready()) {
+      return true;
+    }
+    throwIfFailed();
+    try {
+      check();
+    } catch (const std::exception&) {
+      // A peer that has left is a bad sign unless it left because the round is complete.
+      if (!ready()) {
+        throwIfFailed(); // which may be why it has left
+        throw;
+      }
+    }
+    if (self_.isElastic()) {
+      completeElastic(key);
+    } else {
+      completeWithout(dead(), key);
+    }
+    return false;
+  };
+  shutDownTogether([&] { poll(*clock_, kForEver, isOver); });
+}
+
+void Membership::shutDownTogether(const std::function<void()>& part) {
   try {
-    poll(*clock_, kForEver, [&] {
-      if (ready()) {
-        return true;
-      }
-      throwIfFailed();
-      try {
-        interrupted();
-      } catch (const std::exception&) {
-        // A peer that has left is a bad sign unless it left because the round is complete.
-        if (!ready()) {
-          throw;
-        }
-      }
-      if (self_.isElastic()) {
-        completeElastic(key);
-      } else {
-        completeWithout(dead(), key);
-      }
-      return false;
-    });
+    part();
   } catch (const StoreMoved&) {
     throw;
   } catch (const LeftOut&) {
     throw;
-  } catch (const std::exception& e) {
-    tellOthers(e.what());
+  } catch (const Interrupted&) {
+    interruptShutdown();
     throw;
+  } catch (const std::exception& e) {
+    const std::string failure = giveUpShutdown(e.what());
+    if (failure == e.what()) {
+      throw;
+    }
+    throw std::runtime_error(failure);
   }
 }
 
-void Membership::tellOthers(const std::string& failure) {
+void Membership::interruptShutdown() {
+  giveUpShutdown(kCannot + self_.describe() + " was interrupted in rpc.shutdown()");
+}
+
+/// Returns the sentence that stands: of several workers that fail, the first one's.
+std::string Membership::giveUpShutdown(const std::string& why) {
+  if (failure_) {
+    return *failure_;
+  }
+  failure_ = why;
   try {
-    whereverItIs([&] { return rounds_.compareSet(keyOf(kFailed), {}, toStore(failure)); });
-    awaitFinished(worldSize_ - 1, kFailureFarewell); // one of them is gone
+    const std::vector<uint8_t> standing =
+        whereverItIs([&] { return rounds_.compareSet(keyOf(kFailed), {}, toStore(why)); });
+    failure_ = std::string(standing.begin(), standing.end());
+    awaitFinished(countBegun(), kFailureFarewell);
   } catch (const std::exception&) {
     // The store is gone too; the others find that out by themselves.
   }
+  return *failure_;
+}
+
+/// How many workers shut down and have not gone, this one included, for all that is known.
+uint32_t Membership::countBegun() {
+  if (const auto others = rounds_.others()) {
+    return static_cast<uint32_t>(others->size()) + 1;
+  }
+  const int64_t begun = rounds_.add(keyOf(kBegun), hasBegun_ ? 0 : 1);
+  hasBegun_ = true;
+  return static_cast<uint32_t>(begun);
 }
 
 void Membership::throwIfFailed() {

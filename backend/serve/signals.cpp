@@ -2,8 +2,13 @@
 
 #include <pthread.h>
 
+#include <chrono>
+#include <memory>
 #include <optional>
 #include <utility>
+
+#include "backend/base/interruption.h"
+#include "backend/call/waiter.h"
 
 namespace torchwire {
 namespace {
@@ -12,7 +17,18 @@ namespace py = pybind11;
 
 pthread_t mainThread{};
 
-thread_local std::optional<py::error_already_set> pending;
+using SteadyClock = std::chrono::steady_clock;
+
+struct Raised {
+  py::error_already_set error;
+  SteadyClock::time_point time;
+};
+thread_local std::optional<Raised> pending;
+
+// Each takes the GIL, and what waits may ask every millisecond.
+constexpr std::chrono::milliseconds kPause{25};
+// How long a thread still waits once a handler has raised: for the store, to tell other workers.
+constexpr std::chrono::milliseconds kLastPatience{500};
 
 } // namespace
 
@@ -30,13 +46,41 @@ bool runSignalHandlers() {
   if (pending || PyErr_CheckSignals() == 0) {
     return false;
   }
-  pending.emplace();
+  pending.emplace(Raised{{}, SteadyClock::now()});
   return true;
+}
+
+void checkSignals() {
+  thread_local SteadyClock::time_point checked;
+  if (!handlesSignals()) {
+    return;
+  }
+  const auto now = SteadyClock::now();
+  if (pending && now - pending->time >= kLastPatience) {
+    throw Interrupted();
+  }
+  if (now - checked < kPause) {
+    return;
+  }
+  checked = now;
+  if (runSignalHandlers()) {
+    throw Interrupted();
+  }
+}
+
+void awaitFuture(c10::ivalue::Future& future) {
+  if (handlesSignals() && !future.completed()) {
+    const auto waiter = std::make_shared<Waiter>();
+    future.addCallback(
+        [waiter](c10::ivalue::Future&) { waiter->give([] {}); }, /* uses_future */ false);
+    waiter->await(nullptr, checkSignals);
+  }
+  future.wait();
 }
 
 void raisePendingSignal() {
   if (pending) {
-    const py::error_already_set error = *std::exchange(pending, std::nullopt);
+    const py::error_already_set error = std::exchange(pending, std::nullopt)->error;
     throw error;
   }
 }

@@ -1,6 +1,7 @@
-// What handlers of signals raise while a thread of the program waits for a call.
+// What handlers of signals raise while a thread of the program waits.
 #pragma once
 
+#include <ATen/core/ivalue.h>
 #include <torch/csrc/utils/pybind.h>
 
 namespace torchwire {
@@ -14,6 +15,13 @@ bool handlesSignals();
 /// Runs the handlers of signals that have come, and keeps what they raise until raisePendingSignal(). Whether they have
 /// raised anything. Takes the GIL, or is called with it.
 bool runSignalHandlers();
+
+/// An InterruptionCheck: the same, where the calling thread handles signals, and throws Interrupted if one has raised; once
+/// more if that is not raised within half a second. Does nothing when it is called again too soon.
+void checkSignals();
+
+/// Waits for a future as its wait() does, and throws Interrupted if a handler of a signal raises meanwhile. Without the GIL.
+void awaitFuture(c10::ivalue::Future& future);
 
 /// Raises what a handler has raised while this thread waited, or read results: whoever waits calls it afterwards, with the
 /// GIL.

@@ -3,32 +3,35 @@
 PyTorch does that with an all-gather over RPC, by the names that were there when this worker joined. Two things are
 wrong with it. In a dynamic group, which workers join and leave while it runs, workers that left never come, workers
 that joined later are not asked, and those that mean to stay should not have to come; PyTorch knows that, but only of
-its own agent. So there the all-gather is left out; leaving is what the agent's join() does. And in a static group,
-where all must come, it waits for ever for a worker whose process has died. So there the agent first waits for all
-workers that live. If none is dead the all-gather, which then finds all of them, still runs, because programs may build
-on its parts.
+its own agent. So there nobody is waited for; leaving is what the agent's join() does. And in a static group, where all
+must come, it waits for ever for a worker whose process has died, and runs no handlers of signals meanwhile. So there
+the agent waits for all workers that live, and the all-gather does not run.
 
-Two functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
-`_wait_all_workers` for the above, and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put
-both back, to end the agent before libtorch's tables of RRefs, and to say more of leaked RRefs (see leak_report).
+Three functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
+`_wait_all_workers` for the above; `_delete_all_user_and_unforked_owner_rrefs`, so that handlers of signals run while
+libtorch waits; and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put all back, to end the
+agent before libtorch's tables of RRefs, and to say more of leaked RRefs (see leak_report).
 `_wait_all_workers` cannot put itself back when it runs: a shutdown that is not graceful never calls it, and after a
 direct call of it the shutdown proper would still have to find the replacement. With them goes what concurrent_shutdown
 puts into `shutdown` itself.
 """
 
 # The functions of PyTorch's that are replaced here are private.
-# pyright: reportPrivateUsage=false
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator
+from typing import cast
 
 from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
-from torchwire import concurrent_shutdown, creation_sites, ending, passed_rrefs, torch_parts
+from torchwire import concurrent_shutdown, creation_sites, ending, passed_rrefs, rendezvous, torch_parts
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import current_agent
 from torchwire.leak_report import LeakReport
@@ -36,6 +39,7 @@ from torchwire.observe import observers, trace
 from torchwire.patches import Patches
 
 _PATIENCE = 2.0  # seconds
+_RREF_TIMEOUT = 100.0  # seconds, as libtorch has it
 
 _patches = Patches()
 
@@ -51,6 +55,7 @@ def install(before_leaving: Callable[[], None]) -> None:
     concurrent_shutdown.install(_patches)
     leaks = LeakReport()
     _replace_wait_all_workers(_patches, leaks, before_leaving)
+    _replace_delete_rrefs(_patches)
     _replace_finalize_shutdown(_patches, leaks, before_leaving)
 
 
@@ -61,17 +66,61 @@ def _replace_wait_all_workers(patches: Patches, leaks: LeakReport, before_leavin
     def wait_all_workers(timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -> None:
         # Asked each time, because somebody may keep this function for longer than the agent lives.
         agent = current_agent()
-        if agent is not None:
-            leaks.settle()
-        if agent is None or (agent.wait_all_workers(timeout) and agent.is_static_group):
+        if agent is None:
             original(timeout)
-        if agent is not None:
+            return
+        with _telling_others_if_interrupted(agent):
+            leaks.settle()
+        agent.wait_all_workers(timeout)
+        with _telling_others_if_interrupted(agent):
             agent.drop_forks_of_the_dead(_PATIENCE)  # libtorch would wait for them
             leaks.prepare()  # the last moment at which all peers answer for certain
             trace.write_before_leaving(agent)
-        before_leaving()
+            before_leaving()
 
     patches.replace(api, "_wait_all_workers", wait_all_workers)
+
+
+@contextlib.contextmanager
+def _telling_others_if_interrupted(agent: TorchwireAgent) -> Generator[None]:
+    try:
+        yield
+    except BaseException:
+        agent.interrupt_shutdown()  # which does nothing where the others know already why it ends
+        raise
+
+
+def _replace_delete_rrefs(patches: Patches) -> None:
+    original = cast("Callable[[float], None]", api._delete_all_user_and_unforked_owner_rrefs)
+
+    @functools.wraps(original)
+    def delete_rrefs(timeout: float = _RREF_TIMEOUT) -> None:
+        agent = current_agent()
+        if agent is None:
+            original(timeout)
+            return
+        with _telling_others_if_interrupted(agent):
+            left = timeout if _await_confirmations(agent, timeout) else 0
+            counts = agent.rref_counts()
+            if counts["confirmed_users"] or counts["owners"]:
+                # It deletes those at once, and then waits until the others have deleted theirs.
+                rendezvous.within(threading.TIMEOUT_MAX, lambda: original(left), "torchwire rrefs")
+            else:
+                original(left)
+
+    patches.replace(api, "_delete_all_user_and_unforked_owner_rrefs", delete_rrefs)
+
+
+def _await_confirmations(agent: TorchwireAgent, timeout: float) -> bool:
+    """Whether owners and parents have confirmed all of this worker's RRefs in time, for which libtorch waits first."""
+    end = time.monotonic() + timeout
+    while True:
+        counts = agent.rref_counts()
+        if not counts["pending_users"] and not counts["pending_children"]:
+            return True
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.01)
 
 
 def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
@@ -80,17 +129,16 @@ def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leavi
     one_at_a_time = threading.RLock()
 
     def finalize() -> None:
-        creation_sites.uninstall()
-        passed_rrefs.uninstall()
-        before_leaving()
-        observers.close()
-        if current_agent() is not None:
-            leaks.prepare()  # of use only after a shutdown that was not graceful
-        _shut_agent_down()
-        try:
-            _finalize(original, leaks)
-        finally:
-            TorchwireAgent.end_lifetime()
+        with contextlib.ExitStack() as last:  # whatever a handler of a signal raises before
+            last.callback(TorchwireAgent.end_lifetime)
+            last.callback(_finalize, original, leaks)
+            last.callback(_shut_agent_down)
+            creation_sites.uninstall()
+            passed_rrefs.uninstall()
+            before_leaving()
+            observers.close()
+            if current_agent() is not None:
+                leaks.prepare()  # of use only after a shutdown that was not graceful
 
     @functools.wraps(original)
     def finalize_shutdown() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
@@ -14,6 +14,7 @@ from torchwire import (
     backend_type,
     creation_sites,
     exit_hook,
+    failed_start,
     graceful_shutdown,
     lifetime,
     passed_rrefs,
@@ -24,6 +25,9 @@ from torchwire._C import LinkInterceptor, TorchwireAgent
 from torchwire.observe import observers, trace
 from torchwire.options import TorchwireRpcBackendOptions, as_agent_options, from_any
 from torchwire.torch_parts import Store
+
+if TYPE_CHECKING:
+    from torchwire.observe.prometheus import MetricsServer
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +68,9 @@ def _init_backend(
     starting; RPC is then as uninitialized as before.
     """
     worker_checks.check_store(store, name)
-    return start_agent(store, name, rank, world_size, from_any(rpc_backend_options))
+    with failed_start.told_to_group(store, name, rank, world_size):
+        checked = from_any(rpc_backend_options)
+    return start_agent(store, name, rank, world_size, checked)
 
 
 def start_agent(
@@ -81,19 +87,12 @@ def start_agent(
     `interceptors` wrap the links, the innermost first, inside those that the options ask for. `before_leaving`
     is called when the agent shuts down, while the group and its store are still there; perhaps several times.
     """
-    options = as_agent_options(checked)
-    options["interceptors"] = [*interceptors, *options["interceptors"]]
-    name = worker_checks.check_name(name)
-    world_size = worker_checks.check_world_size(world_size, name)
-    rank = worker_checks.check_rank(rank, name)
-    if options["rpc_timeout"] == 0:
+    if checked.rpc_timeout == 0:
         # init_rpc gives the store the time-out of calls, and a store takes 0 not for "none" but for "at once".
         store.set_timeout(_STORE_TIMEOUT)
-    trace.check_requested(rank)
-    metrics = observers.metrics_server(checked)  # a port in use is found before others see this worker
+    with failed_start.told_to_group(store, name, rank, world_size):
+        agent, metrics = _make_agent(store, name, rank, world_size, checked, interceptors)
     try:
-        agent = TorchwireAgent(store, name, rank, world_size, options)
-        trace.start_if_requested(agent)  # peers call it as soon as it has started
         _start(agent)
     except BaseException:
         if metrics is not None:
@@ -110,6 +109,31 @@ def start_agent(
     passed_rrefs.install()
     exit_hook.install()
     return agent
+
+
+def _make_agent(
+    store: Store,
+    name: str,
+    rank: int,
+    world_size: int | None,
+    checked: TorchwireRpcBackendOptions,
+    interceptors: Sequence[LinkInterceptor],
+) -> tuple[TorchwireAgent, MetricsServer | None]:
+    options = as_agent_options(checked)
+    options["interceptors"] = [*interceptors, *options["interceptors"]]
+    name = worker_checks.check_name(name)
+    world_size = worker_checks.check_world_size(world_size, name)
+    rank = worker_checks.check_rank(rank, name)
+    trace.check_requested(rank)
+    metrics = observers.metrics_server(checked)  # a port in use is found before others see this worker
+    try:
+        agent = TorchwireAgent(store, name, rank, world_size, options)
+        trace.start_if_requested(agent)  # peers call it as soon as it has started
+    except BaseException:
+        if metrics is not None:
+            metrics.close()
+        raise
+    return agent, metrics
 
 
 def _start(agent: TorchwireAgent) -> None:

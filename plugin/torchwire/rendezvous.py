@@ -68,7 +68,7 @@ def reason_of(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def within(seconds: float, function: Callable[[], Any]) -> Any:
+def within(seconds: float, function: Callable[[], Any], thread_name: str = "torchwire store") -> Any:
     """What `function` returns or raises; TimeoutError if that takes longer. It goes on running then."""
     outcome: list[Any] = []
     error: list[BaseException] = []
@@ -79,7 +79,7 @@ def within(seconds: float, function: Callable[[], Any]) -> Any:
         except BaseException as caught:
             error.append(caught)
 
-    thread = threading.Thread(target=run, name="torchwire store", daemon=True)
+    thread = threading.Thread(target=run, name=thread_name, daemon=True)
     thread.start()
     thread.join(seconds)
     if error:

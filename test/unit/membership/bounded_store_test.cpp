@@ -31,17 +31,15 @@ class SilentStore : public LocalStore {
 } // namespace
 
 TEST_CASE("a bounded store does what the store does", "[bounded_store]") {
-  for (const auto timeout : {milliseconds(0), milliseconds(60000)}) {
-    BoundedStore store(std::make_unique<LocalStore>(), timeout);
-    CHECK(store.compareSet("key", {}, {1}) == Value{1});
-    CHECK(store.get("key") == Value{1});
-    store.set("key", {2});
-    CHECK(store.get("key") == Value{2});
-    CHECK(store.add("counter", 3) == 3);
-    CHECK(store.check("counter"));
-    CHECK_FALSE(store.check("other"));
-    CHECK_THROWS_WITH(store.get("other"), "nobody will ever write 'other'");
-  }
+  BoundedStore store(std::make_unique<LocalStore>(), milliseconds(60000));
+  CHECK(store.compareSet("key", {}, {1}) == Value{1});
+  CHECK(store.get("key") == Value{1});
+  store.set("key", {2});
+  CHECK(store.get("key") == Value{2});
+  CHECK(store.add("counter", 3) == 3);
+  CHECK(store.check("counter"));
+  CHECK_FALSE(store.check("other"));
+  CHECK_THROWS_WITH(store.get("other"), "nobody will ever write 'other'");
 }
 
 TEST_CASE("a store that does not answer is waited for once, and never again", "[bounded_store]") {
@@ -51,5 +49,15 @@ TEST_CASE("a store that does not answer is waited for once, and never again", "[
     CHECK_THROWS_WITH(store.get("key"), "no answer within 20 ms");
     CHECK_THROWS_WITH(store.check("key"), "no answer within 20 ms");
   } // does not wait for the store either
+  speak.set_value();
+}
+
+TEST_CASE("who waits for a store can be interrupted", "[bounded_store]") {
+  std::promise<void> speak;
+  BoundedStore store(
+      std::make_unique<SilentStore>(speak.get_future().share()), std::chrono::hours(1),
+      [] { throw Interrupted(); });
+  CHECK_THROWS_AS(store.get("key"), Interrupted);
+  CHECK_THROWS_AS(store.check("key"), Interrupted); // waits behind the other one
   speak.set_value();
 }

@@ -1,0 +1,59 @@
+#include "backend/agent/failed_start.h"
+
+#include <torch/version.h>
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "backend/agent/torch_store.h"
+#include "backend/base/random.h"
+#include "backend/membership/bounded_store.h"
+#include "backend/membership/membership.h"
+#include "backend/serve/signals.h"
+#include "backend/transport/process_watch.h"
+#include "backend/wire/frame.h"
+
+namespace torchwire {
+namespace {
+
+// The program waits for it, to see its error.
+constexpr std::chrono::seconds kTellingPatience{2};
+
+std::string torchVersion() {
+  const std::string full = TORCH_VERSION;
+  return full.substr(0, full.find('+')); // +cpu and +cu130 understand each other
+}
+
+} // namespace
+
+WorkerRecord ownRecord(std::string name, WorkerId id) {
+  WorkerRecord self;
+  self.name = std::move(name);
+  self.id = id;
+  self.incarnation = randomNumber();
+  self.torchVersion = torchVersion();
+  self.protocolVersion = kProtocolVersion;
+  self.process = ProcessIdentity::ofThisProcess();
+  return self;
+}
+
+std::string describeFailedStart(const WorkerRecord& worker, const std::string& reason) {
+  return worker.describe() + " could not start: " + reason.substr(0, reason.find('\n'));
+}
+
+void tellOfFailedStart(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
+    uint32_t worldSize, const std::string& reason) {
+  const WorkerRecord self = ownRecord(name, id);
+  Membership membership(
+      std::make_unique<BoundedStore>(
+          std::make_unique<TorchStore>(store), kTellingPatience, checkSignals),
+      self, worldSize, kTellingPatience, std::make_unique<SystemClock>(checkSignals),
+      [](const WorkerRecord& worker, bool) {
+        return presenceOf(worker.process) == Presence::ended;
+      });
+  membership.giveUpStart(describeFailedStart(self, reason));
+}
+
+} // namespace torchwire

@@ -1,0 +1,289 @@
+"""Signals that come while the main thread waits: their handlers run at once, what they raise is raised, and peers hear.
+
+A worker is interrupted once it is known to wait: by a key in the store, or by the functions that its main thread is in.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.rpc as rpc
+import torchwire
+from group import Group, HostedStore, environment_of_store, errors, init
+from processes import WorkerProcess, wait_until
+
+# A wait looks for signals every 50 ms, but the machine may be busy. Without that each of these lasts a minute.
+PROMPT = 3.0
+
+INTERRUPTED = "worker 'worker0' (rank 0) was interrupted in "
+IN_SHUTDOWN = f"the RPC group cannot shut down gracefully: {INTERRUPTED}rpc.shutdown()"
+
+SIGNALS = pytest.mark.parametrize("number, raised", [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, "Stopped")])
+
+# ---- what the workers run ----
+
+_kept = []
+
+
+class Stopped(Exception):
+    """What the program's handler of SIGTERM raises."""
+
+
+def interrupted(function, *args, **kwargs):
+    """What a handler of a signal has raised out of the function: its type, when the handler ran, and when this came."""
+    ran = []
+
+    def handle(number, frame):
+        ran.append(time.monotonic())
+        if number == signal.SIGINT:
+            signal.default_int_handler(number, frame)
+        raise Stopped("by the program's handler")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
+    try:
+        value = function(*args, **kwargs)
+    except (KeyboardInterrupt, Stopped) as raised:
+        return type(raised).__name__, ran, time.monotonic()
+    raise AssertionError(f"it returned {value!r}")
+
+
+def interrupted_in(name, number, function, *args, **kwargs):
+    """The same for a signal that comes once the main thread is in the function of this name; and when that was."""
+    main = threading.main_thread().ident
+    sent = []
+
+    def interrupt_there():
+        wait_until(lambda: _is_in(sys._current_frames()[main], name))
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=interrupt_there, daemon=True).start()
+    return *interrupted(function, *args, **kwargs), sent[0]
+
+
+def _is_in(frame, name):
+    while frame is not None:
+        if frame.f_code.co_name == name and frame.f_globals["__name__"] != "threading":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def until_cancelled():
+    call = torchwire.current_call()
+    while not call.cancelled:
+        time.sleep(0.01)
+
+
+def note_signals(path):
+    signal.signal(signal.SIGHUP, lambda *_: path.touch())
+
+
+def call_and_shut_down(callee):
+    _kept.append(rpc.rpc_async(callee, until_cancelled))
+    rpc.shutdown()
+
+
+def create_and_shut_down(owner):
+    _kept.append(rpc.remote(owner, until_cancelled))
+    rpc.shutdown()
+
+
+def calls():
+    _kept[:] = [rpc.rpc_async("worker1", until_cancelled) for _ in range(2)]
+    return _kept
+
+
+def cancel_calls():
+    for future in _kept:
+        torchwire.cancel(future)
+
+
+def wait_all():
+    torch.futures.wait_all(calls())
+
+
+def collect_all():
+    torch.futures.collect_all(calls()).wait()
+
+
+def then():
+    calls()[0].then(lambda future: future.wait()).wait()
+
+
+def unset():
+    torch.futures.Future().wait()
+
+
+def host_store():
+    _kept.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+    return _kept[-1].port
+
+
+def shut_down_at_once():
+    rpc.shutdown(graceful=False)
+
+
+def is_initialized():
+    return rpc.api._is_current_rpc_agent_set()
+
+
+# ---- how they are interrupted ----
+
+
+@pytest.fixture
+def store():
+    return HostedStore()
+
+
+def await_key(store, name):
+    """Waits until the workers, whose first group this is, have written the key."""
+    wait_until(lambda: store.has(f"rpc_prefix_0/torchwire/{name}"))
+
+
+def interrupt(worker, pending, number=signal.SIGINT):
+    """Sends the signal; checks that it ends the wait at once, and returns the name of what was raised."""
+    sent = time.monotonic()
+    os.kill(worker.pid, number)
+    name, ran, raised = pending.result()
+    assert len(ran) == 1
+    check_prompt(sent, ran[0], raised)
+    return name
+
+
+def check_prompt(sent, ran, raised):
+    assert ran - sent < PROMPT
+    assert raised - sent < 2 * PROMPT
+
+
+def sentences(pending):
+    return [error.message.partition("\n")[0] for error in errors(pending)]
+
+
+@contextlib.contextmanager
+def hosted(size, store, **options):
+    """A group that the test shuts down, or kills."""
+    with Group(size, store.environment) as group:
+        group.init(store.init_method, **options)
+        yield group
+
+
+# ---- init_rpc ----
+
+
+@SIGNALS
+def test_init_rpc(store, number, raised):
+    with Group(3, store.environment) as group:
+        waiting = group[0].start(interrupted, init, store.init_method, world_size=3)
+        other = group[1].start(init, store.init_method, world_size=3)
+        await_key(store, "roster")
+        assert not other.is_there(0.5)
+        assert interrupt(group[0], waiting, number) == raised
+        late = group[2].start(init, store.init_method, world_size=3)
+        assert sentences([other, late]) == [INTERRUPTED + "init_rpc"] * 2
+        assert group.all(is_initialized) == [False] * 3
+
+
+# ---- rpc.shutdown() ----
+
+
+@SIGNALS
+@pytest.mark.parametrize("transport", ["wire_shm", "wire_tcp"])
+def test_a_shutdown_to_which_others_do_not_come(store, transport, number, raised):
+    with hosted(3, store, _transports=[transport]) as group:
+        waiting = group[0].start(interrupted, rpc.shutdown)
+        other = group[1].start(rpc.shutdown)
+        for rank in range(2):
+            await_key(store, f"shutdown/reach0/of/{rank}")
+        assert interrupt(group[0], waiting, number) == raised
+        assert group[0].run(is_initialized) is False
+        late = group[2].start(rpc.shutdown)
+        assert sentences([other, late]) == [IN_SHUTDOWN] * 2
+
+
+def test_a_handler_that_does_not_raise_runs_and_the_shutdown_goes_on(store, tmp_path):
+    with hosted(2, store) as group:
+        group[0].run(note_signals, tmp_path / "noted")
+        waiting = group[0].start(rpc.shutdown)
+        await_key(store, "shutdown/reach0/of/0")
+        group[0].signal(signal.SIGHUP)
+        wait_until((tmp_path / "noted").exists, PROMPT)
+        group[1].run(rpc.shutdown)
+        waiting.result()
+
+
+@SIGNALS
+def test_a_shutdown_while_a_call_of_its_own_runs(store, number, raised):
+    with hosted(3, store) as group:
+        waiting = group[0].start(interrupted, call_and_shut_down, "worker1")
+        others = [worker.start(rpc.shutdown) for worker in group[1:]]
+        for rank in (1, 2):
+            await_key(store, f"shutdown/join1/of/{rank}")
+        assert interrupt(group[0], waiting, number) == raised
+        assert sentences(others) == [IN_SHUTDOWN] * 2
+
+
+def test_a_shutdown_while_a_call_of_another_runs(store):
+    with hosted(3, store) as group:
+        others = [group[1].start(call_and_shut_down, "worker2"), group[2].start(rpc.shutdown)]
+        waiting = group[0].start(interrupted, rpc.shutdown)
+        for rank in (0, 2):
+            await_key(store, f"shutdown/join1/of/{rank}")
+        assert interrupt(group[0], waiting) == "KeyboardInterrupt"
+        assert sentences(others) == [IN_SHUTDOWN] * 2
+
+
+def test_a_shutdown_while_libtorch_waits_for_rrefs(store):
+    with hosted(2, store) as group:
+        waiting = group[0].start(interrupted_in, "delete_rrefs", signal.SIGINT, create_and_shut_down, "worker1")
+        other = group[1].start(rpc.shutdown)
+        name, ran, raised, sent = waiting.result()
+        assert name == "KeyboardInterrupt"
+        check_prompt(sent, ran[0], raised)
+        assert sentences([other]) == [IN_SHUTDOWN]
+
+
+def test_the_shutdown_of_a_dynamic_group(tmp_path):
+    with Group(2) as group:
+        for worker in group:
+            worker.run(init, f"file://{tmp_path}/store")
+        calling = group[0].start(interrupted_in, "shutdown", signal.SIGINT, call_and_shut_down, "worker1")
+        name, ran, raised, sent = calling.result()
+        assert name == "KeyboardInterrupt"
+        check_prompt(sent, ran[0], raised)
+        group[1].run(rpc.shutdown)
+
+
+def test_a_shutdown_whose_store_stands_still():
+    host = WorkerProcess("store")
+    try:
+        environment = environment_of_store(host.run(host_store))
+        with Group(2, environment) as group:
+            group.init(f"tcp://127.0.0.1:{environment['MASTER_PORT']}")
+            host.signal(signal.SIGSTOP)
+            waiting = group[0].start(interrupted_in, "wait_all_workers", signal.SIGINT, rpc.shutdown)
+            name, ran, raised, sent = waiting.result()
+            assert name == "KeyboardInterrupt"
+            check_prompt(sent, ran[0], raised)
+            group[1].run(shut_down_at_once)
+    finally:
+        host.kill()
+
+
+# ---- futures ----
+
+
+@SIGNALS
+@pytest.mark.parametrize("wait", [wait_all, collect_all, then, unset])
+def test_a_wait_for_futures(pair, wait, number, raised):
+    name, ran, raised_at, sent = pair[0].run(interrupted_in, "wait", number, wait)
+    pair[0].run(cancel_calls)
+    assert name == raised
+    check_prompt(sent, ran[0], raised_at)

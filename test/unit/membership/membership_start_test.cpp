@@ -1,0 +1,186 @@
+// Static groups of which a worker cannot start, or ends before all are there: the others do not wait for it.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "backend/membership/membership.h"
+#include "test/unit/support/seeds.h"
+#include "test/unit/support/simulated_group.h"
+
+using namespace torchwire;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+const std::vector<std::string> kNobody;
+const std::string kWhy = "worker 'w2' (rank 2) could not start: it has no memory";
+
+const auto kJoin = [](SimulatedWorker& self) { self.start(); };
+
+// Of a process that has ended before it came so far that the others know it.
+void giveUp(SimulatedGroup& group, SimulatedWorker::Settings settings) {
+  settings.name = "w2";
+  group.add(settings, [&group](SimulatedWorker& self) {
+    WorkerRecord record;
+    record.name = self.settings.name;
+    record.id = self.settings.id;
+    record.incarnation = 1;
+    Membership membership(
+        std::make_unique<ScheduledStore>(*self.store, *self.scheduler, self.settings.store), record,
+        self.settings.worldSize, seconds(60), std::make_unique<ScheduledClock>(group.scheduler),
+        self.settings.hasEnded);
+    membership.giveUpStart(kWhy);
+  });
+}
+
+} // namespace
+
+TEST_CASE("a worker that cannot start ends the start of all", "[membership_start]") {
+  for (const unsigned seed : seeds(60)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    for (const WorkerId id : {0, 1, 3}) {
+      SimulatedWorker::Settings settings = rankOf(4, id);
+      settings.start = milliseconds(seed % 3 * 100);
+      group.add(settings, kJoin);
+    }
+    SimulatedWorker::Settings failing = rankOf(4, 2);
+    failing.start = milliseconds(100);
+    giveUp(group, failing);
+    REQUIRE(group.run() == kNobody);
+    CHECK(group.errors() == std::vector<std::string>{kWhy, kWhy, kWhy, ""});
+    for (const auto& worker : group.workers) {
+      CHECK(worker->end - Clock::TimePoint() < milliseconds(700));
+    }
+  }
+}
+
+TEST_CASE("a worker that gives up after it has come ends the start of all", "[membership_start]") {
+  for (const unsigned seed : seeds(60)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    for (WorkerId id = 0; id < 3; ++id) {
+      SimulatedWorker::Settings settings = rankOf(4, id);
+      if (id == 2) {
+        settings.timeout = milliseconds(100);
+      }
+      group.add(settings, [](SimulatedWorker& self) {
+        try {
+          self.start();
+        } catch (const std::exception&) {
+          self.membership->giveUpStart(kWhy); // Agent::startImpl does it on all
+          throw;
+        }
+      });
+    }
+    REQUIRE(group.run() == kNobody);
+    CHECK(group.workers[0]->error == kWhy);
+    CHECK(group.workers[1]->error == kWhy);
+    CHECK(namesIn(group.storedRoster()) == std::vector<std::string>{"w0", "w1", "w2"});
+  }
+}
+
+TEST_CASE("a worker that cannot start does not end a group that runs", "[membership_start]") {
+  for (const unsigned seed : seeds(20)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    group.addStatic(3, [&](SimulatedWorker& self) {
+      self.start();
+      group.scheduler.sleepFor(seconds(2));
+      self.membership->sum("join0", {1, 1}, [] {});
+    });
+    SimulatedWorker::Settings late = rankOf(3, 2);
+    late.start = seconds(1);
+    giveUp(group, late);
+    REQUIRE(group.run() == kNobody);
+    CHECK(group.errors() == std::vector<std::string>(4));
+    CHECK(namesIn(group.storedRoster()) == std::vector<std::string>{"w0", "w1", "w2"});
+  }
+}
+
+TEST_CASE("workers of a dynamic group do not hear of one that cannot start", "[membership_start]") {
+  SimulatedGroup group(1);
+  giveUp(group, rankOf(0, 2));
+  SimulatedWorker::Settings later = rankOf(0, 1);
+  later.start = seconds(1);
+  group.add(later, kJoin);
+  REQUIRE(group.run() == kNobody);
+  CHECK(group.errors() == std::vector<std::string>(2));
+  CHECK(namesIn(group.storedRoster()) == std::vector<std::string>{"w1"});
+}
+
+TEST_CASE("processes started anew do not hear of a start that failed", "[membership_start]") {
+  const std::string ofSecondStart = "2.12.0";
+  for (const unsigned seed : seeds(40)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    const auto hasEnded = [&](const WorkerRecord& worker, bool) {
+      return group.scheduler.now() - Clock::TimePoint() >= seconds(5) &&
+          worker.torchVersion != ofSecondStart;
+    };
+    SimulatedWorker::Settings settings = rankOf(2, 1);
+    settings.hasEnded = hasEnded;
+    settings.start = milliseconds(100 * (seed % 2));
+    giveUp(group, settings);
+    settings = rankOf(2, 0);
+    settings.hasEnded = hasEnded;
+    settings.start = milliseconds(50);
+    group.add(settings, kJoin);
+    settings.torchVersion = ofSecondStart;
+    settings.start = seconds(5);
+    for (const WorkerId id : {0, 1}) {
+      settings.id = id;
+      group.add(settings, kJoin);
+    }
+    REQUIRE(group.run() == kNobody);
+    CHECK(group.errors() == std::vector<std::string>{"", kWhy, "", ""});
+  }
+}
+
+TEST_CASE("a worker that ends before all are there ends the start of all", "[membership_start]") {
+  for (const unsigned seed : seeds(60)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    for (const WorkerId id : {0, 1, 2}) {
+      SimulatedWorker::Settings settings = rankOf(4, id);
+      if (id == 2) {
+        settings.store.diesAt = 4 + seed % 4; // it is on the list by then
+      }
+      settings.hasEnded = [&group](const WorkerRecord& worker, bool) {
+        return worker.id == 2 && group.workers[2]->died;
+      };
+      group.add(settings, kJoin);
+    }
+    REQUIRE(group.run() == kNobody);
+    REQUIRE(group.workers[2]->died);
+    const std::string sentence =
+        "the RPC group of world_size=4 cannot start: worker 'w2' (rank 2) ended before all workers "
+        "were there";
+    CHECK(group.errors() == std::vector<std::string>(2, sentence));
+    for (const auto& worker : group.workers) {
+      CHECK(worker->end - Clock::TimePoint() < seconds(2));
+    }
+  }
+}
+
+TEST_CASE("a worker that ends once the group runs does not end its start", "[membership_start]") {
+  for (const unsigned seed : seeds(60)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    std::set<WorkerId> ended;
+    for (WorkerId id = 0; id < 3; ++id) {
+      SimulatedWorker::Settings settings = rankOf(3, id);
+      settings.start = seconds(id);
+      settings.hasEnded = [&ended](const WorkerRecord& worker, bool) {
+        return ended.contains(worker.id);
+      };
+      settings.store.maxLatency = milliseconds(200);
+      group.add(settings, [&ended](SimulatedWorker& self) {
+        self.start();
+        ended.insert(self.settings.id);
+      });
+    }
+    REQUIRE(group.run() == kNobody);
+    CHECK(group.errors() == std::vector<std::string>(3));
+  }
+}
