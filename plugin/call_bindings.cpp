@@ -24,6 +24,7 @@
 #include "backend/base/call_error.h"
 #include "backend/base/private_member.h"
 #include "backend/codec/python_codec.h"
+#include "backend/serve/answer_scope.h"
 #include "backend/serve/call_deadline.h"
 #include "backend/serve/current_call.h"
 #include "backend/serve/direct_call.h"
@@ -47,6 +48,7 @@ template struct PrivateMember<FutureMutex, &c10::ivalue::Future::mutex_>;
 namespace {
 
 namespace rpc = torch::distributed::rpc;
+using torch::distributed::autograd::DistAutogradContainer;
 using torch::distributed::rpc::RpcAgent;
 using torch::jit::PythonFutureWrapper;
 using Future = c10::ivalue::Future;
@@ -80,11 +82,20 @@ std::shared_ptr<Agent> currentAgent() {
       : nullptr;
 }
 
+/// To whom a function of libtorch's sends that gets this.
+std::optional<WorkerId> destinationIn(const py::args& args) {
+  if (args.empty() || !py::isinstance<rpc::WorkerInfo>(args[0])) {
+    return std::nullopt;
+  }
+  return args[0].cast<const rpc::WorkerInfo&>().id_;
+}
+
 /// What `invoke` returns, having noted whose call it is. If the program waits, the call has ended.
 py::object callAndNote(const py::function& invoke, const py::args& args, const py::kwargs& kwargs) {
   const auto agent = currentAgent();
   Agent::AwaitingSend scope(std::exchange(programWaits, false) ? agent : nullptr);
   const uint64_t before = Agent::sentByThisThread().count;
+  const AnswerScope answer(destinationIn(args)); // which may have come by the time
   py::object result = invoke(*args, **kwargs);
   if (agent && Agent::sentByThisThread().count == before + 1) {
     latestCall = LatestCall(*result.cast<std::shared_ptr<PythonFutureWrapper>>(), agent);
@@ -128,6 +139,14 @@ void throwIfNotCreated(py::error_already_set& raised, const py::args& args) {
   }
 }
 
+/// Of the RRef whose method is called.
+std::optional<WorkerId> ownerOf(const py::args& args) {
+  if (args.empty() || !py::isinstance<rpc::PyRRef>(args[0])) {
+    return std::nullopt;
+  }
+  return args[0].cast<const rpc::PyRRef&>().owner().id_;
+}
+
 size_t countCallbacks(Future& future) {
   const std::lock_guard<std::mutex> lock(future.*pointerTo(FutureMutex()));
   return (future.*pointerTo(FutureCallbacks())).size();
@@ -148,7 +167,7 @@ bool hasCallbacks(Future& future) {
 using rpc::Message;
 
 bool hasContext() {
-  return torch::distributed::autograd::DistAutogradContainer::getInstance().hasValidContext();
+  return DistAutogradContainer::getInstance().hasValidContext();
 }
 
 /// Null where `to` is nothing that PyTorch takes.
@@ -433,6 +452,7 @@ void bindCalls(py::module_& module) {
         return py::cpp_function(
             [method](const py::args& args, const py::kwargs& kwargs) {
               Agent::AwaitingSend scope(currentAgent());
+              const AnswerScope answer(ownerOf(args));
               try {
                 return py::object(method(*args, **kwargs));
               } catch (py::error_already_set& e) {
@@ -448,6 +468,9 @@ void bindCalls(py::module_& module) {
       "call has ended when it has been sent. It has no frame of Python's, in which the traceback "
       "of "
       "an error would keep its object.");
+  module.def(
+      "answering_worker", &AnswerScope::current,
+      "The rank of the worker whose answer this thread reads; None: it reads none.");
   module.def(
       "await_call",
       [](const std::shared_ptr<PythonFutureWrapper>& future) {
