@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/current_context.h"
 #include "backend/agent/agent.h"
 #include "backend/base/call_error.h"
 #include "backend/base/private_member.h"
@@ -320,6 +321,31 @@ void awaitCall(const PythonFutureWrapper& future) {
   }
 }
 
+// ---- callbacks ----------------------------------------------------------------------------------
+
+constexpr int64_t kNoContext = -1; // as PyTorch has it
+
+int64_t ifOpen(int64_t context) {
+  try {
+    DistAutogradContainer::getInstance().isValidContext(context);
+    return context;
+  } catch (const c10::Error&) {
+    return kNoContext;
+  }
+}
+
+/// The callback, to run in the autograd context that is the thread's now; in none where that has been released by then.
+py::object inCurrentContext(const py::function& callback) {
+  if (!hasContext()) {
+    return callback;
+  }
+  const int64_t context = DistAutogradContainer::currentContextId();
+  return py::cpp_function([callback, context](const py::args& args) -> py::object {
+    const CurrentContext current(ifOpen(context));
+    return callback(*args);
+  });
+}
+
 // ---- giving up ----------------------------------------------------------------------------------
 
 /// Whether the call has ended by this.
@@ -468,6 +494,10 @@ void bindCalls(py::module_& module) {
       "call has ended when it has been sent. It has no frame of Python's, in which the traceback "
       "of "
       "an error would keep its object.");
+  // Keeps the GIL: a lock is held for a moment at most.
+  module.def(
+      "in_current_context", &inCurrentContext, py::arg("callback"),
+      "A callback that does what `callback` does, in the autograd context that is current now.");
   module.def(
       "answering_worker", &AnswerScope::current,
       "The rank of the worker whose answer this thread reads; None: it reads none.");
