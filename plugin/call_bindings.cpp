@@ -20,10 +20,12 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/current_context.h"
 #include "backend/agent/agent.h"
 #include "backend/base/call_error.h"
 #include "backend/base/private_member.h"
 #include "backend/codec/python_codec.h"
+#include "backend/serve/answer_scope.h"
 #include "backend/serve/call_deadline.h"
 #include "backend/serve/current_call.h"
 #include "backend/serve/direct_call.h"
@@ -48,6 +50,7 @@ template struct PrivateMember<FutureMutex, &c10::ivalue::Future::mutex_>;
 namespace {
 
 namespace rpc = torch::distributed::rpc;
+using torch::distributed::autograd::DistAutogradContainer;
 using torch::distributed::rpc::RpcAgent;
 using torch::jit::PythonFutureWrapper;
 using Future = c10::ivalue::Future;
@@ -81,11 +84,20 @@ std::shared_ptr<Agent> currentAgent() {
       : nullptr;
 }
 
+/// To whom a function of libtorch's sends that gets this.
+std::optional<WorkerId> destinationIn(const py::args& args) {
+  if (args.empty() || !py::isinstance<rpc::WorkerInfo>(args[0])) {
+    return std::nullopt;
+  }
+  return args[0].cast<const rpc::WorkerInfo&>().id_;
+}
+
 /// What `invoke` returns, having noted whose call it is. If the program waits, the call has ended.
 py::object callAndNote(const py::function& invoke, const py::args& args, const py::kwargs& kwargs) {
   const auto agent = currentAgent();
   Agent::AwaitingSend scope(std::exchange(programWaits, false) ? agent : nullptr);
   const uint64_t before = Agent::sentByThisThread().count;
+  const AnswerScope answer(destinationIn(args)); // which may have come by the time
   py::object result = invoke(*args, **kwargs);
   if (agent && Agent::sentByThisThread().count == before + 1) {
     latestCall = LatestCall(*result.cast<std::shared_ptr<PythonFutureWrapper>>(), agent);
@@ -140,6 +152,14 @@ void throwIfNotCreated(py::error_already_set& raised, const py::args& args) {
   }
 }
 
+/// Of the RRef whose method is called.
+std::optional<WorkerId> ownerOf(const py::args& args) {
+  if (args.empty() || !py::isinstance<rpc::PyRRef>(args[0])) {
+    return std::nullopt;
+  }
+  return args[0].cast<const rpc::PyRRef&>().owner().id_;
+}
+
 size_t countCallbacks(Future& future) {
   const std::lock_guard<std::mutex> lock(future.*pointerTo(FutureMutex()));
   return (future.*pointerTo(FutureCallbacks())).size();
@@ -160,7 +180,7 @@ bool hasCallbacks(Future& future) {
 using rpc::Message;
 
 bool hasContext() {
-  return torch::distributed::autograd::DistAutogradContainer::getInstance().hasValidContext();
+  return DistAutogradContainer::getInstance().hasValidContext();
 }
 
 /// Null where `to` is nothing that PyTorch takes.
@@ -317,6 +337,31 @@ void awaitCall(const PythonFutureWrapper& future) {
   }
 }
 
+// ---- callbacks ----------------------------------------------------------------------------------
+
+constexpr int64_t kNoContext = -1; // as PyTorch has it
+
+int64_t ifOpen(int64_t context) {
+  try {
+    DistAutogradContainer::getInstance().isValidContext(context);
+    return context;
+  } catch (const c10::Error&) {
+    return kNoContext;
+  }
+}
+
+/// The callback, to run in the autograd context that is the thread's now; in none where that has been released by then.
+py::object inCurrentContext(const py::function& callback) {
+  if (!hasContext()) {
+    return callback;
+  }
+  const int64_t context = DistAutogradContainer::currentContextId();
+  return py::cpp_function([callback, context](const py::args& args) -> py::object {
+    const CurrentContext current(ifOpen(context));
+    return callback(*args);
+  });
+}
+
 // ---- giving up ----------------------------------------------------------------------------------
 
 /// Whether the call has ended by this.
@@ -450,6 +495,7 @@ void bindCalls(py::module_& module) {
             [method](const py::args& args, const py::kwargs& kwargs) {
               expectRRefOfThisLifetime(args);
               Agent::AwaitingSend scope(currentAgent());
+              const AnswerScope answer(ownerOf(args));
               try {
                 return py::object(method(*args, **kwargs));
               } catch (py::error_already_set& e) {
@@ -465,6 +511,13 @@ void bindCalls(py::module_& module) {
       "call has ended when it has been sent. It has no frame of Python's, in which the traceback "
       "of "
       "an error would keep its object.");
+  // Keeps the GIL: a lock is held for a moment at most.
+  module.def(
+      "in_current_context", &inCurrentContext, py::arg("callback"),
+      "A callback that does what `callback` does, in the autograd context that is current now.");
+  module.def(
+      "answering_worker", &AnswerScope::current,
+      "The rank of the worker whose answer this thread reads; None: it reads none.");
   module.def(
       "await_call",
       [](const std::shared_ptr<PythonFutureWrapper>& future) {

@@ -19,6 +19,7 @@
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
 #include "backend/codec/codec.h"
+#include "backend/serve/answer_scope.h"
 #include "backend/serve/call_deadline.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/request_label.h"
@@ -388,6 +389,7 @@ void Agent::call(
   }
   const TraceLog::Reading reading(metrics_->trace, to.id_, response->id());
   receiveDirectForward(to.id_, target.context, response);
+  const AnswerScope answer(to.id_);
   use(*response);
 }
 

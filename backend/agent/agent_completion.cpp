@@ -12,6 +12,7 @@
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
 #include "backend/codec/codec.h"
+#include "backend/serve/answer_scope.h"
 #include "backend/serve/response.h"
 #include "cuda/streams.h"
 
@@ -101,6 +102,7 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   } catch (const std::exception&) {
     failed = std::current_exception();
   }
+  const AnswerScope answer(call.to); // libtorch's callbacks unpickle
   std::optional<at::ThreadLocalStateGuard> callersForTheCallbacks;
   if (call.state) {
     callersForTheCallbacks.emplace(*call.state);

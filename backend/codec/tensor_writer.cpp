@@ -47,12 +47,8 @@ size_t usefulBytes(const at::Tensor& t) {
 }
 
 [[noreturn]] void refuse(const at::Tensor& t, const std::string& why) {
-  std::ostringstream shape; // a nested tensor has none to ask for
-  if (!t.is_nested()) {
-    shape << "of shape " << t.sizes() << ", ";
-  }
   TORCH_CHECK(
-      false, "cannot send a tensor ", shape.str(), "layout ", t.layout(), " and device ",
+      false, "cannot send a tensor of shape ", t.sizes(), ", layout ", t.layout(), " and device ",
       t.device(), " over RPC: ", why);
 }
 
@@ -60,8 +56,11 @@ TensorKind kindOfTensor(const at::Tensor& t) {
   if (!t.defined()) {
     return TensorKind::undefined;
   }
-  if (t.is_nested()) {
-    refuse(t, "nested tensors are not supported; send their components");
+  if (t.is_nested()) { // which has no shape to ask for
+    TORCH_CHECK(
+        false,
+        "cannot send a nested tensor over RPC: send its components, which unbind() gives, "
+        "and make a nested tensor of them where they arrive");
   }
   if (!t.device().is_cpu()) {
     refuse(t, "it is not on the CPU, nor has it been copied there");

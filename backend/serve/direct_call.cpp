@@ -89,6 +89,17 @@ RemoteError::Kind kindOf(const py::error_already_set& error) {
                                          : RemoteError::Kind::runtimeError;
 }
 
+/// What Python makes the same exception from; empty where it cannot.
+std::string detailOf(const py::error_already_set& error) {
+  try {
+    return py::module_::import("torchwire.remote_errors")
+        .attr("detail_of")(error.value())
+        .cast<std::string>();
+  } catch (const py::error_already_set&) {
+    return {};
+  }
+}
+
 /// The result, unless it is what a function has raised: that is thrown, in the words that PyTorch has for it.
 py::object raisingRemote(py::object result) {
   const auto& python = PythonRpc::get();
@@ -255,7 +266,7 @@ py::object readPythonResult(Message& response) {
       if (!e.matches(PyExc_Exception)) {
         throw;
       }
-      throw std::runtime_error(e.what()); // as PyTorch has it
+      throw RemoteError(e.what(), kindOf(e), detailOf(e));
     }
   });
 }

@@ -33,7 +33,7 @@ c10::intrusive_ptr<torch::distributed::rpc::JitFuture> serveDirectCall(
     torch::distributed::rpc::Message& request);
 
 /// The result in the response to a call of a Python function, direct or pickled; takes its tensors. With the GIL. Throws
-/// FormatError; what the function has raised, as RemoteError; and std::runtime_error where the result cannot be unpickled.
+/// FormatError; and what the function has raised, or the result when it was unpickled, as RemoteError.
 pybind11::object readPythonResult(torch::distributed::rpc::Message& response);
 
 /// The same as the value of a future. A pickled one is unpickled now, and takes the GIL for it; of a direct one the Python

@@ -25,9 +25,10 @@ try:
     compatibility.require_matching_torch(__path__)
     compatibility.require_rpc()
 
-    from torchwire import remote_errors
+    from torchwire import pickling, remote_errors
 
-    remote_errors.install()  # the extension looks up what it replaces
+    pickling.install()  # the extension looks up what these two replace
+    remote_errors.install()
     compatibility.require_extension()
 except (ImportError, OSError) as error:  # OSError: torch's own libraries do not load
     from torchwire.doctor import without_torchwire

@@ -6,6 +6,9 @@ Python function makes no future. What else `rpc_sync` and `RRef.to_here` send is
 calls notes which call a thread has sent last; `RRef._get_future`, whose creation its future is of. A thread that waits
 for the future of a Python function's call, or for that of its latest other one, reads the answer itself: no other
 thread has to be woken.
+
+A callback of a future runs in the autograd context in which it was added: PyTorch runs it in none, and the gradients of
+what it calls are lost.
 """
 
 # The functions of PyTorch's that are replaced here are private, and have no types.
@@ -45,6 +48,8 @@ def install() -> None:
     _replace_to_here()
     _replace_get_future()
     _replace_wait()
+    _replace_then("then")
+    _replace_then("add_done_callback")
     _replace_proxy()
     _installed = True
 
@@ -149,3 +154,15 @@ def _replace_wait() -> None:
         return original(self)
 
     torch._C.Future.wait = wait
+
+
+def _replace_then(name: str) -> None:
+    original = cast("Callable[..., Any]", getattr(torch._C.Future, name))
+
+    @functools.wraps(original)
+    def then(self: torch._C.Future[Any], callback: Callable[..., Any]) -> Any:
+        if current_agent() is not None and callable(callback):
+            callback = _C.in_current_context(callback)
+        return original(self, callback)
+
+    setattr(torch._C.Future, name, then)

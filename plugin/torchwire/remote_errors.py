@@ -3,7 +3,9 @@
 PyTorch sends a type and a text, and raises a RuntimeError at the caller unless the type is ValueError or TypeError, or
 the error comes from an RRef. Here the exception itself travels too, in parts of which each may be missing: what cannot
 be pickled is left out by the callee, and what cannot be unpickled by the caller. So nothing can fail that does not fail
-with PyTorch.
+with PyTorch. The type is such a part: of an exception whose class cannot be found at the caller the text remains.
+
+A SystemExit, a KeyboardInterrupt and what else is no Exception would end the caller. It arrives as a RuntimeError.
 
 Two functions of PyTorch's are replaced once, when torchwire is imported and before libtorch looks them up. On other
 backends they do what they always did.
@@ -14,6 +16,7 @@ backends they do what they always did.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import sys
@@ -22,6 +25,9 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from torch.distributed.rpc import internal
+
+from torchwire import pickling
+from torchwire.pickling import is_interrupt, runs_torchwire
 
 # An exception may hold whatever the function had at hand. What is larger stays where it is.
 _MOST_BYTES = 1 << 20
@@ -39,13 +45,59 @@ class DetailedRemoteException(internal.RemoteException):
     detail: bytes
 
     def __reduce__(self) -> Any:
-        return _with_detail, (self.msg, self.exception_type, self.detail)
+        kind = cast("Any", self).exception_type
+        if isinstance(kind, _Missing):  # it has come from another worker, and goes on
+            return _received, (self.msg, kind.name, kind.pickle, self.detail)
+        return _received, (self.msg, _name_of(kind), _pickled(kind), self.detail)
 
 
-def _with_detail(message: str, kind: type, detail: bytes) -> DetailedRemoteException:
+class _Missing:
+    """In the place of an exception's type that cannot be found here: makes an exception of a text."""
+
+    def __init__(self, name: str, pickle_: bytes | None, reason: str) -> None:
+        self.name = name
+        self.pickle = pickle_
+        self._reason = reason
+
+    def __call__(self, text: str) -> RuntimeError:
+        return RuntimeError(f"{self.name} was raised, {self._reason}. {text}")
+
+
+def _with_detail(message: str, kind: Any, detail: bytes) -> DetailedRemoteException:
     result = DetailedRemoteException(message, kind)
     result.detail = detail
     return result
+
+
+def _received(message: str, name: str, kind: bytes | None, detail: bytes) -> DetailedRemoteException:
+    return _with_detail(message, _found(name, kind), detail)
+
+
+def _found(name: str, pickle_: bytes | None) -> Any:
+    if pickle_ is None:
+        return _Missing(name, None, "a class that cannot be sent: it is not found under that name where it was raised")
+    try:
+        kind = pickling.loads(pickle_)
+    except BaseException as error:
+        _pass_on(error)
+        return _Missing(
+            name,
+            pickle_,
+            f"a class that cannot be imported here ({error}): define it in a module that both workers can import",
+        )
+    if not isinstance(kind, type) or not issubclass(kind, Exception):
+        return _Missing(name, pickle_, "which is no Exception here")
+    return kind
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _pass_on(error: BaseException) -> None:
+    """Raises the error if it comes from a signal, and not from what is being unpickled."""
+    if is_interrupt(error):
+        raise error
 
 
 def install() -> None:
@@ -59,44 +111,49 @@ def install() -> None:
 
 
 def _run_function(python_udf: Any) -> Any:
-    # As PyTorch's, which keeps the exception to itself.
+    # As PyTorch's, which keeps the exception to itself, and lets what is no Exception through.
     try:
         if isinstance(python_udf, AttributeError):
             raise python_udf
         return python_udf.func(*python_udf.args, **python_udf.kwargs)
-    except Exception as error:
-        agent = internal._get_current_rpc_agent()
-        text = f"On {agent.get_worker_info()}:\n{error!r}\n{traceback.format_exc()}"
-        print(text, file=sys.stderr)
-        if not _is_torchwires(agent):
+    except BaseException as error:
+        is_ours = runs_torchwire()
+        if not is_ours and not isinstance(error, Exception):
+            raise
+        text = f"On {internal._get_current_rpc_agent().get_worker_info()}:\n{_words(error)}\n{traceback.format_exc()}"
+        with contextlib.suppress(OSError, ValueError):  # there may be nobody to read it
+            print(text, file=sys.stderr)
+        if not is_ours:
             return internal.RemoteException(text, _kind_of(error))
         _count_error()
-        return _with_detail(text, _kind_of(error), _detail_of(error))
+        return _with_detail(text, _kind_of(error), detail_of(error))
 
 
-# From torchwire._C, which is loaded after this module.
-
-
-def _is_torchwires(agent: Any) -> bool:
-    from torchwire._C import TorchwireAgent
-
-    return isinstance(agent, TorchwireAgent)
+def _words(error: BaseException) -> str:
+    try:
+        return repr(error)
+    except Exception:
+        return object.__repr__(error)
 
 
 def _count_error() -> None:
-    from torchwire._C import count_error
+    from torchwire._C import count_error  # which is loaded after this module
 
     count_error()
 
 
-def _kind_of(error: Exception) -> type:
+def _kind_of(error: BaseException) -> type[Exception]:
     # What has come from another worker is of a class made here, which nobody else could find by its name.
-    return error._kind if isinstance(error, Remade) else type(error)
+    if isinstance(error, Remade):
+        return error._kind
+    return type(error) if isinstance(error, Exception) else RuntimeError
 
 
-def _detail_of(error: Exception) -> bytes:
+def detail_of(error: BaseException) -> bytes:
+    """What remade() makes an exception from."""
     # The attributes apart: what takes other arguments than its args to be made can be pickled, but not unpickled.
-    parts = _pickled(_kind_of(error)), _pickled(error), _pickled(error.__dict__), _notes_of(error), _causes_of(error)
+    attributes = _pickled(error.__dict__) if error.__dict__ else None
+    parts = _pickled(_kind_of(error)), _pickled(error), attributes, _notes_of(error), _causes_of(error)
     return pickle.dumps(parts)
 
 
@@ -117,22 +174,30 @@ def _causes_of(error: BaseException) -> list[tuple[bytes | None, str, list[str]]
     return causes
 
 
-def _pickled(value: Any) -> bytes | None:
-    try:
-        pickle_ = pickle.dumps(value)
-    except Exception:
-        return None
-    return pickle_ if len(pickle_) <= _MOST_BYTES else None
+def _pickled(value: object) -> bytes | None:
+    return pickling.dumps(value, _MOST_BYTES)
 
 
 # ---- the caller ----
 
 
 def _raising_with_detail(original: Any) -> Any:
-    @functools.wraps(original)
+    def as_pytorch(result: Any) -> None:
+        if not isinstance(result, DetailedRemoteException):
+            original(result)
+            return
+        message, kind = cast("tuple[str, Any]", result)
+        try:
+            original(internal.RemoteException(_escaped(message), kind))
+        except BaseException as error:
+            if isinstance(error, Exception) or is_interrupt(error):
+                raise
+            raise RuntimeError(f"{error!r} was raised in the place of an error of another worker: {message}") from error
+
+    @functools.wraps(as_pytorch)
     def _handle_exception(result: Any) -> None:
         try:
-            original(result)
+            as_pytorch(result)
         except Exception as error:
             remote = remade(str(error), result.detail) if isinstance(result, DetailedRemoteException) else None
             if remote is None:
@@ -144,6 +209,15 @@ def _raising_with_detail(original: Any) -> Any:
     return _handle_exception
 
 
+def _escaped(text: str) -> str:
+    """What PyTorch, which takes a text's backslashes for escapes and its bytes for Latin-1, makes the text of again."""
+    try:
+        readable = text.encode("ascii").decode("unicode_escape")
+    except UnicodeError:
+        readable = text.encode("utf-8", "backslashreplace").decode()
+    return readable.encode("unicode_escape").decode("ascii")
+
+
 class Remade:
     """Of an exception that was raised on another worker. Its text and args are what PyTorch gives its own.
 
@@ -151,7 +225,7 @@ class Remade:
     """
 
     original: BaseException | None = None
-    _kind: type = Exception
+    _kind: type[Exception] = Exception
     _text = ""
     _detail = b""
 
@@ -165,17 +239,19 @@ class Remade:
 def remade(text: str, detail: bytes) -> Exception | None:
     """The exception, of its own type and a RuntimeError, with the text in place of its message.
 
-    PyTorch raises a ValueError or a TypeError as what it is, so those are no RuntimeErrors. None: it cannot be made.
+    PyTorch raises a ValueError or a TypeError as what it is, so those are no RuntimeErrors. One whose type cannot be
+    found here is a RuntimeError alone. None: it cannot be made.
     """
     try:
         kind, error, attributes, notes, causes = pickle.loads(detail)
-        made = _made(_unpickled(kind), text, _unpickled(error), _unpickled(attributes))
+        made = _made(_unpickled(kind) or RuntimeError, text, _unpickled(error), _unpickled(attributes))
         made._detail = detail
         made.__cause__ = _cause_from(causes)
         if notes:
             made.__notes__ = list(notes)
         return made
-    except Exception:
+    except BaseException as error:
+        _pass_on(error)
         return None
 
 
@@ -220,6 +296,7 @@ def _unpickled(pickle_: bytes | None) -> Any:
     if pickle_ is None:
         return None
     try:
-        return pickle.loads(pickle_)
-    except Exception:
+        return pickling.loads(pickle_)
+    except BaseException as error:
+        _pass_on(error)
         return None

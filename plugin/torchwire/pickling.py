@@ -1,0 +1,191 @@
+"""What PyTorch pickles values of Python with, and what becomes of an error in unpickling them, on torchwire.
+
+`torch.distributed.rpc.api._use_rpc_pickler` replaces the pickler of requests alone: PyTorch unpickles them, and pickles
+and unpickles results, with its own. Here the pickler that is current in a process serves all four.
+
+An error in unpickling a result is raised: PyTorch returns an AttributeError as if it were the result. Whatever an
+object of another worker raises while it is unpickled is an error of that object: it does not end this process, as
+SystemExit and KeyboardInterrupt would.
+
+Two functions of PyTorch's are replaced once, when torchwire is imported and before libtorch looks them up. On other
+backends they do what they always did.
+"""
+
+# The functions of PyTorch's that are replaced here are private, and have no types.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import opcode
+import pickle
+import signal
+import threading
+from types import CodeType, TracebackType
+from typing import Any
+
+from torch.distributed.rpc import api, internal
+
+from torchwire import bounded_pickle
+
+_OWN = internal._internal_rpc_pickler
+_RAISE = opcode.opmap["RAISE_VARARGS"]
+
+# Of the thread: where PyTorch's pickler keeps the tensors of the value that it is at.
+_tables = internal._thread_local_tensor_tables
+
+
+def install() -> None:
+    """Replaces the functions. May be called again; not thread-safe."""
+    internal.serialize = serialize
+    internal.deserialize = deserialize
+
+
+def runs_torchwire() -> bool:
+    """Whether this process's agent is one of torchwire's."""
+    from torchwire.current_agent import current_agent  # which needs the extension: that is loaded after this module
+
+    return current_agent() is not None
+
+
+def serialize(value: Any) -> Any:
+    """The value as bytes and a list of tensors."""
+    outer = getattr(_tables, "send_tables", None)
+    try:
+        return _pickler("serialize").serialize(value)
+    except BaseException:
+        _restore("send_tables", outer)
+        raise
+
+
+def deserialize(binary_data: bytes, tensor_table: list[Any]) -> Any:
+    """The reverse. Of a request, but not of a result, an AttributeError is returned, for _run_function to raise."""
+    outer = getattr(_tables, "recv_tables", None)
+    try:
+        value = _pickler("deserialize").deserialize(binary_data, tensor_table)
+    except BaseException as error:
+        _restore("recv_tables", outer)
+        said = _said(error)
+        if said is error:
+            raise
+        raise said from error
+    if type(value) is AttributeError and value.__cause__ is not None:  # PyTorch's: one that was sent has no cause
+        _raise_if_of_a_result(value.__cause__)
+    return value
+
+
+def dumps(value: object, most_bytes: int) -> bytes | None:
+    """A pickle of the value alone, without tensors beside it. None: it cannot be pickled, or not in as many bytes."""
+    pickler = _pickler("serialize")
+    if pickler is not _OWN:
+        try:
+            data, tensors = pickler.serialize(value)
+            if not tensors and len(data) <= most_bytes:
+                return data
+        except BaseException:  # of an object's own methods
+            pass
+    return bounded_pickle.dumps(value, most_bytes)
+
+
+def loads(data: bytes) -> Any:
+    """The reverse. Raises what unpickling raises."""
+    pickler = _pickler("deserialize")
+    if pickler is _OWN:
+        return pickle.loads(data)
+    value = pickler.deserialize(data, [])
+    if type(value) is AttributeError and value.__cause__ is not None:  # as in deserialize()
+        raise value.__cause__
+    return value
+
+
+def _pickler(method: str) -> Any:
+    pickler = api._default_pickler
+    if pickler is _OWN or not hasattr(pickler, method) or not runs_torchwire():
+        return _OWN
+    return pickler
+
+
+def _restore(name: str, outer: Any) -> None:
+    # Which PyTorch leaves as it is after an error: the tensors would live as long as the thread.
+    if outer is not None:
+        setattr(_tables, name, outer)
+    elif hasattr(_tables, name):
+        delattr(_tables, name)
+
+
+# ---- errors ----
+
+
+def _said(error: BaseException) -> BaseException:
+    """What is raised in the place of what unpickling has raised."""
+    if not runs_torchwire():
+        return error
+    worker = _answering_worker()
+    if not isinstance(error, Exception):
+        if is_interrupt(error):
+            return error
+        what = f"a result of worker {worker!r}" if worker is not None else "what another worker has sent"
+        return RuntimeError(f"{what} cannot be unpickled: an object in it raised {error!r}")
+    if worker is not None and isinstance(error, ImportError) and type(error) in (ImportError, ModuleNotFoundError):
+        return type(error)(_not_found(worker, error), name=error.name, path=error.path)
+    return error
+
+
+def _raise_if_of_a_result(error: BaseException) -> None:
+    worker = _answering_worker() if runs_torchwire() else None
+    if worker is None:
+        return
+    if str(error).startswith("Can't get"):  # as pickle begins
+        raise RuntimeError(_not_found(worker, error)) from error
+    raise error
+
+
+def _not_found(worker: str, error: BaseException) -> str:
+    return (
+        f"a result of worker {worker!r} is of a class, or refers to a function, that cannot be found here: {error}. "
+        "Define it in a module that both workers can import: what a script itself defines belongs to its process's "
+        "__main__"
+    )
+
+
+def _answering_worker() -> str | None:
+    """The name of the worker whose answer this thread reads; None: it reads none."""
+    from torchwire._C import answering_worker
+    from torchwire.current_agent import current_agent
+
+    rank, agent = answering_worker(), current_agent()
+    if rank is None or agent is None:
+        return None
+    try:
+        return agent.get_worker_info(rank).name
+    except RuntimeError:  # it has left
+        return f"of rank {rank}"
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether a signal of this process has raised it, rather than an object of another worker, as far as can be told.
+
+    A signal's handler runs on the main thread alone. Python's own for Ctrl-C has no frame: what it raises comes from
+    between two instructions, and not from one that raises.
+    """
+    if isinstance(error, Exception) or threading.current_thread() is not threading.main_thread():
+        return False
+    last = None
+    handlers = _handlers()
+    for last in _entries(error.__traceback__):
+        if last.tb_frame.f_code in handlers:
+            return True
+    if not isinstance(error, KeyboardInterrupt) or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return False
+    return last is None or last.tb_frame.f_code.co_code[last.tb_lasti] != _RAISE
+
+
+def _handlers() -> set[CodeType]:
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = [getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers]
+    return {code for code in codes if code is not None}
+
+
+def _entries(entry: TracebackType | None) -> Any:
+    while entry is not None:
+        yield entry
+        entry = entry.tb_next
