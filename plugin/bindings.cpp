@@ -11,6 +11,7 @@
 #include <set>
 
 #include "backend/agent/agent.h"
+#include "backend/agent/forked_agent.h"
 #include "backend/link/checksum_interceptor.h"
 #include "backend/tensorpipe/transport_table.h"
 #include "build_features.h"
@@ -177,6 +178,13 @@ void bindInterceptors(py::module_& module) {
       .def(py::init<>());
 }
 
+/// A forked child has none of the threads that this waits for.
+void endUnlessInherited(Agent& agent) {
+  if (!agent.isInherited()) {
+    agent.shutdown();
+  }
+}
+
 void bindStart(AgentClass& agent) {
   agent.def(
       py::init(&makeAgent), py::arg("store"), py::arg("name"), py::arg("rank"),
@@ -206,25 +214,26 @@ void bindEnd(AgentClass& agent) {
           "missing because it is dead, or the group is elastic.\n\n"
           "Raises RuntimeError, naming the workers that are missing, when the time is over.")
       .def(
-          "shutdown", [](Agent& self) { self.shutdown(); }, ReleaseGil(),
+          "shutdown", [](Agent& self) { endUnlessInherited(self); }, ReleaseGil(),
           "Ends the agent at once: calls that are under way fail with RpcError, peers are told, "
           "and all of its threads have ended when it returns, once the handlers that run have. "
           "Does nothing the second time. Raises nothing.");
 }
 
-void bindWorkers(AgentClass& agent) {
+template <typename AnyAgent>
+void bindWorkerInfo(py::class_<AnyAgent, rpc::RpcAgent, std::shared_ptr<AnyAgent>>& agent) {
   using rpc::WorkerInfo;
   const auto copy = py::return_value_policy::copy;
   agent
       .def(
           "get_worker_info",
-          [](const Agent& self) -> const WorkerInfo& {
+          [](const AnyAgent& self) -> const WorkerInfo& {
             return self.rpc::RpcAgent::getWorkerInfo();
           },
           copy, ReleaseGil(), "This worker's WorkerInfo: its name, and its rank as `id`.")
       .def(
           "get_worker_info",
-          [](const Agent& self, const std::string& name) -> const WorkerInfo& {
+          [](const AnyAgent& self, const std::string& name) -> const WorkerInfo& {
             return self.getWorkerInfo(name);
           },
           copy, ReleaseGil(),
@@ -232,12 +241,17 @@ void bindWorkers(AgentClass& agent) {
           "in a dynamic group the store is asked first, which may take a while.")
       .def(
           "get_worker_info",
-          [](const Agent& self, rpc::worker_id_t id) -> const WorkerInfo& {
+          [](const AnyAgent& self, rpc::worker_id_t id) -> const WorkerInfo& {
             return self.getWorkerInfo(id);
           },
           copy, ReleaseGil(),
           "The WorkerInfo of the worker with that rank. Raises RuntimeError where there is none; "
-          "in a dynamic group the store is asked first, which may take a while.")
+          "in a dynamic group the store is asked first, which may take a while.");
+}
+
+void bindWorkers(AgentClass& agent) {
+  bindWorkerInfo(agent);
+  agent
       .def(
           "get_worker_infos", &Agent::getWorkerInfos, ReleaseGil(),
           "The WorkerInfos of all workers that this one knows, itself included.")
@@ -247,8 +261,17 @@ void bindWorkers(AgentClass& agent) {
           "torch.device; empty where the options name none.")
       .def(
           "_get_device_map",
-          [](const Agent& self, const WorkerInfo& to) { return self.getDeviceMap(to); },
+          [](const Agent& self, const rpc::WorkerInfo& to) { return self.getDeviceMap(to); },
           ReleaseGil());
+}
+
+/// Keeps the GIL, for a moment.
+void bindForkedAgent(py::module_& module) {
+  py::class_<ForkedAgent, rpc::RpcAgent, std::shared_ptr<ForkedAgent>> agent(
+      module, "ForkedAgent", "The current agent of a process that was forked from a worker.");
+  bindWorkerInfo(agent);
+  agent.def_property_readonly(
+      "refusal", &ForkedAgent::refusal, "Why it sends nothing, and what to do instead.");
 }
 
 using PathReasons = std::vector<std::pair<std::string, std::string>>;
@@ -339,6 +362,7 @@ PYBIND11_MODULE(_C, module) {
   torchwire::translateErrors();
   torchwire::bindThreadChecks(module);
   torchwire::bindInterceptors(module);
+  torchwire::bindForkedAgent(module);
   torchwire::bindAgent(module);
   torchwire::bindObserver(module);
 #ifdef TORCHWIRE_FAULT_INJECTION

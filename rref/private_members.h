@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <type_traits>
 #include <unordered_map>
@@ -65,6 +66,11 @@ struct RRefsDestroyedLock {
   using Member = std::mutex libtorch::RRefContext::*;
   friend auto pointerTo(RRefsDestroyedLock);
 };
+// Never set again once the context is made, and it is made once in a process: a forked child puts another agent there.
+struct RRefAgent {
+  using Member = const std::shared_ptr<torch::distributed::rpc::RpcAgent> libtorch::RRefContext::*;
+  friend auto pointerTo(RRefAgent);
+};
 // Whether an RRef's creation has failed. The function that sets it is protected, and the one that calls that is wrong
 // (failed_creation.h). An atomic, read and written without a lock.
 struct RRefTimedOut {
@@ -105,6 +111,7 @@ template struct PrivateMember<RRefConfirmedUsers, &libtorch::RRefContext::confir
 template struct PrivateMember<RRefPendingChildren, &libtorch::RRefContext::pendingChildren_>;
 template struct PrivateMember<RRefsDestroyed, &libtorch::RRefContext::destroyed_>;
 template struct PrivateMember<RRefsDestroyedLock, &libtorch::RRefContext::destroyedMutex_>;
+template struct PrivateMember<RRefAgent, &libtorch::RRefContext::agent_>;
 template struct PrivateMember<RRefTimedOut, &libtorch::RRef::timedOut_>;
 template struct PrivateMember<NextRRefId, &libtorch::RRefContext::nextLocalId_>;
 template struct PendingRRefUsers<&libtorch::RRefContext::pendingUsers_>;
@@ -114,6 +121,7 @@ constexpr bool kAsStated = std::is_same_v<decltype(pointerTo(Tag())), typename T
 static_assert(
     kAsStated<RRefLock> && kAsStated<RRefOwners> && kAsStated<RRefForks> &&
     kAsStated<RRefConfirmedUsers> && kAsStated<RRefPendingChildren> && kAsStated<RRefTimedOut> &&
-    kAsStated<RRefsDestroyed> && kAsStated<RRefsDestroyedLock> && kAsStated<NextRRefId>);
+    kAsStated<RRefAgent> && kAsStated<RRefsDestroyed> && kAsStated<RRefsDestroyedLock> &&
+    kAsStated<NextRRefId>);
 
 } // namespace torchwire

@@ -10,6 +10,7 @@
 
 #include "autograd/forward_call.h"
 #include "backend/agent/call_end.h"
+#include "backend/agent/forked_agent.h"
 #include "backend/agent/observer_answers.h"
 #include "backend/agent/seconds.h"
 #include "backend/agent/torch_store.h"
@@ -221,6 +222,7 @@ void Agent::serveTrials(
 // ---- starting -----------------------------------------------------------------------------------
 
 void Agent::startImpl() {
+  ForkedAgent::standInForChildrenOf(workerInfo_);
   contexts_.forgetEarlierGroup();
   if (isOpen()) {
     beginIdsElsewhere();

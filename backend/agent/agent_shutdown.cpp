@@ -4,6 +4,7 @@
 #include <string>
 
 #include "backend/agent/agent.h"
+#include "backend/agent/forked_agent.h"
 #include "backend/agent/seconds.h"
 #include "backend/base/log.h"
 #include "backend/link/shutdown_monitor.h"
@@ -22,7 +23,7 @@ constexpr milliseconds kWaitSlice{200};
 } // namespace
 
 bool Agent::waitAllWorkers(float timeout) {
-  if (!membership_ || !isStaticGroup()) {
+  if (!membership_ || !isStaticGroup() || isInherited()) {
     return true;
   }
   const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
@@ -54,8 +55,8 @@ std::string Agent::describe(const std::set<WorkerId>& workers) const {
 }
 
 void Agent::join(bool shutdown, float timeout) {
-  if (!links_ || !membership_) {
-    return; // never started
+  if (!links_ || !membership_ || isInherited()) {
+    return; // never started, or in the parent
   }
   if (isStaticGroup()) {
     joinStatic(fromSeconds(timeout), shutdown);
@@ -165,6 +166,7 @@ void Agent::shutdownImpl() {
   if (buffers_) {
     buffers_->close();
   }
+  ForkedAgent::endForChildren();
 }
 
 } // namespace torchwire
