@@ -12,6 +12,7 @@
 
 #include "backend/agent/agent.h"
 #include "backend/agent/failed_start.h"
+#include "backend/agent/forked_agent.h"
 #include "backend/link/checksum_interceptor.h"
 #include "backend/serve/signals.h"
 #include "backend/tensorpipe/transport_table.h"
@@ -166,7 +167,11 @@ void join(Agent& agent, bool shutdown, float timeout) {
   raisePendingSignal();
 }
 
+/// Does nothing in a forked child, which has none of the threads that this waits for.
 void shutDown(Agent& agent) {
+  if (agent.isInherited()) {
+    return;
+  }
   {
     const py::gil_scoped_release release;
     agent.shutdown();
@@ -248,19 +253,20 @@ void bindEnd(AgentClass& agent) {
           "Does nothing the second time. Raises nothing.");
 }
 
-void bindWorkers(AgentClass& agent) {
+template <typename AnyAgent>
+void bindWorkerInfo(py::class_<AnyAgent, rpc::RpcAgent, std::shared_ptr<AnyAgent>>& agent) {
   using rpc::WorkerInfo;
   const auto copy = py::return_value_policy::copy;
   agent
       .def(
           "get_worker_info",
-          [](const Agent& self) -> const WorkerInfo& {
+          [](const AnyAgent& self) -> const WorkerInfo& {
             return self.rpc::RpcAgent::getWorkerInfo();
           },
           copy, ReleaseGil(), "This worker's WorkerInfo: its name, and its rank as `id`.")
       .def(
           "get_worker_info",
-          [](const Agent& self, const std::string& name) -> const WorkerInfo& {
+          [](const AnyAgent& self, const std::string& name) -> const WorkerInfo& {
             return self.getWorkerInfo(name);
           },
           copy, ReleaseGil(),
@@ -268,12 +274,17 @@ void bindWorkers(AgentClass& agent) {
           "in a dynamic group the store is asked first, which may take a while.")
       .def(
           "get_worker_info",
-          [](const Agent& self, rpc::worker_id_t id) -> const WorkerInfo& {
+          [](const AnyAgent& self, rpc::worker_id_t id) -> const WorkerInfo& {
             return self.getWorkerInfo(id);
           },
           copy, ReleaseGil(),
           "The WorkerInfo of the worker with that rank. Raises RuntimeError where there is none; "
-          "in a dynamic group the store is asked first, which may take a while.")
+          "in a dynamic group the store is asked first, which may take a while.");
+}
+
+void bindWorkers(AgentClass& agent) {
+  bindWorkerInfo(agent);
+  agent
       .def(
           "get_worker_infos", &Agent::getWorkerInfos, ReleaseGil(),
           "The WorkerInfos of all workers that this one knows, itself included.")
@@ -283,8 +294,17 @@ void bindWorkers(AgentClass& agent) {
           "torch.device; empty where the options name none.")
       .def(
           "_get_device_map",
-          [](const Agent& self, const WorkerInfo& to) { return self.getDeviceMap(to); },
+          [](const Agent& self, const rpc::WorkerInfo& to) { return self.getDeviceMap(to); },
           ReleaseGil());
+}
+
+/// Keeps the GIL, for a moment.
+void bindForkedAgent(py::module_& module) {
+  py::class_<ForkedAgent, rpc::RpcAgent, std::shared_ptr<ForkedAgent>> agent(
+      module, "ForkedAgent", "The current agent of a process that was forked from a worker.");
+  bindWorkerInfo(agent);
+  agent.def_property_readonly(
+      "refusal", &ForkedAgent::refusal, "Why it sends nothing, and what to do instead.");
 }
 
 using PathReasons = std::vector<std::pair<std::string, std::string>>;
@@ -380,6 +400,7 @@ PYBIND11_MODULE(_C, module) {
       "that aborts where C++ is on it. May be called again.");
   torchwire::bindThreadChecks(module);
   torchwire::bindInterceptors(module);
+  torchwire::bindForkedAgent(module);
   torchwire::bindAgent(module);
   torchwire::bindObserver(module);
 #ifdef TORCHWIRE_FAULT_INJECTION

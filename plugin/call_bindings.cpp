@@ -11,6 +11,8 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,6 +24,7 @@
 
 #include "autograd/current_context.h"
 #include "backend/agent/agent.h"
+#include "backend/agent/forked_agent.h"
 #include "backend/base/call_error.h"
 #include "backend/base/private_member.h"
 #include "backend/codec/python_codec.h"
@@ -321,12 +324,31 @@ std::optional<std::pair<std::shared_ptr<Agent>, uint64_t>> callBehind(
   return std::nullopt;
 }
 
+/// Throws in a forked child whose only thread is about to wait: nobody will complete the future, which may be that of a
+/// call of the parent's, or come of one.
+void expectToEnd() {
+  if (forkGeneration() == 0) { // as nearly always
+    return;
+  }
+  const auto forked = RpcAgent::isCurrentRpcAgentSet()
+      ? std::dynamic_pointer_cast<ForkedAgent>(RpcAgent::getCurrentRpcAgent())
+      : nullptr;
+  if (!forked) {
+    return;
+  }
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  if (std::distance(begin(threads), end(threads)) == 1) {
+    throw std::runtime_error("this future is not completed, and will not be: " + forked->refusal());
+  }
+}
+
 /// Waits for the call behind the future, so as to end it here, or else for the future: libtorch would run no handlers of
 /// signals meanwhile. Releases the GIL.
 void awaitCall(const PythonFutureWrapper& future) {
   if (future.fut->completed()) {
     return;
   }
+  expectToEnd();
   const auto call = hasCallbacks(*future.fut) ? std::nullopt : callBehind(future);
   const py::gil_scoped_release release;
   if (call && call->first) {

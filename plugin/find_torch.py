@@ -35,12 +35,14 @@ def main() -> int:
 
 def print_cuda(root: pathlib.Path, major: str) -> None:
     """CUDA's headers and runtime, and NCCL's header, among the packages that a torch with CUDA depends on."""
-    folder = root.parent / "nvidia" / f"cu{major}"
-    runtimes = sorted((folder / "lib").glob(f"libcudart.so.{major}*"))
-    if runtimes and (folder / "include" / "cuda_runtime_api.h").exists():
-        print(f"cuda_include={folder / 'include'}")
-        print(f"cuda_libraries={folder / 'lib'}")
-        print(f"cuda_runtime={runtimes[0].name}")
+    for package in (f"cu{major}", "cuda_runtime"):  # the latter up to CUDA 12, where each library has its own
+        folder = root.parent / "nvidia" / package
+        runtimes = sorted((folder / "lib").glob(f"libcudart.so.{major}*"))
+        if runtimes and (folder / "include" / "cuda_runtime_api.h").exists():
+            print(f"cuda_include={folder / 'include'}")
+            print(f"cuda_libraries={folder / 'lib'}")
+            print(f"cuda_runtime={runtimes[0].name}")
+            break
     nccl = root.parent / "nvidia" / "nccl" / "include"
     if (nccl / "nccl.h").exists():
         print(f"nccl_include={nccl}")

@@ -11,6 +11,7 @@
 #include "autograd/forward_call.h"
 #include "backend/agent/call_end.h"
 #include "backend/agent/failed_start.h"
+#include "backend/agent/forked_agent.h"
 #include "backend/agent/observer_answers.h"
 #include "backend/agent/seconds.h"
 #include "backend/agent/torch_store.h"

@@ -24,6 +24,7 @@
 #include "backend/base/buffer_pool.h"
 #include "backend/base/bytes.h"
 #include "backend/base/disposer.h"
+#include "backend/base/fork.h"
 #include "backend/base/thread_pool.h"
 #include "backend/base/timer.h"
 #include "backend/call/call_table.h"
@@ -233,6 +234,11 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
     return transfers_->explain(peer);
   }
 
+  /// Whether this process was forked from the agent's, and has only a copy of it.
+  bool isInherited() const {
+    return forkGeneration() != generation_;
+  }
+
   /// Drives the backward passes in which this worker takes part.
   Engine& engine() override {
     return *engine_;
@@ -278,6 +284,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void introduceToPeers();
 
   // Calls of this worker.
+  void expectOwnProcess() const;
   void checkCanSend(const WorkerInfo& to, const Message& message) const;
   TensorDevices targetsOf(
       const WorkerInfo& to, const Message& request,
@@ -436,6 +443,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   const c10::intrusive_ptr<c10d::Store> store_;
   const uint32_t worldSize_; // 0: dynamic
   const AgentOptions options_;
+  const uint64_t generation_ = forkGeneration();
   WorkerId self_;
   const std::shared_ptr<CallMetrics> metrics_ = std::make_shared<CallMetrics>();
   ChosenAddress chosen_;

@@ -13,6 +13,7 @@
 #include "autograd/forward_envelope.h"
 #include "backend/agent/agent.h"
 #include "backend/agent/call_end.h"
+#include "backend/agent/forked_agent.h"
 #include "backend/agent/seconds.h"
 #include "backend/base/bytes.h"
 #include "backend/base/guarded.h"
@@ -122,7 +123,15 @@ Agent::AwaitingSend* Agent::takeAwaiting(rpc::MessageType type) {
   return std::exchange(awaiting, nullptr);
 }
 
+/// By those who have kept the agent, or the future of a call of its; others find a ForkedAgent in its place.
+void Agent::expectOwnProcess() const {
+  if (isInherited()) {
+    throw std::runtime_error(ForkedAgent(workerInfo_).refusal());
+  }
+}
+
 void Agent::checkCanSend(const WorkerInfo& to, const Message& message) const {
+  expectOwnProcess();
   TORCH_CHECK(message.isRequest(), "Agent::send(..) is only for sending requests.");
   TORCH_CHECK(
       rpcAgentRunning_.load() && links_, "worker '", workerInfo_.name_,
@@ -165,11 +174,12 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
   if (keepsBooks(message->type())) {
     return sendBookkeeping(to.id_, std::move(message));
   }
-  TensorDevices targets = targetsOf(to, *message, deviceMap);
   OwnCall call;
   if (message->type() == rpc::MessageType::BACKWARD_AUTOGRAD_REQ) {
     std::tie(message, call.pass) = engine_->gradientsRequest(std::move(message));
   }
+  // Of what is sent: libtorch's message has a tensor that occurs twice only once.
+  TensorDevices targets = targetsOf(to, *message, deviceMap);
   AwaitingSend* const waits = takeAwaiting(message->type());
   call.to = to.id_;
   call.pool = own_messages::isEvaluation(message->type()) ? &evaluations_ : &completions_;
@@ -510,6 +520,7 @@ const Agent::SentCalls& Agent::sentByThisThread() {
 }
 
 void Agent::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
+  expectOwnProcess();
   const auto waiter = std::make_shared<Waiter>();
   if (!calls_->await(callId, waiter)) {
     return;
@@ -540,6 +551,7 @@ Task Agent::awaitEnd(Waiter& waiter, uint64_t callId) {
 }
 
 bool Agent::cancel(uint64_t callId) {
+  expectOwnProcess();
   const auto given = calls_->giveUp(
       callId,
       Error(ErrorCode::cancelled, "the call was cancelled by worker '" + workerInfo_.name_ + "'"));

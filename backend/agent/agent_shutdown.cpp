@@ -4,6 +4,7 @@
 #include <string>
 
 #include "backend/agent/agent.h"
+#include "backend/agent/forked_agent.h"
 #include "backend/agent/seconds.h"
 #include "backend/base/interruption.h"
 #include "backend/base/log.h"
@@ -33,7 +34,7 @@ bool isInterrupted() {
 } // namespace
 
 void Agent::waitAllWorkers(float timeout) {
-  if (!membership_ || !isStaticGroup()) {
+  if (!membership_ || !isStaticGroup() || isInherited()) {
     return;
   }
   const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
@@ -72,8 +73,8 @@ std::string Agent::describe(const std::set<WorkerId>& workers) const {
 }
 
 void Agent::join(bool shutdown, float timeout) {
-  if (!links_ || !membership_) {
-    return; // never started
+  if (!links_ || !membership_ || isInherited()) {
+    return; // never started, or in the parent
   }
   if (isStaticGroup()) {
     membership_->shutDownTogether([&] { joinStatic(fromSeconds(timeout), shutdown); });
@@ -201,6 +202,7 @@ void Agent::shutdownImpl() {
   if (buffers_) {
     buffers_->close();
   }
+  ForkedAgent::endForChildren();
   flushLog(); // what follows may end the process without it
 }
 

@@ -87,6 +87,10 @@ void* BufferPool::take(size_t size) {
 }
 
 void BufferPool::giveBack(void* memory, size_t size) {
+  if (forkGeneration() != generation_) {
+    munmap(memory, size); // the parent's threads may have held the lock
+    return;
+  }
   Buffers over;
   {
     MutexLock lock(mutex_);

@@ -3,17 +3,19 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 
 #include "backend/base/annotations.h"
+#include "backend/base/fork.h"
 #include "backend/base/timer.h"
 
 namespace torchwire {
 
 /// Keeps buffers that are let go for some time, for the next tensors of that size: to write to memory that is mapped
 /// already is 3 to 5 times as fast as to write to fresh one. Large buffers are on huge pages where the system gives them.
-/// Buffers may outlive the pool. Thread-safe; a buffer may be let go under any lock.
+/// Buffers may outlive the pool, also in a forked child, which gives its copies back to the system. Thread-safe; a buffer may be let go under any lock.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
   using Clock = Timer::Clock;
@@ -60,6 +62,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   const size_t limit_;
   Timer& timer_;
   const std::chrono::milliseconds keep_;
+  const uint64_t generation_ = forkGeneration();
   mutable Mutex mutex_{LockRank::bufferPool};
   Buffers kept_ GUARDED_BY(mutex_); // the oldest first
   Usage usage_ GUARDED_BY(mutex_);

@@ -3,12 +3,15 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue_inl.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "backend/base/call_error.h"
+#include "backend/base/fork.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/codec/codec.h"
@@ -31,6 +34,15 @@ c10::intrusive_ptr<rpc::JitFuture> failedFuture() {
   auto failed = c10::make_intrusive<rpc::JitFuture>(at::AnyClassType::get());
   failed->setError(std::current_exception());
   return failed;
+}
+
+/// The answer is the parent's to give, and this thread has nothing else to do in the child.
+[[noreturn]] void endForkedChild() {
+  std::fputs(
+      "torchwire error: a function that was called by RPC has returned in a process that it has "
+      "forked; end such a process with os._exit()\n",
+      stderr);
+  std::_Exit(EXIT_FAILURE);
 }
 
 } // namespace
@@ -143,12 +155,16 @@ void Server::run(Arrived arrived) {
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
   const ServingScope serving(request, arrival, cancelled_);
   const DeadlineScope limited(arrived.deadline);
+  const uint64_t generation = forkGeneration();
   c10::intrusive_ptr<JitFuture> result;
   std::optional<cuda::RequestStreams> streams; // also of the answer, where there is one at once
   try {
     result = process(request.caller, decodeMessage(std::move(arrived.frame)), streams);
   } catch (const std::exception&) {
     result = failedFuture();
+  }
+  if (forkGeneration() != generation) {
+    endForkedChild();
   }
   if (!result->completed()) {
     arrived.ticket.returned();

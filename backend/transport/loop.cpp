@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "backend/base/fork.h"
 #include "backend/base/guarded.h"
 #include "backend/base/lock_rank.h"
 #include "backend/base/log.h"
@@ -72,6 +73,8 @@ Loop::Loop()
     }
     throw std::runtime_error(std::string("libuv cannot start a loop: ") + uv_strerror(failed));
   }
+  closeInForkedChild(keeperSet_);
+  closeInForkedChild(uv_backend_fd(&uv_));
 }
 
 // ---- on any thread --------------------------------------------------------------------------------
@@ -221,6 +224,8 @@ void Loop::closeHandles() {
       },
       nullptr);
   uv_run(&uv_, UV_RUN_DEFAULT);
+  keepInForkedChild(keeperSet_);
+  keepInForkedChild(uv_backend_fd(&uv_));
   if (uv_loop_close(&uv_) != 0) {
     log(LogLevel::error, "a transport loop ended with handles open");
   }

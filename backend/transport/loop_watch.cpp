@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "backend/base/fork.h"
 #include "backend/base/guarded.h"
 
 namespace torchwire {
@@ -22,6 +23,7 @@ void closeHandle(Handle* handle) {
 
 FdWatch::FdWatch(Loop& loop, int fd, Ready ready)
     : loop_(loop),
+      fd_(fd),
       handle_(new uv_poll_t()),
       ready_(std::make_shared<const Ready>(std::move(ready))) {
   if (const int failed = uv_poll_init(loop.uv(), handle_, fd); failed != 0) {
@@ -29,10 +31,12 @@ FdWatch::FdWatch(Loop& loop, int fd, Ready ready)
     throw std::runtime_error(std::string("libuv cannot watch a file: ") + uv_strerror(failed));
   }
   handle_->data = this;
+  closeInForkedChild(fd_);
 }
 
 FdWatch::~FdWatch() {
   loop_.expectOnLoop();
+  keepInForkedChild(fd_);
   closeHandle(handle_);
 }
 

@@ -11,7 +11,8 @@
 
 namespace torchwire {
 
-/// Calls back while a descriptor is ready. Does not own it: close it after the watch is gone.
+/// Calls back while a descriptor is ready. Does not own it: close it after the watch is gone. A forked child closes its
+/// copy of the descriptor.
 class FdWatch {
  public:
   enum Readiness { readable = UV_READABLE, writable = UV_WRITABLE };
@@ -30,6 +31,7 @@ class FdWatch {
   static void onPoll(uv_poll_t* handle, int error, int readiness);
 
   Loop& loop_;
+  const int fd_;
   uv_poll_t* const handle_; // libuv needs it a while longer than this object lives
   const std::shared_ptr<const Ready> ready_;
   int wanted_ = 0;

@@ -82,6 +82,7 @@ MemoryFile MemoryFile::adopt(int descriptor, size_t size) {
   if (data == MAP_FAILED) {
     fail("map");
   }
+  madvise(data, size, MADV_DONTFORK); // what a forked child wrote there, the peer would read
   file.data_ = static_cast<char*>(data);
   return file;
 }

@@ -6,7 +6,8 @@
 namespace torchwire {
 
 /// A mapped memory file whose size nobody can change any more, so that the other process cannot make this
-/// one fault. It is gone when the last process that maps it ends. A value that is moved, not copied.
+/// one fault. It is gone when the last process that maps it ends.
+/// A forked child does not map it. A value that is moved, not copied.
 class MemoryFile {
  public:
   /// A new one, full of zeros. Throws std::runtime_error.

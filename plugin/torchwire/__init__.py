@@ -36,7 +36,15 @@ except (ImportError, OSError) as error:  # OSError: torch's own libraries do not
     without_torchwire.run_if_asked(error)  # `python -m torchwire doctor` says what is wrong
     raise
 
-from torchwire import calls, distributed_autograd, lifetime, registration, rendezvous, replacement
+from torchwire import (
+    calls,
+    distributed_autograd,
+    forked_child,
+    lifetime,
+    registration,
+    rendezvous,
+    replacement,
+)
 from torchwire._build import VERSION as __version__
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import peers
@@ -88,6 +96,7 @@ registration.register()
 distributed_autograd.install()
 calls.install()
 lifetime.install()
+forked_child.install()
 rendezvous.install()
 
 replacement.replace_if_requested()  # last, because it needs everything above

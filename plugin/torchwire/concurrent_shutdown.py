@@ -79,9 +79,14 @@ def install(patches: Patches) -> None:
     """Makes rpc.shutdown() wait for one that runs in another thread, until `patches` are undone."""
     global _turns
     _turns = _Turns()  # a forked child must not wait for what ran in its parent
+    replace_shutdown(patches, lambda original: _in_turn(original, _turns))
+
+
+def replace_shutdown(patches: Patches, replacing: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
+    """Puts what `replacing` makes of PyTorch's function in the place of rpc.shutdown(), until `patches` are undone."""
     cell = _cell_of_shutdown()
     if cell is not None:
-        patches.replace(cell, "cell_contents", _in_turn(cell.cell_contents, _turns))
+        patches.replace(cell, "cell_contents", replacing(cell.cell_contents))
 
 
 def runs_elsewhere() -> bool:

@@ -59,6 +59,11 @@ def install(before_leaving: Callable[[], None]) -> None:
     _replace_finalize_shutdown(_patches, leaks, before_leaving)
 
 
+def uninstall() -> None:
+    """Puts PyTorch's own functions back."""
+    _patches.undo()
+
+
 def _replace_wait_all_workers(patches: Patches, leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
     original = api._wait_all_workers
 

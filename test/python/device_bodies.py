@@ -169,6 +169,16 @@ def backward(to):
             expect(dist_autograd.get_gradients(context)[weight], 12, device)
 
 
+def backward_with_one_gradient_for_two(to):
+    """Of a sum, whose inputs get the same tensor as their gradient."""
+    first, second = filled(3, FIRST).requires_grad_(), filled(4, FIRST).requires_grad_()
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [rpc.rpc_sync(to, torch.add, (first, second)).sum()])
+        gradients = dist_autograd.get_gradients(context)
+        expect(gradients[first], 1, FIRST)
+        expect(gradients[second], 1, FIRST)
+
+
 def backward_through_three(to):
     weight = filled(3, FIRST).requires_grad_()
     with dist_autograd.context() as context:
@@ -284,6 +294,7 @@ PROGRAMS = (
     use_rrefs,
     use_remote_module,
     backward,
+    backward_with_one_gradient_for_two,
     backward_through_three,
     train,
     send_tensors_that_share,

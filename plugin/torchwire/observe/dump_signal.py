@@ -37,6 +37,16 @@ def install() -> None:
     threading.Thread(target=_write_dumps, args=(reading,), name="torchwire-dump", daemon=True).start()
 
 
+def uninstall() -> None:
+    """Has SIGUSR2 do what it does by default, if install() has changed that. In a forked child, which has no thread
+    that writes, and whose pipe leads to the parent's."""
+    global _installed
+    if _installed:
+        faulthandler.unregister(signal.SIGUSR2)
+        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+        _installed = False
+
+
 def _write_dumps(reading: int) -> None:
     while os.read(reading, 4096):
         try:

@@ -62,6 +62,12 @@ def close() -> None:
         _open.pop()()
 
 
+def leave_to_parent() -> None:
+    """In a forked child: closes its copies, and leaves alone what they are of."""
+    close()
+    dump_signal.uninstall()
+
+
 def _open_status_socket() -> None:
     try:
         _open.append(StatusSocket().close)

@@ -1,0 +1,76 @@
+"""A process that is forked from a worker, as by os.fork, multiprocessing's start method "fork" or a DataLoader.
+
+The child has copies of the parent's agent, RRefs and futures, but none of the threads behind them, and the connections
+are the parent's. So its current agent is a ForkedAgent, which refuses whatever is to be sent and says why
+(backend/agent/forked_agent.h); RRefs that it drops tell nobody. What else the parent has set up in Python is undone
+here. `rpc.shutdown()` has nothing to do in the child, and `init_rpc` makes it a worker of its own.
+"""
+
+# The functions and states of PyTorch's that are replaced or reset here are private, and have no types.
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+
+from torchwire import concurrent_shutdown, creation_sites, graceful_shutdown, passed_rrefs, torch_parts
+from torchwire.current_agent import forked_agent
+from torchwire.observe import observers
+from torchwire.patches import Patches
+
+_patches = Patches()
+_installed = False
+
+
+def install() -> None:
+    """Takes care of children that are forked from now on. May be called again; not thread-safe."""
+    global _installed
+    if not _installed:
+        os.register_at_fork(after_in_child=_begin)
+        _installed = True
+
+
+def _begin() -> None:
+    if forked_agent() is None:
+        return
+    graceful_shutdown.uninstall()
+    creation_sites.uninstall()
+    passed_rrefs.uninstall()
+    observers.leave_to_parent()
+    _patches.undo()  # of a parent that was itself forked
+    concurrent_shutdown.replace_shutdown(_patches, _leaving_instead)
+    _replace_init()
+
+
+def _leave() -> None:
+    """Forgets the parent's group."""
+    _patches.undo()
+    if forked_agent() is not None:
+        torch_parts.reset_current_rpc_agent()
+    cast("Any", rpc)._init_counter = 0  # the prefix in the store is that of workers whose process has just begun
+
+
+def _leaving_instead(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def shutdown(*_args: Any, **_options: Any) -> None:
+        _leave()
+
+    return shutdown
+
+
+def _replace_init() -> None:
+    # The first that init_rpc does with what it would find of the parent's.
+    original = cast("Callable[..., None]", dist_autograd._init)
+
+    @functools.wraps(original)
+    def _init(worker_id: int) -> None:
+        _leave()
+        original(worker_id)
+
+    _patches.replace(dist_autograd, "_init", _init)

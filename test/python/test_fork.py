@@ -1,0 +1,407 @@
+"""Processes that are forked from a worker: strangers to its group, who neither harm it nor hang, and may join one."""
+
+import gc
+import multiprocessing
+import os
+import pathlib
+import pickle
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+import torchwire
+from group import Group, file_in, init, running
+from processes import LIMIT, run_script
+from torch.utils.data import DataLoader, Dataset
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["wire_shm", "wire_tcp"])
+PROGRAM = pathlib.Path(__file__).with_name("forking_program.py")
+REFUSED = "this process was forked from worker 'worker0' after init_rpc"
+
+
+@pytest.fixture
+def group(tmp_path, transport):
+    with running(2, tmp_path, _transports=[transport], rpc_timeout=20) as workers:
+        workers[0].run(call_all)
+        yield workers
+        workers[0].run(call_all)  # whatever the child has done
+
+
+# ---- what runs in workers ------------------------------------------------------------------------
+
+
+def call_all():
+    for number in range(20):
+        assert rpc.rpc_sync("worker1", echo, (("worker0's", number),)) == ("worker0's", number)
+
+
+def echo(value):
+    return value
+
+
+def ones(size):
+    return torch.ones(size)
+
+
+def count_to(end):
+    return torch.arange(end)
+
+
+def wait_a_while():
+    time.sleep(3)
+    return "late"
+
+
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+    def increase(self):
+        self.count += 1
+        return self.count
+
+
+def in_child(function, *args):
+    """What `function` returns or raises in a forked child, which leaves then."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with os.fdopen(writing, "wb") as pipe:
+                try:
+                    pickle.dump(("value", function(*args)), pipe)
+                except BaseException as error:
+                    pickle.dump(("error", f"{type(error).__name__}: {error}"), pipe)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        return _ended(child, pipe.read)
+
+
+def _ended(child, read):
+    """A child that hangs is killed, and shows where it hung."""
+    late = threading.Timer(LIMIT / 2, os.kill, (child, signal.SIGABRT))
+    late.start()
+    try:
+        answer = read()
+        _, status = os.waitpid(child, 0)
+    finally:
+        late.cancel()
+    assert status == 0, f"the child ended with {status}"
+    kind, value = pickle.loads(answer)
+    if kind == "error":
+        raise RuntimeError(value)
+    return value
+
+
+def refusal_of(function, *args):
+    try:
+        return f"it returned {function(*args)!r}"
+    except RuntimeError as error:
+        return str(error)
+
+
+# ---- RRefs ---------------------------------------------------------------------------------------
+
+
+def drop_in_child():
+    rref = rpc.remote("worker1", ones, (3,))
+    rref.to_here()
+    kept = [rref]
+    in_child(_drop, kept)
+    return rref.to_here(5).sum().item(), rpc.rpc_sync("worker1", forks_here)
+
+
+def _drop(kept):
+    kept.clear()
+    gc.collect()
+
+
+def forks_here():
+    return sum(len(one["forks"]) for one in torchwire.rrefs() if one["role"] == "owner")
+
+
+@TRANSPORTS
+def test_an_rref_that_a_child_drops_stays_the_parents(group):
+    total, forks = group[0].run(drop_in_child)
+    assert total == 3
+    assert forks == 1
+
+
+# ---- what the child may not do -------------------------------------------------------------------
+
+
+def refusals_in_child():
+    rref = rpc.remote("worker1", Counter)
+    rref.to_here()
+    pending = {
+        "python": rpc.rpc_async("worker1", wait_a_while),
+        "builtin": rpc.rpc_async("worker1", torch.add, (torch.ones(1), 1)),
+        "latest": rpc.rpc_async("worker1", wait_a_while),
+    }
+    pending["then"] = pending["python"].then(lambda done: done.value())
+    refused = in_child(_refusals, rref, pending)
+    return refused, [pending[name].wait() for name in ("python", "latest", "then")]
+
+
+def _refusals(rref, pending):
+    ones = torch.ones(1, requires_grad=True)
+
+    def backward():
+        with dist_autograd.context() as context:
+            dist_autograd.backward(context, [rpc.rpc_sync("worker1", torch.add, (ones, ones)).sum()])
+
+    attempts = {
+        "rpc_sync": lambda: rpc.rpc_sync("worker1", echo, (1,)),
+        "rpc_sync by rank": lambda: rpc.rpc_sync(1, echo, (1,)),
+        "rpc_sync to itself": lambda: rpc.rpc_sync("worker0", echo, (1,)),
+        "rpc_sync of an operator": lambda: rpc.rpc_sync("worker1", torch.add, (ones, 1)),
+        "rpc_async": lambda: rpc.rpc_async("worker1", echo, (1,)).wait(),
+        "remote": lambda: rpc.remote("worker1", echo, (1,)).to_here(),
+        "to_here": lambda: rref.to_here(),
+        "proxy": lambda: rref.rpc_sync().increase(),
+        "proxy, async": lambda: rref.rpc_async().increase().wait(),
+        "get_worker_info": lambda: rpc.get_worker_info("worker1"),
+        "backward": backward,
+        "peers": torchwire.peers,
+        "rrefs": torchwire.rrefs,
+        "metrics": torchwire.metrics,
+        "dump": torchwire.dump,
+        "explain": lambda: torchwire.explain("worker1"),
+    }
+    attempts |= {f"wait of {name}": future.wait for name, future in pending.items() if not future.done()}
+    return {name: refusal_of(attempt) for name, attempt in attempts.items()}
+
+
+@TRANSPORTS
+def test_whatever_a_child_asks_of_the_group_is_refused_at_once(group):
+    refused, results = group[0].run(refusals_in_child)
+    assert results == ["late"] * 3
+    assert {name: text for name, text in refused.items() if REFUSED not in text} == {}
+    assert {"wait of python", "wait of latest", "wait of then"} <= refused.keys()
+
+
+# ---- how the child ends --------------------------------------------------------------------------
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("how", ["return", "atexit", "shutdown", "shutdown, not graceful", "context"])
+def test_a_child_ends_as_programs_do_and_says_nothing_to_the_group(tmp_path, transport, how):
+    ended = run_script(PROGRAM, tmp_path, transport, how)
+    assert (ended.returncode, ended.stdout) == (0, "0 connected []\n"), ended.stderr
+    assert ended.stderr == ""
+
+
+# ---- what the child does not keep ----------------------------------------------------------------
+
+
+def files_of_this_process():
+    files = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            files.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
+        except FileNotFoundError:  # of the list itself
+            pass
+    return files
+
+
+def files_before_init(init_method, transport):
+    before = files_of_this_process()
+    init(init_method, world_size=2, _transports=[transport])
+    return before
+
+
+def files_in_child(before):
+    rpc.rpc_sync("worker1", echo, (torch.ones(1 << 20),))
+    made = {name for name in files_of_this_process() - before if re.search("socket|pidfd|memfd|eventpoll", name)}
+    kept, rings = in_child(lambda: (files_of_this_process(), rings_of_this_process()))
+    return len(made), made & kept, rings_of_this_process(), rings
+
+
+def rings_of_this_process():
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:torchwire" in line for line in maps)
+
+
+@TRANSPORTS
+def test_a_child_keeps_no_connection_and_no_shared_memory(tmp_path, transport):
+    with Group(2) as group:
+        before, _ = group.all(files_before_init, file_in(tmp_path), transport)
+        made, kept, rings, kept_rings = group[0].run(files_in_child, before)
+        assert made > 2
+        assert kept == set()
+        assert rings > 0 or transport == "wire_tcp"
+        assert kept_rings == 0
+        group.shut_down()
+
+
+# ---- the child as a worker -----------------------------------------------------------------------
+
+
+def child_joins(init_method, rank):
+    mine = rpc.remote("worker1", ones, (3,))
+    mine.to_here()
+    answer = in_child(_join, init_method, rank, [mine])
+    return answer, mine.to_here(5).sum().item()
+
+
+def _join(init_method, rank, inherited):
+    init(init_method, name=f"worker{rank}", rank=rank)
+    answer = rpc.rpc_sync("worker1", echo, ("the child's",))
+    inherited.clear()
+    own = rpc.remote("worker1", ones, (2,)).to_here().numel()
+    rpc.shutdown()
+    return answer, own
+
+
+@TRANSPORTS
+def test_a_child_may_join_its_parents_group_as_a_worker_of_its_own(tmp_path, transport):
+    with Group(2) as group:
+        for worker in group:
+            worker.run(init, file_in(tmp_path), _transports=[transport])
+        group[0].run(call_all)
+        for rank in (2, 3):
+            assert group[0].run(child_joins, file_in(tmp_path), rank) == (("the child's", 2), 3)
+        group[0].run(call_all)
+        group.shut_down()
+
+
+# ---- in the middle of calls ----------------------------------------------------------------------
+
+
+def fork_amid_calls(forks):
+    """Three threads call while children are forked, each of which is refused a call and drops an RRef."""
+    stop, wrong, done = threading.Event(), [], [0, 0, 0]
+
+    def call(thread):
+        while not stop.is_set():
+            sent = (thread, done[thread], "x" * 50_000)
+            try:
+                got = rpc.rpc_sync("worker1", echo, (sent,))
+            except Exception as error:
+                got = error
+            if got != sent:
+                wrong.append(repr(got)[:200])
+            done[thread] += 1
+
+    threads = [threading.Thread(target=call, args=(thread,)) for thread in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(forks):
+            kept = [rpc.remote("worker1", ones, (2,))]
+            text = in_child(_call_and_drop, kept)
+            if REFUSED not in text:
+                wrong.append(text)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert min(done) > 0
+    return wrong
+
+
+def _call_and_drop(kept):
+    kept.clear()
+    return refusal_of(rpc.rpc_sync, "worker1", echo, (1,))
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("forks", [20, pytest.param(200, marks=pytest.mark.long)])
+def test_forks_amid_calls_of_other_threads_disturb_none(group, forks):
+    assert group[0].run(fork_amid_calls, forks) == []
+
+
+# ---- what programs fork for ----------------------------------------------------------------------
+
+
+class Received(Dataset):
+    """Of rows of a tensor that came from another worker."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index].clone()
+
+
+def load(method, persistent):
+    rows = rpc.rpc_sync("worker1", count_to, (64 * 4096,)).reshape(64, 4096)
+    loader = DataLoader(
+        Received(rows), batch_size=16, num_workers=2, multiprocessing_context=method, persistent_workers=persistent
+    )
+    sums = [sum(batch.sum().item() for batch in loader) for _ in range(2)]
+    assert sums == [rows.sum().item()] * 2
+
+
+def double_in_pool(method):
+    tensor = rpc.rpc_sync("worker1", ones, (100_000,))
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.map(_double, [tensor, tensor])[1].sum().item() == 200_000
+
+
+def _double(tensor):
+    return tensor * 2
+
+
+def run_programs():
+    assert subprocess.run(["true"]).returncode == 0
+    assert subprocess.run(["true"], preexec_fn=os.getpid).returncode == 0  # which forks rather than spawns
+    child = os.posix_spawn("/bin/true", ["true"], os.environ)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.system("true") == 0
+
+
+@pytest.mark.parametrize("transport", ["wire_shm"])
+@pytest.mark.parametrize(
+    "work",
+    [
+        (load, "fork", False),
+        (load, "fork", True),
+        (double_in_pool, "fork"),
+        (run_programs,),
+        pytest.param((load, "forkserver", False), marks=pytest.mark.long),
+        pytest.param((load, "spawn", True), marks=pytest.mark.long),
+    ],
+)
+def test_programs_fork_as_they_please(group, work):
+    group[0].run(stop_being_a_daemon)
+    group[0].run(*work)
+
+
+def stop_being_a_daemon():
+    """A daemon of multiprocessing's may have no children."""
+    multiprocessing.current_process()._config["daemon"] = False
+
+
+def fork_in_handler():
+    return in_child(refusal_of, rpc.rpc_sync, "worker0", echo, (1,))
+
+
+def return_twice():
+    child = os.fork()
+    return child if child == 0 else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@TRANSPORTS
+def test_a_child_that_returns_from_a_handler_ends(group):
+    assert group[0].run(rpc.rpc_sync, "worker1", return_twice) == 1
+    assert "has returned in a process that it has forked" in group[1].output()
+
+
+@TRANSPORTS
+def test_a_handler_may_fork(group):
+    text = group[0].run(rpc.rpc_sync, "worker1", fork_in_handler)
+    assert "this process was forked from worker 'worker1' after init_rpc" in text
