@@ -222,6 +222,7 @@ void Agent::serveTrials(
 // ---- starting -----------------------------------------------------------------------------------
 
 void Agent::startImpl() {
+  ForkedAgent::standInForChildrenOf(workerInfo_);
   openMembership();
   try {
     joinGroup();
