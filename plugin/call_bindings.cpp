@@ -26,12 +26,12 @@
 #include "backend/agent/agent.h"
 #include "backend/agent/forked_agent.h"
 #include "backend/base/call_error.h"
-#include "backend/base/private_member.h"
 #include "backend/codec/python_codec.h"
 #include "backend/serve/answer_scope.h"
 #include "backend/serve/call_deadline.h"
 #include "backend/serve/current_call.h"
 #include "backend/serve/direct_call.h"
+#include "backend/serve/private_members.h"
 #include "backend/serve/python_rpc.h"
 #include "backend/serve/signals.h"
 #include "rref/context_lifetime.h"
@@ -39,16 +39,6 @@
 namespace py = pybind11;
 
 namespace torchwire {
-
-// Whether anybody but who waits is to hear of a future's end.
-struct FutureCallbacks {
-  friend auto pointerTo(FutureCallbacks);
-};
-template struct PrivateMember<FutureCallbacks, &c10::ivalue::Future::callbacks_>;
-struct FutureMutex {
-  friend auto pointerTo(FutureMutex);
-};
-template struct PrivateMember<FutureMutex, &c10::ivalue::Future::mutex_>;
 
 namespace {
 

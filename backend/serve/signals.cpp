@@ -3,12 +3,13 @@
 #include <pthread.h>
 
 #include <chrono>
-#include <memory>
+#include <condition_variable>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "backend/base/interruption.h"
-#include "backend/call/waiter.h"
+#include "backend/serve/private_members.h"
 
 namespace torchwire {
 namespace {
@@ -29,6 +30,13 @@ thread_local std::optional<Raised> pending;
 constexpr std::chrono::milliseconds kPause{25};
 // How long a thread still waits once a handler has raised: for the store, to tell other workers.
 constexpr std::chrono::milliseconds kLastPatience{500};
+
+bool isCompletedSoon(c10::ivalue::Future& future) {
+  std::unique_lock<std::mutex> lock(future.*pointerTo(FutureMutex()));
+  return (future.*pointerTo(FutureFinished())).wait_for(lock, kInterruptionInterval, [&] {
+    return future.completed();
+  });
+}
 
 } // namespace
 
@@ -69,11 +77,8 @@ void checkSignals() {
 }
 
 void awaitFuture(c10::ivalue::Future& future) {
-  if (handlesSignals() && !future.completed()) {
-    const auto waiter = std::make_shared<Waiter>();
-    future.addCallback(
-        [waiter](c10::ivalue::Future&) { waiter->give([] {}); }, /* uses_future */ false);
-    waiter->await(nullptr, checkSignals);
+  while (handlesSignals() && !isCompletedSoon(future)) {
+    checkSignals();
   }
   future.wait();
 }
