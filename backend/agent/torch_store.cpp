@@ -3,31 +3,48 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <stdexcept>
 #include <utility>
 
+#include "backend/agent/quiet_store.h"
+
 namespace torchwire {
+namespace {
+
+/// Without the stacks that libtorch's errors have in their text.
+template <typename Operation>
+auto quietly(Operation operation) {
+  const QuietStore scope;
+  try {
+    return operation();
+  } catch (const c10::Error& e) {
+    throw std::runtime_error(e.what_without_backtrace());
+  }
+}
+
+} // namespace
 
 TorchStore::TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
 
 TorchStore::Value TorchStore::compareSet(
     const std::string& key, const Value& expected, const Value& wanted) {
-  return store_->compareSet(key, expected, wanted);
+  return quietly([&] { return store_->compareSet(key, expected, wanted); });
 }
 
 TorchStore::Value TorchStore::get(const std::string& key) {
-  return store_->get(key);
+  return quietly([&] { return store_->get(key); });
 }
 
 void TorchStore::set(const std::string& key, const Value& value) {
-  store_->set(key, value);
+  quietly([&] { store_->set(key, value); });
 }
 
 int64_t TorchStore::add(const std::string& key, int64_t amount) {
-  return store_->add(key, amount);
+  return quietly([&] { return store_->add(key, amount); });
 }
 
 bool TorchStore::check(const std::string& key) {
-  return store_->check({key});
+  return quietly([&] { return store_->check({key}); });
 }
 
 std::string hostOfStore(const c10::intrusive_ptr<c10d::Store>& store) {

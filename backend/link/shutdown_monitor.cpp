@@ -59,9 +59,10 @@ void ShutdownMonitor::check(bool mayLeave) const {
   const WorkerId next = (after == peers.end() ? peers.front() : *after).record.id;
   for (const PeerStatus& peer : peers) {
     if (peer.state == PeerState::left) {
+      const std::string reason = links_.goodbyeOf(peer.record.id).reason;
       throw std::runtime_error(
-          "the RPC group cannot shut down gracefully: " +
-          leftError(peer.record, links_.goodbyeOf(peer.record.id).reason).message());
+          "the RPC group cannot shut down gracefully: " + leftError(peer.record, reason).message() +
+          (reason.empty() ? " without waiting for the others" : ""));
     }
     if (isSuspect(peer, next)) {
       links_.connect(peer.record.id, [dialResult = dialResult_](const Error& error) {

@@ -1,6 +1,7 @@
 #include "backend/serve/dispatcher.h"
 
 #include <ATen/ThreadLocalState.h>
+#include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/rpc/profiler/server_process_global_profiler.h>
 #include <torch/csrc/distributed/rpc/python_resp.h>
 #include <torch/csrc/distributed/rpc/rpc_agent.h>
@@ -11,8 +12,10 @@
 
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
+#include "backend/base/log.h"
 #include "backend/serve/current_call.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/owner_watch.h"
@@ -229,12 +232,22 @@ c10::intrusive_ptr<JitFuture> Dispatcher::run(
   return handler->second(caller, command);
 }
 
-// Not as a failed future: callers expect "Error on Node", which only libtorch's handleError writes. A Python
-// exception (py::error_already_set) takes the GIL by itself to be read and to end.
+// Not as a failed future: callers expect "Error on Node". Not by libtorch's handleError, which writes the error, with all
+// frames that a c10::Error knows, to this process's standard error as well. A Python exception (py::error_already_set)
+// takes the GIL by itself to be read and to end.
 c10::intrusive_ptr<JitFuture> Dispatcher::failure(
     const std::exception& error, MessageType type) const {
   ServingScope::countError();
-  return completed(handleError(error, type, /* messageId, which the server sets */ -1));
+  const std::string text = error.what();
+  log(LogLevel::info,
+      "a request of type " + std::to_string(static_cast<int>(type)) +
+          " failed: " + text.substr(0, text.find('\n')));
+  const auto node =
+      torch::distributed::autograd::DistAutogradContainer::getInstance().getWorkerId();
+  return completed(
+      rpc::createExceptionResponse(
+          "Error on Node " + std::to_string(node) + ": " + text,
+          /* messageId, which the server sets */ -1));
 }
 
 // ---- functions ----------------------------------------------------------------------------------

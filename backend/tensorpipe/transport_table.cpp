@@ -3,6 +3,7 @@
 #include <tensorpipe/tensorpipe.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -153,6 +154,8 @@ std::shared_ptr<Context> probe(
     const std::string& what, const std::string& name, Create create,
     std::map<std::string, Objection>& failures) {
   Objection failure{"it is not viable on this machine", ""};
+  LogLevel level = LogLevel::
+      info; // this machine merely has no such thing, which matters only where no other works
   try {
     std::shared_ptr<Context> context = create();
     if (context && context->isViable()) {
@@ -160,12 +163,40 @@ std::shared_ptr<Context> probe(
     }
   } catch (const Unusable& e) {
     failure = {e.what(), e.remedy};
+    level = LogLevel::warning;
   } catch (const std::exception& e) {
     failure.reason = e.what();
+    level = LogLevel::warning;
   }
-  log(LogLevel::warning, what + " '" + name + "' is left out: " + failure.reason);
+  log(level, what + " '" + name + "' is left out: " + failure.reason);
   failures.emplace(name, std::move(failure));
   return nullptr;
+}
+
+std::string reasonsIn(const std::map<std::string, Objection>& failures) {
+  std::string reasons;
+  for (const auto& [name, objection] : failures) {
+    reasons += (reasons.empty() ? "'" : "; '") + name + "': " + objection.reason;
+  }
+  return reasons;
+}
+
+/// Once in a process, which may have a session after the other.
+void warnOfStrangers(const std::vector<MadeTransport>& made) {
+  std::string names;
+  for (const MadeTransport& transport : made) {
+    if (!transport.entry->asksForProof) {
+      names += (names.empty() ? "'" : ", '") + transport.entry->name + "'";
+    }
+  }
+  static std::atomic<bool> warned{false};
+  if (!names.empty() && !warned.exchange(true)) {
+    log(LogLevel::warning,
+        "_transports names " + names +
+            ", which let in whoever connects, without proof of belonging to the group: a stranger "
+            "can run code in this process or end it; leave _transports out, or name 'wire_shm' and "
+            "'wire_tcp' (docs/security.md)");
+  }
 }
 
 std::vector<NotTaken> listOf(const std::map<std::string, Objection>& failures) {
@@ -232,19 +263,19 @@ const std::vector<TransportEntry>& transportTable() {
   using Reach = TransportEntry::Reach;
   static const std::vector<TransportEntry> table = {
       {"wire_shm", "shared memory between workers on one host; sleeps when idle", true,
-       Reach::hostAlone, true,
+       Reach::hostAlone, true, true,
        [](TransportEnvironment& environment, const std::string&) {
          return makeWireShm(environment);
        }},
       {"wire_tcp", "TCP; lets in only who knows the group's secret", true, Reach::network, true,
-       createWireTcp},
+       true, createWireTcp},
       {"shm", "TensorPipe's shared memory; its thread polls without pause and burns a core", false,
-       Reach::host, false,
+       Reach::host, false, false,
        [](TransportEnvironment&, const std::string&) { return tp::transport::shm::create(); }},
-      {"ibv", "TensorPipe's InfiniBand verbs", false, Reach::network, false,
+      {"ibv", "TensorPipe's InfiniBand verbs", false, Reach::network, false, false,
        networked([] { return tp::transport::ibv::create(); })},
       {"uv", "TensorPipe's TCP, on libuv; an unknown peer that connects can end the process", false,
-       Reach::network, false, networked([] { return tp::transport::uv::create(); })},
+       Reach::network, false, false, networked([] { return tp::transport::uv::create(); })},
   };
   return table;
 }
@@ -303,8 +334,8 @@ std::vector<MadeTransport> makeTransports(
       })) {
     throw std::runtime_error(
         "the transport '" + bootstrap->name +
-        "', by which workers on other hosts are reached, does not "
-        "work here (see the log); for a group on one host name _transports=['wire_shm']");
+        "', by which workers on other hosts are reached, does not work here (" +
+        reasonsIn(failures) + "); for a group on one host name _transports=['wire_shm']");
   }
   const bool dialed = std::any_of(made.begin(), made.end(), [](const MadeTransport& transport) {
     return transport.entry->reach != TransportEntry::Reach::host;
@@ -312,9 +343,10 @@ std::vector<MadeTransport> makeTransports(
   if (!dialed) {
     throw std::runtime_error(
         "none of the transports that were asked for works here by itself; name at least 'wire_tcp' "
-        "in "
-        "_transports");
+        "in _transports" +
+        (failures.empty() ? "" : " (" + reasonsIn(failures) + ")"));
   }
+  warnOfStrangers(made);
   return made;
 }
 

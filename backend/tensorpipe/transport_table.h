@@ -61,6 +61,7 @@ struct TransportEntry {
   } reach;
   bool
       staysBound; // an address stays taken for as long as the transport lives, whatever listener closes
+  bool asksForProof; // of knowing the group's secret, from whoever connects
   // `where` is the address to listen on, where that is decided at once.
   std::function<std::shared_ptr<tensorpipe::transport::Context>(
       TransportEnvironment&, const std::string& where)>

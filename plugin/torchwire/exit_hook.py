@@ -9,6 +9,7 @@ Python. The peers hear of it, and their calls to this worker fail at once.
 from __future__ import annotations
 
 import atexit
+import functools
 import multiprocessing
 import multiprocessing.util
 import os
@@ -18,6 +19,7 @@ import weakref
 from collections.abc import Callable
 
 from torchwire import _C, concurrent_shutdown, ending
+from torchwire._C import TorchwireAgent
 from torchwire.current_agent import current_agent
 
 _PATIENCE = 5.0  # seconds
@@ -77,10 +79,15 @@ def _shut_down() -> None:
     agent = current_agent()
     if agent is not None:
         ending.explain(agent, end, process_ends=True)
-        _call_with_patience(agent.shutdown)
+        _call_with_patience(functools.partial(_end, agent))
     concurrent_shutdown.await_running()
     if end.failed:
         ending.await_earlier(_PATIENCE)
+
+
+def _end(agent: TorchwireAgent) -> None:
+    agent.end_deletes_of_rrefs()  # or libtorch would say of each that is dropped from here on that it cannot be sent
+    agent.shutdown()
 
 
 def _call_with_patience(shut_down: Callable[[], None]) -> None:

@@ -159,14 +159,15 @@ TEST_CASE(
   MemoryWorker b(world, 1);
   introduce(a, b);
   connect(world, a, b);
+  const std::string reason = GENERATE("", "it called rpc.shutdown(graceful=False)");
+  b.links().explainLeave({reason, false});
   b.links().leave(kNone);
   world.network.deliverAll();
   const ShutdownMonitor monitor(a.links(), 0, kNone);
   CHECK_THROWS_WITH(
       monitor.check(),
-      "the RPC group cannot shut down gracefully: worker 'w1' (rank 1) has shut down without "
-      "waiting "
-      "for the others, as rpc.shutdown(graceful=False) does");
+      "the RPC group cannot shut down gracefully: worker 'w1' (rank 1) has left the RPC group" +
+          (reason.empty() ? " without waiting for the others" : ": " + reason));
   CHECK_NOTHROW(monitor.checkTime());
 }
 

@@ -1,0 +1,110 @@
+"""What a worker writes to standard error when others go: its own sentences alone, for which nobody waits."""
+
+import fcntl
+import os
+import sys
+
+import pytest
+import torch.distributed.rpc as rpc
+from group import Group, file_in, free_port, running
+from processes import WorkerError, run_script, wait_until
+from rref_counts import counts
+
+# ---- what the workers run ----
+
+_kept = []
+
+
+def answer():
+    return 42
+
+
+def keep_rrefs_on(peer, number):
+    _kept.extend(rpc.remote(peer, answer) for _ in range(number))
+    for rref in _kept:
+        rref.to_here()
+
+
+def have_nobody_read_errors():
+    """Standard error becomes a pipe that is full, as where what has started a program does not read it."""
+    _, end = os.pipe()
+    fcntl.fcntl(end, fcntl.F_SETFL, os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(end, b"x")
+    except BlockingIOError:
+        fcntl.fcntl(end, fcntl.F_SETFL, 0)
+    os.dup2(end, sys.stderr.fileno())
+
+
+def owned():
+    return counts()["owners"]
+
+
+# ---- the tests ----
+
+
+def test_what_a_worker_had_is_taken_back_where_nobody_reads_errors(tmp_path):
+    with Group(3) as trio:
+        trio.init(file_in(tmp_path))
+        trio[1].run(keep_rrefs_on, "worker0", 20)
+        assert trio[0].run(owned) == 20
+        trio[0].run(have_nobody_read_errors)
+        trio[1].kill()
+        wait_until(lambda: trio[0].run(owned) == 0)
+        trio.kill()
+
+
+HOLDER = """
+import atexit, os, sys, threading
+import torch.distributed.rpc as rpc
+import torchwire
+
+def init(rank):
+    options = torchwire.TorchwireRpcBackendOptions(init_method="file://" + sys.argv[1] + "/store")
+    rpc.init_rpc(f"w{rank}", rank=rank, world_size=2, backend=rpc.BackendType.TORCHWIRE, rpc_backend_options=options)
+
+if os.fork() == 0:
+    init(1)
+    try:
+        while True:
+            rpc.rpc_sync("w0", os.getpid)
+    except torchwire.WorkerUnreachable as error:
+        os.write(1, str(error).encode())
+        os._exit(0)
+init(0)
+kept = [rpc.remote("w1", os.getpid) for _ in range(3)]
+[rref.to_here() for rref in kept]
+"""
+
+
+def test_a_process_that_holds_rrefs_when_it_ends_writes_nothing(tmp_path):
+    script = tmp_path / "holder.py"
+    script.write_text(HOLDER)
+    process = run_script(script, tmp_path)
+    assert (process.returncode, process.stderr) == (0, "")
+    seen = "worker 'w0' (rank 0) has left the RPC group: its main program ended without rpc.shutdown()"
+    assert process.stdout == seen
+
+
+def test_of_a_store_that_dies_there_are_no_stacks(tmp_path):
+    with Group(2) as duo:
+        duo.init(f"tcp://127.0.0.1:{free_port()}", rpc_timeout=12)
+        duo[0].kill()
+        with pytest.raises(WorkerError):
+            duo[1].run(rpc.rpc_sync, "worker0", answer)
+        duo[1].run(rpc.shutdown)
+        told = duo[1].output()
+        assert told.count("torchwire warning: the RPC group shuts down without its rendezvous store") == 1
+        assert "frame #" not in told and "[c10d]" not in told
+        duo.kill()
+
+
+@pytest.mark.parametrize("transports, warnings", [(["ibv", "uv"], 1), (["wire_shm", "wire_tcp"], 0)])
+def test_transports_without_proof_are_named_once(tmp_path, transports, warnings):
+    with running(2, tmp_path, _transports=transports) as duo:
+        duo.all(rpc.rpc_sync, "worker0", answer)
+        outputs = duo
+    for worker in outputs:
+        assert worker.output().count("torchwire warning: ") == warnings
+        assert worker.output().count("_transports names 'uv', which let in whoever connects") == warnings
