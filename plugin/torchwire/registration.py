@@ -14,6 +14,7 @@ from torchwire import (
     backend_type,
     creation_sites,
     exit_hook,
+    gathering,
     graceful_shutdown,
     passed_rrefs,
     torch_parts,
@@ -89,6 +90,7 @@ def start_agent(
         # init_rpc gives the store the time-out of calls, and a store takes 0 not for "none" but for "at once".
         store.set_timeout(_STORE_TIMEOUT)
     trace.check_requested(rank)
+    gathering.begin_session()
     metrics = observers.metrics_server(checked)  # a port in use is found before others see this worker
     try:
         agent = TorchwireAgent(store, name, rank, world_size, options)
