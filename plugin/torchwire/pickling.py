@@ -64,10 +64,8 @@ def deserialize(binary_data: bytes, tensor_table: list[Any]) -> Any:
         value = _pickler("deserialize").deserialize(binary_data, tensor_table)
     except BaseException as error:
         _restore("recv_tables", outer)
-        said = _said(error)
-        if said is error:
-            raise
-        raise said from error
+        _raise_instead(error)
+        raise
     if type(value) is AttributeError and value.__cause__ is not None:  # PyTorch's: one that was sent has no cause
         _raise_if_of_a_result(value.__cause__)
     return value
@@ -93,7 +91,10 @@ def loads(data: bytes) -> Any:
         return pickle.loads(data)
     value = pickler.deserialize(data, [])
     if type(value) is AttributeError and value.__cause__ is not None:  # as in deserialize()
-        raise value.__cause__
+        try:
+            raise value.__cause__
+        finally:
+            del value  # whose cause's traceback has this frame
     return value
 
 
@@ -115,19 +116,16 @@ def _restore(name: str, outer: Any) -> None:
 # ---- errors ----
 
 
-def _said(error: BaseException) -> BaseException:
-    """What is raised in the place of what unpickling has raised."""
+def _raise_instead(error: BaseException) -> None:
+    """Raises what is to be raised in the place of what unpickling has raised, if it is to be another."""
     if not runs_torchwire():
-        return error
+        return
     worker = _answering_worker()
-    if not isinstance(error, Exception):
-        if is_interrupt(error):
-            return error
+    if not isinstance(error, Exception) and not is_interrupt(error):
         what = f"a result of worker {worker!r}" if worker is not None else "what another worker has sent"
-        return RuntimeError(f"{what} cannot be unpickled: an object in it raised {error!r}")
+        raise RuntimeError(f"{what} cannot be unpickled: an object in it raised {error!r}") from error
     if worker is not None and isinstance(error, ImportError) and type(error) in (ImportError, ModuleNotFoundError):
-        return type(error)(_not_found(worker, error), name=error.name, path=error.path)
-    return error
+        raise type(error)(_not_found(worker, error), name=error.name, path=error.path) from error
 
 
 def _raise_if_of_a_result(error: BaseException) -> None:
@@ -136,7 +134,10 @@ def _raise_if_of_a_result(error: BaseException) -> None:
         return
     if str(error).startswith("Can't get"):  # as pickle begins
         raise RuntimeError(_not_found(worker, error)) from error
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # whose traceback has this frame
 
 
 def _not_found(worker: str, error: BaseException) -> str:

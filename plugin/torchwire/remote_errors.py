@@ -97,7 +97,10 @@ def _name_of(kind: type) -> str:
 def _pass_on(error: BaseException) -> None:
     """Raises the error if it comes from a signal, and not from what is being unpickled."""
     if is_interrupt(error):
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # whose traceback has this frame
 
 
 def install() -> None:
