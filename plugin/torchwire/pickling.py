@@ -33,6 +33,9 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 # Of the thread: where PyTorch's pickler keeps the tensors of the value that it is at.
 _tables = internal._thread_local_tensor_tables
 
+# Of the thread: whether dumps() pickles.
+_alone = threading.local()
+
 
 def install() -> None:
     """Replaces the functions. May be called again; not thread-safe."""
@@ -72,16 +75,28 @@ def deserialize(binary_data: bytes, tensor_table: list[Any]) -> Any:
 
 
 def dumps(value: object, most_bytes: int) -> bytes | None:
-    """A pickle of the value alone, without tensors beside it. None: it cannot be pickled, or not in as many bytes."""
+    """A pickle of the value alone, without tensors beside it, nor RRefs in it: it may be unpickled several times.
+
+    None: it cannot be pickled, or not in as many bytes. Raises nothing.
+    """
     pickler = _pickler("serialize")
     if pickler is not _OWN:
+        _alone.is_pickled = True
         try:
             data, tensors = pickler.serialize(value)
             if not tensors and len(data) <= most_bytes:
                 return data
         except BaseException:  # of an object's own methods
             pass
+        finally:
+            _alone.is_pickled = False
     return bounded_pickle.dumps(value, most_bytes)
+
+
+def expect_rrefs() -> None:
+    """Raises PicklingError where this thread pickles a value that must not have RRefs in it."""
+    if getattr(_alone, "is_pickled", False):
+        raise pickle.PicklingError("an RRef cannot be sent within an exception")
 
 
 def loads(data: bytes) -> Any:
@@ -182,7 +197,8 @@ def is_interrupt(error: BaseException) -> bool:
 
 def _handlers() -> set[CodeType]:
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    codes = [getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers]
+    functions = [getattr(handler, "func", handler) for handler in handlers]  # asyncio's is a functools.partial
+    codes = [getattr(getattr(function, "__func__", function), "__code__", None) for function in functions]
     return {code for code in codes if code is not None}
 
 
