@@ -40,6 +40,7 @@ from torchwire import (
     calls,
     distributed_autograd,
     forked_child,
+    gathering,
     lifetime,
     registration,
     rendezvous,
@@ -97,6 +98,7 @@ distributed_autograd.install()
 calls.install()
 lifetime.install()
 forked_child.install()
+gathering.install()
 rendezvous.install()
 
 replacement.replace_if_requested()  # last, because it needs everything above

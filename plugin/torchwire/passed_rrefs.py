@@ -16,6 +16,7 @@ from typing import Any, cast
 from torch._C._distributed_rpc import PyRRef
 from torch.distributed.rpc import internal
 
+from torchwire import pickling
 from torchwire.current_agent import current_agent
 from torchwire.patches import Patches
 
@@ -29,6 +30,7 @@ def install() -> None:
 
     @functools.wraps(original)
     def reducer(self: internal._InternalRPCPickler, rref: PyRRef[Any]) -> Any:
+        pickling.expect_rrefs()
         agent = current_agent()
         if agent is not None:
             agent.expect_of_this_lifetime(rref)

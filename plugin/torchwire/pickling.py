@@ -33,6 +33,9 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 # Of the thread: where PyTorch's pickler keeps the tensors of the value that it is at.
 _tables = internal._thread_local_tensor_tables
 
+# Of the thread: whether dumps() pickles.
+_alone = threading.local()
+
 
 def install() -> None:
     """Replaces the functions. May be called again; not thread-safe."""
@@ -64,26 +67,36 @@ def deserialize(binary_data: bytes, tensor_table: list[Any]) -> Any:
         value = _pickler("deserialize").deserialize(binary_data, tensor_table)
     except BaseException as error:
         _restore("recv_tables", outer)
-        said = _said(error)
-        if said is error:
-            raise
-        raise said from error
+        _raise_instead(error)
+        raise
     if type(value) is AttributeError and value.__cause__ is not None:  # PyTorch's: one that was sent has no cause
         _raise_if_of_a_result(value.__cause__)
     return value
 
 
 def dumps(value: object, most_bytes: int) -> bytes | None:
-    """A pickle of the value alone, without tensors beside it. None: it cannot be pickled, or not in as many bytes."""
+    """A pickle of the value alone, without tensors beside it, nor RRefs in it: it may be unpickled several times.
+
+    None: it cannot be pickled, or not in as many bytes. Raises nothing.
+    """
     pickler = _pickler("serialize")
     if pickler is not _OWN:
+        _alone.is_pickled = True
         try:
             data, tensors = pickler.serialize(value)
             if not tensors and len(data) <= most_bytes:
                 return data
         except BaseException:  # of an object's own methods
             pass
+        finally:
+            _alone.is_pickled = False
     return bounded_pickle.dumps(value, most_bytes)
+
+
+def expect_rrefs() -> None:
+    """Raises PicklingError where this thread pickles a value that must not have RRefs in it."""
+    if getattr(_alone, "is_pickled", False):
+        raise pickle.PicklingError("an RRef cannot be sent within an exception")
 
 
 def loads(data: bytes) -> Any:
@@ -93,7 +106,10 @@ def loads(data: bytes) -> Any:
         return pickle.loads(data)
     value = pickler.deserialize(data, [])
     if type(value) is AttributeError and value.__cause__ is not None:  # as in deserialize()
-        raise value.__cause__
+        try:
+            raise value.__cause__
+        finally:
+            del value  # whose cause's traceback has this frame
     return value
 
 
@@ -115,19 +131,16 @@ def _restore(name: str, outer: Any) -> None:
 # ---- errors ----
 
 
-def _said(error: BaseException) -> BaseException:
-    """What is raised in the place of what unpickling has raised."""
+def _raise_instead(error: BaseException) -> None:
+    """Raises what is to be raised in the place of what unpickling has raised, if it is to be another."""
     if not runs_torchwire():
-        return error
+        return
     worker = _answering_worker()
-    if not isinstance(error, Exception):
-        if is_interrupt(error):
-            return error
+    if not isinstance(error, Exception) and not is_interrupt(error):
         what = f"a result of worker {worker!r}" if worker is not None else "what another worker has sent"
-        return RuntimeError(f"{what} cannot be unpickled: an object in it raised {error!r}")
+        raise RuntimeError(f"{what} cannot be unpickled: an object in it raised {error!r}") from error
     if worker is not None and isinstance(error, ImportError) and type(error) in (ImportError, ModuleNotFoundError):
-        return type(error)(_not_found(worker, error), name=error.name, path=error.path)
-    return error
+        raise type(error)(_not_found(worker, error), name=error.name, path=error.path) from error
 
 
 def _raise_if_of_a_result(error: BaseException) -> None:
@@ -136,7 +149,10 @@ def _raise_if_of_a_result(error: BaseException) -> None:
         return
     if str(error).startswith("Can't get"):  # as pickle begins
         raise RuntimeError(_not_found(worker, error)) from error
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # whose traceback has this frame
 
 
 def _not_found(worker: str, error: BaseException) -> str:
@@ -181,7 +197,8 @@ def is_interrupt(error: BaseException) -> bool:
 
 def _handlers() -> set[CodeType]:
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    codes = [getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers]
+    functions = [getattr(handler, "func", handler) for handler in handlers]  # asyncio's is a functools.partial
+    codes = [getattr(getattr(function, "__func__", function), "__code__", None) for function in functions]
     return {code for code in codes if code is not None}
 
 

@@ -15,6 +15,7 @@ from torchwire import (
     creation_sites,
     exit_hook,
     failed_start,
+    gathering,
     graceful_shutdown,
     lifetime,
     passed_rrefs,
@@ -139,6 +140,7 @@ def _make_agent(
 def _start(agent: TorchwireAgent) -> None:
     # init_rpc would do this once it has the agent, but would leave one that fails to start behind as the current one.
     lifetime.forget_gathers()
+    gathering.begin_session()
     try:
         torch_parts.set_and_start_rpc_agent(agent)
     except BaseException:  # whoever interrupts a start by hand does not want half an agent either

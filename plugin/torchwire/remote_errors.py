@@ -97,7 +97,10 @@ def _name_of(kind: type) -> str:
 def _pass_on(error: BaseException) -> None:
     """Raises the error if it comes from a signal, and not from what is being unpickled."""
     if is_interrupt(error):
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # whose traceback has this frame
 
 
 def install() -> None:
@@ -120,13 +123,17 @@ def _run_function(python_udf: Any) -> Any:
         is_ours = runs_torchwire()
         if not is_ours and not isinstance(error, Exception):
             raise
-        text = f"On {internal._get_current_rpc_agent().get_worker_info()}:\n{_words(error)}\n{traceback.format_exc()}"
+        text = f"On {internal._get_current_rpc_agent().get_worker_info()}:\n{_words(error)}\n{_stack(error)}"
         with contextlib.suppress(OSError, ValueError):  # there may be nobody to read it
             print(text, file=sys.stderr)
         if not is_ours:
             return internal.RemoteException(text, _kind_of(error))
         _count_error()
-        return _with_detail(text, _kind_of(error), detail_of(error))
+        try:
+            detail = detail_of(error)
+        except BaseException:  # of the exception's own methods
+            detail = b""
+        return _with_detail(text, _kind_of(error), detail)
 
 
 def _words(error: BaseException) -> str:
@@ -134,6 +141,13 @@ def _words(error: BaseException) -> str:
         return repr(error)
     except Exception:
         return object.__repr__(error)
+
+
+def _stack(error: BaseException) -> str:
+    try:
+        return traceback.format_exc()
+    except Exception:
+        return "".join(traceback.format_tb(error.__traceback__))
 
 
 def _count_error() -> None:

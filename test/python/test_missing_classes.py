@@ -92,6 +92,15 @@ def raise_unprintable():
     raise Unprintable
 
 
+class Unreadable(Exception):
+    def __getattr__(self, name):
+        raise ValueError("no attributes")
+
+
+def raise_unreadable():
+    raise Unreadable("a text")
+
+
 def raise_text():
     raise OSError("caf\u00e9 \\U \\x")
 
@@ -282,6 +291,10 @@ def test_a_text_arrives_as_it_is(pair, way):
 @pytest.mark.parametrize("way", [sync, fetching], ids=lambda way: way.__name__)
 def test_an_exception_without_words_arrives(pair, way):
     assert "Unprintable" in pair[0].run(failure_of, way, raise_unprintable)["kinds"]
+
+
+def test_an_exception_without_attributes_arrives(pair):
+    assert "Unreadable('a text')" in pair[0].run(failure_of, sync, raise_unreadable)["text"]
 
 
 # ---- sizes ----

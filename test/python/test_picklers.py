@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import gc
 import io
 import sys
 import types
@@ -10,6 +11,7 @@ import cloudpickle
 import pytest
 import torch
 import torch.distributed.rpc as rpc
+import torchwire
 from group import running
 from torch.distributed.rpc import api, internal
 
@@ -187,6 +189,32 @@ def pass_rref(way):
 @each_way
 def test_rrefs_are_sent(pair, way):
     assert pair[0].run(pass_rref, way) == [2, 2]
+
+
+def fail_with_an_rref():
+    error = KeyError("with an RRef")
+    error.rref = rpc.RRef(torch.ones(2))
+    raise error
+
+
+def failure_with_an_rref(way):
+    try:
+        way(fail_with_an_rref)
+    except RuntimeError as error:
+        return str(error), hasattr(error, "rref")
+    raise AssertionError("it did not fail")
+
+
+@pytest.mark.parametrize("way", [sync, fetching], ids=lambda way: way.__name__)
+def test_an_rref_in_an_exception_is_not_sent(pair, way):
+    text, has_rref = pair[0].run(failure_with_an_rref, way)
+    assert "with an RRef" in text and not has_rref
+    assert pair[1].run(rrefs) == 0
+
+
+def rrefs():
+    gc.collect()
+    return len(torchwire.rrefs())
 
 
 # ---- picklers that are not whole ----
