@@ -44,6 +44,7 @@ def _begin() -> None:
     passed_rrefs.uninstall()
     observers.leave_to_parent()
     _patches.undo()  # of a parent that was itself forked
+    cast("Any", rpc)._init_counter = 0  # the prefix in the store is that of workers whose process has just begun
     concurrent_shutdown.replace_shutdown(_patches, _leaving_instead)
     _replace_init()
 
@@ -53,7 +54,6 @@ def _leave() -> None:
     _patches.undo()
     if forked_agent() is not None:
         torch_parts.reset_current_rpc_agent()
-    cast("Any", rpc)._init_counter = 0  # the prefix in the store is that of workers whose process has just begun
 
 
 def _leaving_instead(original: Callable[..., None]) -> Callable[..., None]:
