@@ -1,6 +1,10 @@
 #include "backend/membership/membership.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <ctime>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -18,6 +22,8 @@ const std::string kDeaths = "deaths"; // Deaths, changed by compare-and-set only
 const std::string kStartupDecision =
     "startup_decision"; // "ok", or why the static group cannot start
 const std::string kAccepted = "ok";
+const std::string kFailedAt =
+    "startup_failed_at"; // where a worker has failed or ended: systemTime()
 
 // What was being done when the store failed.
 const std::string kJoining = "join the RPC group";
@@ -26,6 +32,23 @@ const std::string kJoining = "join the RPC group";
 constexpr std::chrono::milliseconds kLookAtStart{500};
 // In that time those who wait for the startup decision look it up.
 constexpr std::chrono::milliseconds kFarewellAtStart{300};
+
+/// In milliseconds, by a clock that is about the same on all hosts.
+int64_t systemTime() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+}
+
+/// The same of a process's start; 0 where that is not known.
+int64_t startOf(const ProcessIdentity& process) {
+  timespec sinceBoot{};
+  if (!process.isKnown() || clock_gettime(CLOCK_BOOTTIME, &sinceBoot) != 0) {
+    return 0;
+  }
+  const int64_t uptime = int64_t{sinceBoot.tv_sec} * 1000 + sinceBoot.tv_nsec / 1'000'000;
+  return systemTime() - uptime +
+      static_cast<int64_t>(process.startTime) * 1000 / sysconf(_SC_CLK_TCK);
+}
 
 } // namespace
 
@@ -130,10 +153,20 @@ bool Membership::isOver(const Roster& roster) const {
 }
 
 // A worker of a group that could not start may come when the others have ended already. To one that a launcher starts anew
-// that is no news: another was on the list in its place, or others have begun the next group.
+// that is no news: another was on the list in its place, others have begun the next group, or its process is the younger.
 void Membership::throwIfNewsOf(const Roster& over) {
   const auto decision = startupDecision();
   if (!decision || *decision == kAccepted || over.find(self_.id) != nullptr || nextHasBegun()) {
+    return;
+  }
+  const int64_t failedAt = asking(self_, kJoining, [&] {
+    if (!store_->check(keyOf(kFailedAt))) {
+      return std::numeric_limits<int64_t>::max();
+    }
+    const std::vector<uint8_t> time = store_->get(keyOf(kFailedAt));
+    return int64_t{std::stoll(std::string(time.begin(), time.end()))};
+  });
+  if (startOf(self_.process) > failedAt) {
     return;
   }
   listAsRefused();
@@ -261,9 +294,12 @@ void Membership::endStartupWithoutTheDead() {
   lookedFor_ = clock_->now();
   for (const WorkerRecord& worker : currentRoster().workers) {
     if (worker.incarnation != self_.incarnation && hasEnded_(worker, /* isRival */ false)) {
-      decide(
-          "the RPC group of world_size=" + std::to_string(worldSize_) +
-          " cannot start: " + worker.describe() + " ended before all workers were there");
+      const std::string why = "the RPC group of world_size=" + std::to_string(worldSize_) +
+          " cannot start: " + worker.describe() + " ended before all workers were there";
+      asking(self_, kJoining, [&] {
+        store_->set(keyOf(kFailedAt), toStore(std::to_string(systemTime())));
+      });
+      decide(why);
       return;
     }
   }
@@ -279,6 +315,7 @@ void Membership::giveUpStart(const std::string& why) {
       ++generation_;
       roster = currentRoster();
     }
+    store_->set(keyOf(kFailedAt), toStore(std::to_string(systemTime())));
     if (decide(why) != why) {
       return;
     }

@@ -137,6 +137,45 @@ TEST_CASE("processes started anew do not hear of a start that failed", "[members
   }
 }
 
+TEST_CASE("a process that was there before a start failed hears of it late", "[membership_start]") {
+  const bool isYounger = GENERATE(false, true);
+  const auto joinAs = [&](SimulatedWorker& self) {
+    WorkerRecord record;
+    record.name = self.settings.name;
+    record.id = self.settings.id;
+    record.incarnation = 10 + static_cast<uint64_t>(record.id);
+    record.torchVersion = self.settings.torchVersion;
+    record.process = ProcessIdentity::ofThisProcess();
+    REQUIRE(record.process.isKnown());
+    if (isYounger) {
+      record.process.startTime += 1'000'000; // some hours
+    }
+    Membership membership(
+        std::make_unique<ScheduledStore>(*self.store, *self.scheduler, self.settings.store), record,
+        self.settings.worldSize, seconds(60), std::make_unique<ScheduledClock>(*self.scheduler),
+        self.settings.hasEnded);
+    membership.agree("");
+    membership.join("tcp://192.168.100.100:1");
+  };
+  for (const unsigned seed : seeds(20)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    giveUp(group, rankOf(3, 2));
+    for (const WorkerId id : {0, 1, 2}) {
+      SimulatedWorker::Settings settings = rankOf(3, id);
+      settings.start = seconds(5);
+      settings.hasEnded = [](const WorkerRecord& worker, bool) { return worker.incarnation == 1; };
+      if (id < 2 || isYounger) {
+        group.add(settings, joinAs);
+      }
+    }
+    REQUIRE(group.run() == kNobody);
+    const std::string expected = isYounger ? "" : kWhy;
+    CHECK(group.workers[1]->error == expected);
+    CHECK(group.workers[2]->error == expected);
+  }
+}
+
 TEST_CASE("a worker that ends before all are there ends the start of all", "[membership_start]") {
   for (const unsigned seed : seeds(60)) {
     CAPTURE(seed);
