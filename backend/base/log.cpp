@@ -13,6 +13,7 @@ namespace torchwire {
 namespace {
 
 constexpr std::array<const char*, 4> kLevelNames = {"error", "warning", "info", "debug"};
+constexpr std::chrono::milliseconds kLastPatience{10};
 constexpr size_t kMaxWaiting = size_t{256} << 10; // bytes
 
 std::atomic<LineWriter*> currentWriter{nullptr}; // of this process
@@ -74,7 +75,7 @@ void log(LogLevel level, std::string_view text) {
   line.append(kLevelNames[static_cast<size_t>(level)]).append(": ").append(text).append("\n");
   writer().add(std::move(line));
   if (isEnding.load()) { // nobody waits any more, and there may be no other chance
-    flushLog();
+    flushLog(kLastPatience);
   }
 }
 

@@ -36,14 +36,17 @@ class Ending(NamedTuple):
 
 _SILENT = Ending("its main program ended without rpc.shutdown()")
 
+_sees_exits = False
 _noted: Ending | None = None
 _awaited: set[int] = set()  # processes of peers that have ended before this one
 
 
 def install() -> None:
     """Sees what sys.exit() raises from now on. May be called again."""
-    if not _is_installed():
+    global _sees_exits
+    if not _sees_exits:
         sys.exit = _noting(sys.exit)
+    _sees_exits = True
 
 
 def note_exception() -> None:
@@ -82,7 +85,7 @@ def await_earlier(patience: float) -> None:
     """Waits until the processes on this host are gone that had said that they end before this one did."""
     end = time.monotonic() + patience
     for process in _awaited:
-        with contextlib.suppress(OSError):  # it is gone
+        with contextlib.suppress(OSError, AttributeError):  # it is gone, or this system cannot tell
             descriptor = os.pidfd_open(process)
             try:
                 poll = select.poll()
@@ -136,6 +139,9 @@ class _Departure:
     def __init__(self, ending: Ending) -> None:
         self._ending = ending
 
+    def __reduce__(self) -> tuple[type[str], tuple[()]]:
+        return str, ()  # with an exception that is pickled goes nothing
+
     def __del__(self) -> None:
         global _noted
         frame = inspect.currentframe()
@@ -144,12 +150,8 @@ class _Departure:
             _noted = _noted or self._ending  # a child of multiprocessing has ended before it exits
 
 
-def _is_installed() -> bool:
-    return getattr(sys.exit, "__module__", None) == __name__
-
-
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original, assigned=("__doc__", "__name__", "__qualname__"))
+    @functools.wraps(original)  # also under its module's name, by which it is pickled
     def exit(*status: Any) -> Any:
         try:
             original(*status)

@@ -7,6 +7,7 @@ They want to be alone: a connection of somebody else's to one of that backend's 
 
 import json
 import pathlib
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -297,6 +298,20 @@ def worker():
 def test_nothing_stays_behind_in_pytorch(worker, tmp_path, graceful):
     same_after, same_between = worker.run(_parts_before_between_and_after, file_in(tmp_path), graceful)
     assert same_after and not any(same_between)
+
+
+def _exit_and_its_exception_travel(init_method):
+    init(init_method, "worker0", 0, 1)
+    try:
+        sys.exit(3)
+    except SystemExit as error:
+        code = pickle.loads(pickle.dumps(error)).code
+    rpc.shutdown()
+    return code, pickle.loads(pickle.dumps(sys.exit)) is sys.exit
+
+
+def test_sys_exit_can_be_pickled_as_ever(worker, tmp_path):
+    assert worker.run(_exit_and_its_exception_travel, file_in(tmp_path)) == (3, True)
 
 
 # ---- torchwire in the place of TENSORPIPE ----
