@@ -19,6 +19,7 @@
 #include "backend/base/interruption.h"
 #include "backend/base/log.h"
 #include "backend/base/random.h"
+#include "backend/base/resource_limits.h"
 #include "backend/codec/codec.h"
 #include "backend/link/loopback_link.h"
 #include "backend/membership/bounded_store.h"
@@ -31,6 +32,7 @@
 #include "backend/serve/signals.h"
 #include "backend/tensorpipe/observers.h"
 #include "backend/transport/loop.h"
+#include "backend/wire/failure.h"
 #include "rref/backward.h"
 #include "rref/context_lifetime.h"
 #include "rref/failed_creation.h"
@@ -451,12 +453,20 @@ void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
   const FrameHeader header = frame.header;
   if (header.kind == FrameKind::request) {
     if (!server_->serve(from, std::move(frame))) {
-      const std::string why = "this worker shuts down or cannot start threads";
-      log(LogLevel::warning, "a request was dropped: " + why);
+      const bool ends = closed_.load();
+      const Error error(
+          ends ? ErrorCode::shutDown : ErrorCode::unreachable,
+          "worker '" + workerInfo_.name_ +
+              "' does not serve the call: " + (ends ? "it shuts down" : threadLimits()),
+          Executed::no);
+      log(LogLevel::warning, error.message());
       if (from == self_) {
-        calls_->fail(
-            header.callId,
-            Error(ErrorCode::shutDown, "the call was not served: " + why, Executed::no));
+        calls_->fail(header.callId, error);
+      } else if (!ends) {
+        auto answer = encodeMessage(
+            FrameKind::response, messageOf(encodeFailure(error), own_messages::kFailed), disposer_);
+        setCallId(answer, header.callId);
+        links_->sendIfConnected(from, std::move(answer), [](const Error&) {});
       }
     }
   } else if (!calls_->answer(header.callId, from, std::move(frame))) {

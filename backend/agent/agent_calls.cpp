@@ -573,9 +573,13 @@ void Agent::tellCancelled(WorkerId to, uint64_t callId) {
 }
 
 void Agent::endOn(ThreadPool& pool, Task task) {
-  if (!pool.run(std::move(task))) {
-    task(); // a call that slipped in while the agent shut down: its future must not stay open
+  // Where the process is at its limit of threads, another pool may have one. run() leaves a task that it does not take.
+  for (ThreadPool* const each : {&pool, control_.get(), &requests_, &evaluations_}) {
+    if (each->run(std::move(task))) {
+      return;
+    }
   }
+  task(); // a call that slipped in while the agent shut down: its future must not stay open
 }
 
 /// Returns when no thread ends a call that it has waited for, but for this one.

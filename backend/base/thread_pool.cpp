@@ -14,6 +14,7 @@
 
 #include "backend/base/annotations.h"
 #include "backend/base/log.h"
+#include "backend/base/resource_limits.h"
 
 namespace torchwire {
 namespace {
@@ -88,6 +89,7 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
   std::vector<std::shared_ptr<Thread>> threads_ GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Thread>> idle_ GUARDED_BY(mutex_); // a stack: last in, first out
   std::deque<Task> waiting_ GUARDED_BY(mutex_);
+  bool atLimit_ GUARDED_BY(mutex_) = false; // when it last had to start a thread
   std::shared_ptr<const Idling> idling_ GUARDED_BY(mutex_); // null: idle threads sleep
 };
 
@@ -162,9 +164,13 @@ bool ThreadPool::Core::start(Task& task) {
   try {
     thread->handle = std::thread([core = shared_from_this(), thread] { core->loop(thread); });
   } catch (const std::system_error& e) {
-    log(LogLevel::error, std::string("cannot start another thread: ") + e.what());
+    if (!std::exchange(atLimit_, true)) { // else it has been told
+      log(LogLevel::error,
+          std::string("cannot start another thread: ") + e.what() + ": " + threadLimits());
+    }
     return false;
   }
+  atLimit_ = false;
   thread->next = std::move(task); // the thread looks for it under the mutex, which is held here
   threads_.push_back(std::move(thread));
   return true;

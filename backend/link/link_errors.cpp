@@ -56,6 +56,11 @@ Error dialError(const WorkerRecord& peer, const Error& cause) {
   if (cause.code() == ErrorCode::refused || cause.code() == ErrorCode::declaredDead) {
     return Error(cause.code(), peer.describe() + " refused the connection: " + cause.message());
   }
+  // Nothing has left this process, so it is not the peer's affair.
+  if (cause.executed() == Executed::no) {
+    return Error(
+        ErrorCode::unreachable, "cannot connect to " + peer.describe() + ": " + cause.message());
+  }
   return Error(
       cause.code() == ErrorCode::nobodyListens ? cause.code() : ErrorCode::unreachable,
       "cannot reach " + peer.describe() + " at " + peer.address + " (" + cause.message() +

@@ -8,6 +8,7 @@
 
 #include "backend/base/log.h"
 #include "backend/base/random.h"
+#include "backend/base/resource_limits.h"
 #include "backend/link/link_errors.h"
 
 namespace torchwire {
@@ -143,12 +144,15 @@ void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
 }
 
 void LinkManager::dialFailed(const Handle& dial, const Error& error) {
+  // Before the link closes its descriptors.
+  const auto limit = isTransient(error.code()) ? reachedFileLimit() : std::nullopt;
   std::shared_ptr<Link> link;
   uint64_t incarnation = 0;
   std::chrono::milliseconds delay{0};
   bool retry = false;
   uint64_t generation = 0;
   uint64_t resumed = 0; // the session
+  Error cause = error;
   {
     MutexLock lock(mutex_);
     Peer* peer = current(dial, State::dialing);
@@ -167,6 +171,9 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
     link.swap(peer->link);
     incarnation = peer->record.incarnation;
     generation = ++peer->generation; // whatever else this dial reports is stale
+    if (limit) {
+      cause = Error(ErrorCode::unreachable, self_.describe() + " " + *limit, Executed::no);
+    }
     delay = std::min(limits_.retryDelay * (1 << std::min(peer->attempts - 1, 10)), kMaxRetryDelay);
     if (isResuming(*peer)) { // until the session's time is over
       resumed = peer->session->serial();
@@ -175,7 +182,7 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
     } else {
       const int attempts =
           error.code() == ErrorCode::duplicateLink ? kDuplicateAttempts : limits_.attempts;
-      retry = isTransient(error.code()) && peer->attempts < attempts && !leaving_;
+      retry = isTransient(error.code()) && !limit && peer->attempts < attempts && !leaving_;
     }
   }
   if (link) {
@@ -188,7 +195,7 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
   } else if (resumed != 0) {
     endSession(dial.peer, resumed, error);
   } else {
-    failWaiting(dial.peer, generation, error);
+    failWaiting(dial.peer, generation, cause);
   }
   if (error.code() == ErrorCode::declaredDead && events_.declaredDead) {
     events_.declaredDead(error.message());

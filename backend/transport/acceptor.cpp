@@ -1,5 +1,6 @@
 #include "backend/transport/acceptor.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "backend/transport/handshake_socket.h"
+#include "backend/base/resource_limits.h"
 #include "backend/transport/socket_address.h"
 
 namespace torchwire {
@@ -26,6 +27,14 @@ std::string nameOf(const SocketAddress& listening) {
                                        : "wire_tcp (" + listening.describe() + ")";
 }
 
+Descriptor openReserve() {
+  return Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+std::string whyWithoutFiles() {
+  return "this process " + reachedFileLimit().value_or("had no file left for it");
+}
+
 bool isOfThisConnectionOnly(int error) {
   return error == ECONNABORTED || error == EINTR || error == EPROTO || error == EPERM;
 }
@@ -35,8 +44,9 @@ bool isOfThisConnectionOnly(int error) {
 /// One connection in the handshake.
 class Acceptor::PendingHandshake {
  public:
-  PendingHandshake(Acceptor& acceptor, int socket, std::string from)
+  PendingHandshake(Acceptor& acceptor, int socket, std::string from, bool refuses)
       : acceptor_(acceptor),
+        refuses_(refuses),
         socket_(socket),
         from_(std::move(from)),
         responder_(acceptor.key_, acceptor.medium_),
@@ -44,7 +54,7 @@ class Acceptor::PendingHandshake {
         watch_(std::make_unique<FdWatch>(acceptor.loop_, socket, [this] { onReady(); })),
         deadline_(acceptor.loop_) {
     watch_->want(FdWatch::readable);
-    deadline_.start(acceptor.limits_.patience, [this] {
+    deadline_.start(refuses ? acceptor.limits_.minAge : acceptor.limits_.patience, [this] {
       acceptor_.reject(*this, "it did not finish the handshake in time");
     });
   }
@@ -66,6 +76,9 @@ class Acceptor::PendingHandshake {
   uint8_t lane() const {
     return responder_.lane();
   }
+  bool refuses() const {
+    return refuses_;
+  }
   int takeSocket() {
     watch_.reset();
     return std::exchange(socket_, -1);
@@ -84,8 +97,9 @@ class Acceptor::PendingHandshake {
   }
 
   void onGreeting() {
-    HandshakeResponder::Reply reply =
-        responder_.challenge(incoming_.bytes(), acceptor_.events_.hasLane);
+    HandshakeResponder::Reply reply = refuses_
+        ? responder_.refuse(incoming_.bytes(), Answer::outOfFiles)
+        : responder_.challenge(incoming_.bytes(), acceptor_.events_.hasLane);
     if (!sendAll(socket_, reply.send)) {
       acceptor_.reject(*this, "it went away during the handshake");
     } else if (reply.answer != Answer::welcome) {
@@ -101,17 +115,17 @@ class Acceptor::PendingHandshake {
     std::optional<MemoryFile> memory;
     std::string reason = describe(answer);
     if (answer == Answer::welcome && acceptor_.memorySize_ != 0) {
-      if (memory_.get() <
-          0) { // the system drops it when this process has no files left: it may try again
-        acceptor_.reject(*this, "no shared memory came with the proof");
-        return;
-      }
-      try {
-        memory.emplace(MemoryFile::adopt(memory_.take(), acceptor_.memorySize_));
-        memory->closeDescriptor();
-      } catch (const std::exception& e) {
-        answer = Answer::badMemory;
-        reason = e.what();
+      if (memory_.get() < 0) { // the system drops it when this process has no files left
+        answer = Answer::outOfFiles;
+        reason = "no shared memory came with the proof, or no file was left for it here";
+      } else {
+        try {
+          memory.emplace(MemoryFile::adopt(memory_.take(), acceptor_.memorySize_));
+          memory->closeDescriptor();
+        } catch (const std::exception& e) {
+          answer = Answer::badMemory;
+          reason = e.what();
+        }
       }
     }
     if (!sendAll(socket_, responder_.authResult(answer))) {
@@ -124,6 +138,7 @@ class Acceptor::PendingHandshake {
   }
 
   Acceptor& acceptor_;
+  const bool refuses_; // for want of files
   int socket_;
   const std::string from_;
   const Clock::time_point since_ = Clock::now();
@@ -146,6 +161,7 @@ Acceptor::Acceptor(
       events_(std::move(events)),
       limits_(limits),
       rejections_(nameOf(SocketAddress::ofSocket(listeningSocket))),
+      reserve_(openReserve()),
       pause_(loop),
       watch_(std::make_unique<FdWatch>(loop, listeningSocket, [this] { acceptAll(); })) {
   watch_->want(FdWatch::readable);
@@ -186,12 +202,37 @@ bool Acceptor::acceptOne() {
   if (isOfThisConnectionOnly(errno)) {
     return true;
   }
-  if (errno != EAGAIN && errno != EWOULDBLOCK) {
-    // No files or memory left, most likely.
+  if (errno == EMFILE || errno == ENFILE) {
+    return acceptToRefuse();
+  }
+  if (errno != EAGAIN && errno != EWOULDBLOCK) { // no memory left, most likely
     rejections_.note("anyone for a moment", std::strerror(errno));
     pauseAccepting(kPauseForFiles);
   }
   return false;
+}
+
+// Whoever dials is to hear why, rather than to wait until its time is over. The next one has its turn when this one has
+// gone.
+bool Acceptor::acceptToRefuse() {
+  const bool hadReserve = reserve_.get() >= 0;
+  reserve_ = Descriptor();
+  SocketAddress from;
+  const int socket = hadReserve ? from.accept(socket_) : -1;
+  if (socket >= 0) {
+    watch_->want(0);
+    welcome(socket, from, /*refuses=*/true);
+  } else {
+    reserve_ = openReserve();
+    rejections_.note("anyone for a moment", whyWithoutFiles());
+    pauseAccepting(kPauseForFiles);
+  }
+  return false;
+}
+
+void Acceptor::endRefusal() {
+  reserve_ = openReserve();
+  watch_->want(FdWatch::readable);
 }
 
 // Whoever dials waits in the backlog meanwhile.
@@ -200,7 +241,7 @@ void Acceptor::pauseAccepting(std::chrono::milliseconds pause) {
   pause_.start(pause, [this] { watch_->want(FdWatch::readable); });
 }
 
-void Acceptor::welcome(int socket, const SocketAddress& address) {
+void Acceptor::welcome(int socket, const SocketAddress& address, bool refuses) {
   std::string from = address.describe();
   if (medium_ == Medium::shm) {
     ucred peer{};
@@ -210,20 +251,30 @@ void Acceptor::welcome(int socket, const SocketAddress& address) {
     if (peer.uid != geteuid()) {
       rejections_.note(from, "it runs as another user");
       close(socket);
+      if (refuses) {
+        endRefusal();
+      }
       return;
     }
   }
   try {
-    pending_.push_back(std::make_unique<PendingHandshake>(*this, socket, from));
+    pending_.push_back(std::make_unique<PendingHandshake>(*this, socket, from, refuses));
   } catch (const std::exception& e) {
     rejections_.note(from, e.what());
     close(socket);
+    if (refuses) {
+      endRefusal();
+    }
   }
 }
 
 void Acceptor::reject(PendingHandshake& handshake, const std::string& reason) {
-  rejections_.note(handshake.from(), reason);
+  const bool refused = handshake.refuses();
+  rejections_.note(handshake.from(), refused ? whyWithoutFiles() : reason);
   pending_.remove_if([&](const auto& each) { return each.get() == &handshake; });
+  if (refused) {
+    endRefusal();
+  }
 }
 
 void Acceptor::admit(PendingHandshake& handshake, std::optional<MemoryFile> memory) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "backend/transport/authentication.h"
+#include "backend/transport/handshake_socket.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/loop_watch.h"
 #include "backend/transport/memory_file.h"
@@ -27,7 +28,8 @@ struct AcceptorLimits {
 };
 
 /// Watches a listening socket and leads each connection through the handshake (authentication.h). A pending
-/// handshake costs a descriptor and a few hundred bytes, whatever the peer sends. Loop-bound.
+/// handshake costs a descriptor and a few hundred bytes, whatever the peer sends. A process that has no descriptors left
+/// gives up one that is kept for this, to tell those who connect, one after another. Loop-bound.
 class Acceptor {
  public:
   /// A peer that proved to be of the group.
@@ -54,9 +56,11 @@ class Acceptor {
 
   void acceptAll();
   bool acceptOne();
+  bool acceptToRefuse();
+  void endRefusal();
   bool makeRoom();
   void pauseAccepting(std::chrono::milliseconds pause);
-  void welcome(int socket, const SocketAddress& address);
+  void welcome(int socket, const SocketAddress& address, bool refuses = false);
   void reject(PendingHandshake& handshake, const std::string& reason);
   void admit(PendingHandshake& handshake, std::optional<MemoryFile> memory);
 
@@ -68,6 +72,7 @@ class Acceptor {
   const Events events_;
   const AcceptorLimits limits_;
   RejectionLog rejections_;
+  Descriptor reserve_;
   std::list<std::unique_ptr<PendingHandshake>> pending_; // the one that has waited longest first
   LoopTimer pause_;
   std::unique_ptr<FdWatch> watch_;

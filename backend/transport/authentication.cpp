@@ -58,8 +58,8 @@ void append(HandshakeBytes& to, ForeignBytes bytes) {
 }
 
 Answer answerOf(unsigned char byte) {
-  return byte <= static_cast<unsigned char>(Answer::badMemory) ? static_cast<Answer>(byte)
-                                                               : Answer::notUnderstood;
+  return byte <= static_cast<unsigned char>(Answer::outOfFiles) ? static_cast<Answer>(byte)
+                                                                : Answer::notUnderstood;
 }
 
 } // namespace
@@ -85,6 +85,8 @@ std::string describe(Answer answer) {
              "TORCHWIRE_SECRET_FILE)";
     case Answer::badMemory:
       return "the shared memory that came with the proof cannot be used";
+    case Answer::outOfFiles:
+      return "its process has reached its limit of open files (ulimit -n): raise that limit";
   }
   return "an unknown reason";
 }

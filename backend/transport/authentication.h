@@ -34,6 +34,7 @@ enum class Answer : uint8_t {
   noSuchLane = 5,
   wrongProof = 6, // another secret, or a replay
   badMemory = 7, // wire_shm: what came with the proof cannot be used
+  outOfFiles = 8, // the accepting process can open none for the connection; which may pass
 };
 
 /// A sentence for the log and for errors, from the dialing side's point of view or the accepting side's.
@@ -79,6 +80,10 @@ class HandshakeResponder {
     Answer answer;
     HandshakeBytes send;
   };
+  Reply refuse(ForeignBytes greeting, Answer answer) {
+    const Answer other = read(greeting);
+    return challengeWith(other == Answer::welcome ? answer : other);
+  }
   template <typename HasLane>
   Reply challenge(ForeignBytes greeting, HasLane hasLane) {
     Answer answer = read(greeting);

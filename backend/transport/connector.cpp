@@ -10,6 +10,8 @@
 #include <exception>
 #include <utility>
 
+#include "backend/base/resource_limits.h"
+
 namespace torchwire {
 namespace {
 
@@ -141,7 +143,7 @@ const char* Connector::objectionToPeer() const {
 void Connector::onChallenge() {
   const HandshakeInitiator::Step step = initiator_->answerChallenge(incoming_.bytes());
   if (!step.refusal.empty()) {
-    giveUp(ErrorCode::refused, step.refusal);
+    onRefusal(step.refusal);
     return;
   }
   send(step.send, kAuthResultSize, Stage::awaitingAuthResult, memory_ ? memory_->descriptor() : -1);
@@ -149,7 +151,7 @@ void Connector::onChallenge() {
 
 void Connector::onAuthResult() {
   if (const auto refusal = initiator_->judge(incoming_.bytes())) {
-    giveUp(ErrorCode::refused, *refusal);
+    onRefusal(*refusal);
     return;
   }
   if (memory_) {
@@ -168,9 +170,38 @@ void Connector::send(const HandshakeBytes& message, size_t expected, Stage next,
   watch_->want(FdWatch::readable);
 }
 
+void Connector::onRefusal(const std::string& refusal) {
+  if (refusal == describe(Answer::outOfFiles)) {
+    waitForFiles(refusal, ErrorCode::refused);
+  } else {
+    giveUp(ErrorCode::refused, refusal);
+  }
+}
+
+/// A process has reached its limit of files.
+void Connector::waitForFiles(const std::string& limit, ErrorCode code) {
+  watch_.reset();
+  socket_ = Descriptor();
+  const Clock::time_point now = Clock::now();
+  withoutFiles_ = withoutFiles_.value_or(now);
+  if (now - *withoutFiles_ >= limits_.limitPatience) {
+    giveUp(code, limit);
+    return;
+  }
+  lastReason_ = limit;
+  retry_.start(pause_, [this] { attempt(); });
+  pause_ = std::min(2 * pause_, kMaxPause);
+}
+
 void Connector::tryAgain(const std::string& reason, int error) {
   watch_.reset();
   socket_ = Descriptor();
+  memory_.reset();
+  if (const auto limit = reachedFileLimit()) {
+    waitForFiles("this process " + *limit, ErrorCode::unreachable);
+    return;
+  }
+  withoutFiles_.reset();
   lastReason_ = reason;
   if (meansNobodyThere(error) && Clock::now() - begin_ >= limits_.refusedPatience) {
     // A Unix socket's name may belong to another namespace of the same host.
