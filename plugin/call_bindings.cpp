@@ -10,6 +10,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "backend/agent/agent.h"
+#include "backend/agent/seconds.h"
 #include "backend/base/call_error.h"
 #include "backend/base/private_member.h"
 #include "backend/codec/python_codec.h"
@@ -29,6 +31,7 @@
 #include "backend/serve/direct_call.h"
 #include "backend/serve/python_rpc.h"
 #include "backend/serve/signals.h"
+#include "rref/own_value.h"
 
 namespace py = pybind11;
 
@@ -126,6 +129,36 @@ void throwIfNotCreated(py::error_already_set& raised, const py::args& args) {
       throw CallError(failed->saying(text));
     }
   }
+}
+
+/// Of a method that waits for the value of the RRef `args[0]`, which may be this worker's own: waits first, for as long as
+/// the program has said. PyTorch would wait without end there.
+void awaitOwnValue(const py::args& args, const py::kwargs& kwargs) {
+  if (args.empty() || !py::isinstance<rpc::PyRRef>(args[0]) || !currentAgent()) {
+    return;
+  }
+  const auto& rref = args[0].cast<const rpc::PyRRef&>();
+  if (!rref.isOwner()) {
+    return;
+  }
+  const auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref.toIValue().toRRef());
+  if (owner->hasValue()) { // as nearly always
+    return;
+  }
+  const py::object given = args.size() > 1 ? py::object(args[1])
+      : kwargs.contains("timeout")         ? py::object(kwargs["timeout"])
+                                           : py::float_(rpc::kUnsetRpcTimeout);
+  py::detail::make_caster<float> seconds;
+  if (!seconds.load(given, /* convert */ true)) {
+    return; // which PyTorch reports
+  }
+  auto left = CallDeadline::left();
+  if (static_cast<float>(seconds) > 0) {
+    const auto timeout = fromSeconds(static_cast<float>(seconds));
+    left = left ? std::min(*left, timeout) : timeout;
+  }
+  const py::gil_scoped_release release;
+  torchwire::awaitOwnValue(*owner, left);
 }
 
 size_t countCallbacks(Future& future) {
@@ -434,6 +467,8 @@ void bindCalls(py::module_& module) {
             [method](const py::args& args, const py::kwargs& kwargs) {
               Agent::AwaitingSend scope(currentAgent());
               try {
+                awaitOwnValue(args, kwargs);
+                raisePendingSignal();
                 return py::object(method(*args, **kwargs));
               } catch (py::error_already_set& e) {
                 raisePendingSignal(); // which may have cancelled the call

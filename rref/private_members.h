@@ -23,6 +23,8 @@ using torch::distributed::rpc::RRefContext;
 using torch::distributed::rpc::RRefId;
 
 using RRefsById = std::unordered_map<RRefId, c10::intrusive_ptr<RRef>, RRefId::Hash>;
+using AwaitedById = std::unordered_map<
+    RRefId, c10::intrusive_ptr<torch::distributed::rpc::JitFuture>, RRefId::Hash>;
 using ForksByRRef =
     std::unordered_map<RRefId, std::unordered_set<ForkId, ForkId::Hash>, RRefId::Hash>;
 using UsersByFork = std::unordered_map<ForkId, c10::weak_intrusive_ptr<RRef>, ForkId::Hash>;
@@ -38,6 +40,11 @@ struct RRefLock {
 struct RRefOwners {
   using Member = libtorch::RRefsById libtorch::RRefContext::*;
   friend auto pointerTo(RRefOwners);
+};
+// Those that are fetched before their creation has come: where it will not come any more, they have to be told.
+struct AwaitedRRefOwners {
+  using Member = libtorch::AwaitedById libtorch::RRefContext::*;
+  friend auto pointerTo(AwaitedRRefOwners);
 };
 // The forks of an owner, for rrefs() and the leak report. The ledger knows those that came by message, but not
 // those that the owner itself has handed out.
@@ -100,6 +107,7 @@ struct PendingRRefUsers {
 
 template struct PrivateMember<RRefLock, &libtorch::RRefContext::mutex_>;
 template struct PrivateMember<RRefOwners, &libtorch::RRefContext::owners_>;
+template struct PrivateMember<AwaitedRRefOwners, &libtorch::RRefContext::pendingOwners_>;
 template struct PrivateMember<RRefForks, &libtorch::RRefContext::forks_>;
 template struct PrivateMember<RRefConfirmedUsers, &libtorch::RRefContext::confirmedUsers_>;
 template struct PrivateMember<RRefPendingChildren, &libtorch::RRefContext::pendingChildren_>;
@@ -112,8 +120,9 @@ template struct PendingRRefUsers<&libtorch::RRefContext::pendingUsers_>;
 template <typename Tag>
 constexpr bool kAsStated = std::is_same_v<decltype(pointerTo(Tag())), typename Tag::Member>;
 static_assert(
-    kAsStated<RRefLock> && kAsStated<RRefOwners> && kAsStated<RRefForks> &&
-    kAsStated<RRefConfirmedUsers> && kAsStated<RRefPendingChildren> && kAsStated<RRefTimedOut> &&
-    kAsStated<RRefsDestroyed> && kAsStated<RRefsDestroyedLock> && kAsStated<NextRRefId>);
+    kAsStated<RRefLock> && kAsStated<RRefOwners> && kAsStated<AwaitedRRefOwners> &&
+    kAsStated<RRefForks> && kAsStated<RRefConfirmedUsers> && kAsStated<RRefPendingChildren> &&
+    kAsStated<RRefTimedOut> && kAsStated<RRefsDestroyed> && kAsStated<RRefsDestroyedLock> &&
+    kAsStated<NextRRefId>);
 
 } // namespace torchwire

@@ -35,7 +35,7 @@ except (ImportError, OSError) as error:  # OSError: torch's own libraries do not
     without_torchwire.run_if_asked(error)  # `python -m torchwire doctor` says what is wrong
     raise
 
-from torchwire import calls, distributed_autograd, registration, rendezvous, replacement
+from torchwire import calls, distributed_autograd, operators, registration, rendezvous, replacement
 from torchwire._build import VERSION as __version__
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import peers
@@ -86,6 +86,7 @@ __all__ = [
 registration.register()
 distributed_autograd.install()
 calls.install()
+operators.install()
 rendezvous.install()
 
 replacement.replace_if_requested()  # last, because it needs everything above

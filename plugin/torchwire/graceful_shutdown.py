@@ -34,7 +34,7 @@ from torchwire.leak_report import LeakReport
 from torchwire.observe import observers, trace
 from torchwire.patches import Patches
 
-_PATIENCE = 2.0  # seconds
+_PATIENCE = 10.0  # seconds
 
 _patches = Patches()
 
@@ -65,7 +65,7 @@ def _replace_wait_all_workers(patches: Patches, leaks: LeakReport, before_leavin
         if agent is None or (agent.wait_all_workers(timeout) and agent.is_static_group):
             original(timeout)
         if agent is not None:
-            agent.drop_forks_of_the_dead(_PATIENCE)  # libtorch would wait for them
+            agent.settle_rrefs(timeout, _PATIENCE)
             leaks.prepare()  # the last moment at which all peers answer for certain
             trace.write_before_leaving(agent)
         before_leaving()

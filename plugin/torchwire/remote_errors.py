@@ -74,6 +74,11 @@ def _run_function(python_udf: Any) -> Any:
         return _with_detail(text, _kind_of(error), _detail_of(error))
 
 
+def raise_error(error: BaseException) -> Any:
+    """The function of a call whose own function could not be had, which is why: it raises that instead."""
+    raise error
+
+
 # From torchwire._C, which is loaded after this module.
 
 
