@@ -10,6 +10,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <iterator>
@@ -25,6 +26,7 @@
 #include "autograd/current_context.h"
 #include "backend/agent/agent.h"
 #include "backend/agent/forked_agent.h"
+#include "backend/agent/seconds.h"
 #include "backend/base/call_error.h"
 #include "backend/codec/python_codec.h"
 #include "backend/serve/answer_scope.h"
@@ -35,6 +37,7 @@
 #include "backend/serve/python_rpc.h"
 #include "backend/serve/signals.h"
 #include "rref/context_lifetime.h"
+#include "rref/own_value.h"
 
 namespace py = pybind11;
 
@@ -151,6 +154,36 @@ std::optional<WorkerId> ownerOf(const py::args& args) {
     return std::nullopt;
   }
   return args[0].cast<const rpc::PyRRef&>().owner().id_;
+}
+
+/// Of a method that waits for the value of the RRef `args[0]`, which may be this worker's own: waits first, for as long as
+/// the program has said. PyTorch would wait without end there.
+void awaitOwnValue(const py::args& args, const py::kwargs& kwargs) {
+  if (args.empty() || !py::isinstance<rpc::PyRRef>(args[0]) || !currentAgent()) {
+    return;
+  }
+  const auto& rref = args[0].cast<const rpc::PyRRef&>();
+  if (!rref.isOwner()) {
+    return;
+  }
+  const auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref.toIValue().toRRef());
+  if (owner->hasValue()) { // as nearly always
+    return;
+  }
+  const py::object given = args.size() > 1 ? py::object(args[1])
+      : kwargs.contains("timeout")         ? py::object(kwargs["timeout"])
+                                           : py::float_(rpc::kUnsetRpcTimeout);
+  py::detail::make_caster<float> seconds;
+  if (!seconds.load(given, /* convert */ true)) {
+    return; // which PyTorch reports
+  }
+  auto left = CallDeadline::left();
+  if (static_cast<float>(seconds) > 0) {
+    const auto timeout = fromSeconds(static_cast<float>(seconds));
+    left = left ? std::min(*left, timeout) : timeout;
+  }
+  const py::gil_scoped_release release;
+  torchwire::awaitOwnValue(*owner, left);
 }
 
 size_t countCallbacks(Future& future) {
@@ -509,6 +542,8 @@ void bindCalls(py::module_& module) {
               Agent::AwaitingSend scope(currentAgent());
               const AnswerScope answer(ownerOf(args));
               try {
+                awaitOwnValue(args, kwargs);
+                raisePendingSignal();
                 return py::object(method(*args, **kwargs));
               } catch (py::error_already_set& e) {
                 raisePendingSignal(); // which may have cancelled the call

@@ -8,8 +8,8 @@
 
 #include "rref/context_lifetime.h"
 #include "rref/context_view.h"
+#include "rref/operator_result.h"
 #include "rref/rref_report.h"
-#include "rref/unheld_forks.h"
 
 namespace py = pybind11;
 
@@ -82,11 +82,29 @@ void noteRRef(Agent& agent, const rpc::PyRRef& rref, const std::string& site) {
       c10::static_intrusive_pointer_cast<rpc::RRef>(std::move(interface)), site);
 }
 
+WorkerId workerAt(const py::tuple& serialized, size_t index) {
+  return static_cast<WorkerId>(serialized[index].cast<int64_t>());
+}
+
+/// Of what PyRRef._serialize() returns.
+PassedForks::Fork forkIn(const py::tuple& serialized) {
+  const auto id = [&](size_t index) {
+    return GlobalId{workerAt(serialized, index), serialized[index + 1].cast<int64_t>()};
+  };
+  return {id(1), id(3), workerAt(serialized, 0)};
+}
+
 void notePickledRRef(Agent& agent, const py::tuple& serialized) {
-  const auto number = [&](size_t index) { return serialized[index].cast<int64_t>(); };
-  const auto worker = [&](size_t index) { return static_cast<WorkerId>(number(index)); };
-  agent.rrefs().passedForks().pickled(
-      {{worker(1), number(2)}, {worker(3), number(4)}, worker(0)}, worker(5));
+  agent.rrefs().passedForks().pickled(forkIn(serialized), workerAt(serialized, 5));
+}
+
+void withdrawPickledRRefs(Agent& agent, const std::vector<py::tuple>& serialized) {
+  std::vector<PassedForks::Fork> forks;
+  for (const py::tuple& one : serialized) {
+    forks.push_back(forkIn(one));
+  }
+  const py::gil_scoped_release release;
+  agent.withdrawPickled(std::move(forks));
 }
 
 using AgentBinding = py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>;
@@ -137,15 +155,31 @@ void bindRRefs(AgentBinding& agent) {
           "Takes down that an RRef has just been pickled, by what PyRRef._serialize() has "
           "returned: seven numbers and texts. Raises IndexError or RuntimeError for another tuple.")
       .def(
-          "drop_forks_of_the_dead",
-          [](Agent& self, double patience) {
-            dropForksOfTheDead(
-                self.rrefs(), std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
+          "withdraw_pickled_rrefs", &withdrawPickledRRefs, py::arg("serialized"),
+          "Takes back RRefs that note_pickled_rref() has been told of, since there will be no "
+          "message "
+          "with them. Does not wait. Raises what that raises.")
+      .def(
+          "settle_rrefs",
+          [](Agent& self, float timeout, double patience) {
+            self.settleRRefs(
+                timeout, std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
           },
-          py::arg("patience"), py::call_guard<py::gil_scoped_release>(),
-          "Drops the forks that this worker has handed to workers which have died. For a time when "
-          "no "
-          "RRef is on its way. patience: seconds to wait for what is under way. Raises nothing.")
+          py::arg("timeout"), py::arg("patience"), py::call_guard<py::gil_scoped_release>(),
+          "Lets go what is lost of RRefs and would be waited for; all workers of a static group "
+          "call "
+          "it once they have met. timeout: as of wait_all_workers(), and it raises what that "
+          "raises. "
+          "patience: seconds for the peers to say what they hold.")
+      .def(
+          "expect_one_result",
+          [](Agent&, const std::string& name, const py::tuple& args, const py::dict& kwargs) {
+            expectOneResult(name, py::args(args), py::kwargs(kwargs));
+          },
+          py::arg("operator"), py::arg("args"), py::arg("kwargs"),
+          "Raises ValueError if the builtin operator returns nothing for these arguments, or "
+          "several "
+          "values. Keeps the GIL.")
       .def(
           "end_deletes_of_rrefs", [](Agent&) { endDeletesOfRRefs(); },
           py::call_guard<py::gil_scoped_release>(),

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/base/lock_rank.h"
+#include "backend/base/log.h"
 #include "rref/private_members.h"
 
 namespace torchwire {
@@ -76,6 +77,14 @@ std::vector<OwnerView> ownersOf(rpc::RRefContext& context) {
   return views;
 }
 
+c10::intrusive_ptr<rpc::OwnerRRef> findOwner(rpc::RRefContext& context, const rpc::RRefId& id) {
+  const RRefContextLock lock(context);
+  const auto& owners = context.*pointerTo(RRefOwners());
+  const auto found = owners.find(id);
+  return found == owners.end() ? nullptr
+                               : c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(found->second);
+}
+
 bool awaitsValue(rpc::RRefContext& context, const rpc::RRefId& id) {
   const RRefContextLock lock(context);
   const auto& owners = context.*pointerTo(RRefOwners());
@@ -134,6 +143,15 @@ c10::intrusive_ptr<rpc::JitFuture> valueOf(const rpc::RRefId& id) {
       at::AnyType::get());
 }
 
+std::vector<GlobalId> awaitedOwners(rpc::RRefContext& context) {
+  std::vector<GlobalId> ids;
+  const RRefContextLock lock(context);
+  for (const auto& [id, owner] : context.*pointerTo(RRefPendingOwners())) {
+    ids.push_back(toGlobalId(id));
+  }
+  return ids;
+}
+
 std::vector<UserView> usersOf(rpc::RRefContext& context) {
   std::vector<UserView> views;
   Kept kept; // declared before the lock, so it goes after it
@@ -161,6 +179,14 @@ std::vector<rpc::ForkId> forksToBeConfirmedBy(rpc::RRefContext& context, int own
     }
   });
   return forks;
+}
+
+void letGoPendingUser(const rpc::ForkId& fork) {
+  try {
+    rpc::RRefContext::getInstance().delPendingUser(fork);
+  } catch (const std::exception& e) { // it has been confirmed just now
+    log(LogLevel::debug, std::string("a user of an RRef: ") + e.what());
+  }
 }
 
 std::vector<rpc::ForkId> childrenOwnedBy(rpc::RRefContext& context, int owner) {

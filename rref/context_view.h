@@ -49,10 +49,15 @@ std::vector<c10::intrusive_ptr<torch::distributed::rpc::OwnerRRef>> ownersInCrea
 /// Whether libtorch still waits for the end of that call.
 bool isInCreation(
     torch::distributed::rpc::RRefContext& context, const torch::distributed::rpc::OwnerRRef& owner);
+/// The owner with this id, or null.
+c10::intrusive_ptr<torch::distributed::rpc::OwnerRRef> findOwner(
+    torch::distributed::rpc::RRefContext& context, const torch::distributed::rpc::RRefId& id);
 /// The RRef of another worker that the call with this future creates, while libtorch waits for its end; or null.
 c10::intrusive_ptr<torch::distributed::rpc::RRef> userCreatedBy(
     torch::distributed::rpc::RRefContext& context,
     const torch::distributed::rpc::JitFuture& creation);
+/// The RRefs that are asked for though this worker does not know them yet.
+std::vector<GlobalId> awaitedOwners(torch::distributed::rpc::RRefContext& context);
 /// The forks that live on this worker.
 std::vector<UserView> usersOf(torch::distributed::rpc::RRefContext& context);
 /// The future of the value of an RRef that this worker owns, or will own once it has been created.
@@ -61,6 +66,8 @@ c10::intrusive_ptr<torch::distributed::rpc::JitFuture> valueOf(
 /// The forks that wait for their owner to know them, but for those whose creation it is: that fails with its call.
 std::vector<torch::distributed::rpc::ForkId> forksToBeConfirmedBy(
     torch::distributed::rpc::RRefContext& context, int owner);
+/// Ends libtorch's wait for the confirmation of a fork, if it still waits.
+void letGoPendingUser(const torch::distributed::rpc::ForkId& fork);
 /// Forks that this worker, a user itself, has handed on, and for which it keeps its own until the owner knows them.
 std::vector<torch::distributed::rpc::ForkId> childrenOwnedBy(
     torch::distributed::rpc::RRefContext& context, int owner);

@@ -1,8 +1,10 @@
 #include "rref/creation_request.h"
 
 #include <torch/csrc/distributed/autograd/rpc_messages/rpc_with_autograd.h>
+#include <torch/csrc/distributed/autograd/rpc_messages/rpc_with_profiling_req.h>
 #include <torch/csrc/distributed/rpc/python_remote_call.h>
 #include <torch/csrc/distributed/rpc/script_remote_call.h>
+#include <torch/csrc/distributed/rpc/utils.h>
 
 #include <memory>
 
@@ -23,26 +25,35 @@ CreationRequest of(const rpc::ScriptRemoteCall& call) {
   return {call.retRRefId(), call.retForkId(), false};
 }
 
-template <typename Call>
-CreationRequest readAs(const rpc::Message& request) {
-  if (request.type() != MessageType::FORWARD_AUTOGRAD_REQ) {
-    return of(*Call::fromMessage(request));
+bool mayCreate(MessageType type) {
+  return type == MessageType::PYTHON_REMOTE_CALL || type == MessageType::SCRIPT_REMOTE_CALL ||
+      type == MessageType::RUN_WITH_PROFILING_REQ;
+}
+
+std::optional<CreationRequest> creationIn(rpc::RpcCommandBase& command) {
+  namespace autograd = torch::distributed::autograd;
+  if (const auto* python = dynamic_cast<const rpc::PythonRemoteCall*>(&command)) {
+    return of(*python);
   }
-  const auto envelope = torch::distributed::autograd::RpcWithAutograd::fromMessage(request);
-  return of(dynamic_cast<const Call&>(envelope->wrappedRpc()));
+  if (const auto* script = dynamic_cast<const rpc::ScriptRemoteCall*>(&command)) {
+    return of(*script);
+  }
+  if (auto* forward = dynamic_cast<autograd::RpcWithAutograd*>(&command)) {
+    return creationIn(forward->wrappedRpc());
+  }
+  if (auto* profiled = dynamic_cast<autograd::RpcWithProfilingReq*>(&command)) {
+    return creationIn(profiled->wrappedRpc());
+  }
+  return std::nullopt;
 }
 
 } // namespace
 
 std::optional<CreationRequest> creationIn(const rpc::Message& request) {
-  switch (typeOfCall(request)) {
-    case MessageType::PYTHON_REMOTE_CALL:
-      return readAs<rpc::PythonRemoteCall>(request);
-    case MessageType::SCRIPT_REMOTE_CALL:
-      return readAs<rpc::ScriptRemoteCall>(request);
-    default:
-      return std::nullopt;
+  if (!mayCreate(typeOfCall(request))) {
+    return std::nullopt;
   }
+  return creationIn(*rpc::deserializeRequest(request));
 }
 
 } // namespace torchwire

@@ -76,6 +76,7 @@ struct RRefAgent {
   using Member = const std::shared_ptr<libtorch::RpcAgent> libtorch::RRefContext::*;
   friend auto pointerTo(RRefAgent);
 };
+// Also those that are fetched before their creation has come: where it will not come any more, they have to be told.
 struct RRefPendingOwners {
   using Member = libtorch::PendingOwners libtorch::RRefContext::*;
   friend auto pointerTo(RRefPendingOwners);

@@ -130,7 +130,7 @@ std::vector<RRefStatus> rrefsOf(RRefService& service, std::chrono::milliseconds 
     }
   }
   for (const UserView& user : usersOf(context)) {
-    if (service.ledger().isDead(user.ownerId) || service.isOrphan(user.fork)) {
+    if (service.ledger().isGone(user.ownerId) || service.isOrphan(user.fork)) {
       continue; // there is nothing of it but what the program holds
     }
     RRefStatus status{

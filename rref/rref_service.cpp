@@ -1,5 +1,6 @@
 #include "rref/rref_service.h"
 
+#include <torch/csrc/distributed/rpc/python_rpc_handler.h>
 #include <torch/csrc/distributed/rpc/script_remote_call.h>
 #include <torch/csrc/distributed/rpc/unpickled_python_remote_call.h>
 
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/base/call_error.h"
 #include "backend/base/log.h"
 #include "backend/serve/current_call.h"
 #include "backend/serve/own_messages.h"
@@ -38,13 +40,34 @@ Future acknowledgement() {
   return completed(rpc::RRefAck().toMessage());
 }
 
-/// The owner in libtorch's RRefContext, entered there now unless its program has made it by a call to itself.
+/// The owner in libtorch's RRefContext, entered there now unless its program has made it by a call to itself. `type` is
+/// that of the RRef where it has none of its value's: libtorch compares it with that of each RRef that comes from a user.
 c10::intrusive_ptr<rpc::OwnerRRef> ownerOf(
-    const rpc::RRefId& rref, const rpc::ForkId& fork, const at::TypePtr& type) {
-  return rref == fork
-      ? rpc::fromRRefInterface(
-            context().getOwnerRRef(rref, /* forceCreated */ true)->constValue().toRRef())
-      : context().getOrCreateOwnerRRef(rref, type);
+    const rpc::RRefId& rref, const rpc::ForkId& fork, const JitFuture& value,
+    const at::TypePtr& type) {
+  if (rref == fork) {
+    return rpc::fromRRefInterface(
+        context().getOwnerRRef(rref, /* forceCreated */ true)->constValue().toRRef());
+  }
+  if (!value.completed() || !value.hasError()) {
+    return context().getOrCreateOwnerRRef(rref, value.elementType());
+  }
+  auto early = findOwner(context(), rref);
+  return early ? early : context().getOrCreateOwnerRRef(rref, type);
+}
+
+/// What an operator or a TorchScript function returns, as far as this worker knows it.
+at::TypePtr resultType(const rpc::ScriptCall& call) {
+  const torch::jit::Function* const function = call.hasOp()
+      ? nullptr
+      : rpc::PythonRpcHandler::getInstance().jitCompilationUnit()->find_function(
+            call.qualifiedName());
+  if (!call.hasOp() && function == nullptr) {
+    return at::AnyType::get();
+  }
+  const auto& results =
+      call.hasOp() ? call.op()->schema().returns() : function->getSchema().returns();
+  return results.size() == 1 ? results.front().type() : at::TypePtr(at::AnyType::get());
 }
 
 /// Gives an owner what its function has returned. Not null: why it has none.
@@ -106,14 +129,14 @@ void RRefService::serveCreation(Dispatcher& dispatcher) {
   dispatcher.handle(
       MessageType::PYTHON_REMOTE_CALL, [self](WorkerId caller, RpcCommandBase& command) {
         auto& call = static_cast<rpc::UnpickledPythonRemoteCall&>(command);
-        return self->create(caller, call.rrefId(), call.forkId(), [&] {
-          return self->dispatcher_.runPythonFunction(call.pythonUdf(), {}, call.isAsyncExecution());
+        return self->create(caller, call.rrefId(), call.forkId(), at::PyObjectType::get(), [&] {
+          return runPython(self->dispatcher_, call.pythonUdf(), call.isAsyncExecution());
         });
       });
   dispatcher.handle(
       MessageType::SCRIPT_REMOTE_CALL, [self](WorkerId caller, RpcCommandBase& command) {
         auto& call = static_cast<rpc::ScriptRemoteCall&>(command);
-        return self->create(caller, call.retRRefId(), call.retForkId(), [&] {
+        return self->create(caller, call.retRRefId(), call.retForkId(), resultType(call), [&] {
           return self->dispatcher_.runScript(call);
         });
       });
@@ -131,14 +154,12 @@ Future RRefService::failCreation(
   if (!creation) {
     return nullptr;
   }
-  return create(caller, creation->rref, creation->fork, [&] {
-    at::TypePtr type = at::AnyType::get();
-    if (creation->isOfPython) {
-      type = at::PyObjectType::get();
-    }
-    auto value = c10::make_intrusive<JitFuture>(std::move(type));
-    value->setError(error);
-    return value;
+  at::TypePtr type = at::AnyType::get();
+  if (creation->isOfPython) {
+    type = at::PyObjectType::get();
+  }
+  return create(caller, creation->rref, creation->fork, type, [&]() -> Future {
+    std::rethrow_exception(error);
   });
 }
 
@@ -147,7 +168,7 @@ void RRefService::serveFetches(Dispatcher& dispatcher) {
   dispatcher.handle(MessageType::PYTHON_RREF_FETCH_CALL, [self](WorkerId, RpcCommandBase& command) {
     const RRefId rref = static_cast<rpc::PythonRRefFetchCall&>(command).rrefId();
     self->trace(&rref, nullptr);
-    return valueOf(rref)->then(
+    return self->valueFor(rref)->then(
         [](JitFuture& value) {
           return withDeviceStorages(
               rpc::PythonRRefFetchRet(serializePython(value.value()).toIValues()).toMessage());
@@ -157,7 +178,7 @@ void RRefService::serveFetches(Dispatcher& dispatcher) {
   dispatcher.handle(MessageType::SCRIPT_RREF_FETCH_CALL, [self](WorkerId, RpcCommandBase& command) {
     const RRefId rref = static_cast<rpc::ScriptRRefFetchCall&>(command).rrefId();
     self->trace(&rref, nullptr);
-    return valueOf(rref)->then(
+    return self->valueFor(rref)->then(
         [](JitFuture& value) {
           return withDeviceStorages(rpc::ScriptRRefFetchRet({value.value()}).toMessage());
         },
@@ -213,7 +234,8 @@ void RRefService::serveOwnMessages(Dispatcher& dispatcher) {
 // ---- creation -----------------------------------------------------------------------------------
 
 Future RRefService::create(
-    WorkerId caller, const RRefId& rref, const ForkId& fork, const RunFunction& run) {
+    WorkerId caller, const RRefId& rref, const ForkId& fork, const at::TypePtr& type,
+    const RunFunction& run) {
   trace(&rref, &fork);
   auto response = c10::make_intrusive<JitFuture>(messageType());
   const bool first = ledger_.begin(
@@ -222,18 +244,25 @@ Future RRefService::create(
   if (first) {
     metadata_.see(toGlobalId(rref));
     sweepMetadata();
-    runCreation(rref, fork, run);
+    runCreation(rref, fork, type, [&] {
+      try {
+        return run();
+      } catch (const std::exception&) { // the function has not even begun
+        return raised(std::current_exception(), type);
+      }
+    });
   }
   return response;
 }
 
 // The owner is entered in the RRefContext after its function has run, as libtorch does it: only then is its type
 // known. Who asks for the RRef before waits for the entry.
-void RRefService::runCreation(const RRefId& rref, const ForkId& fork, const RunFunction& run) {
+void RRefService::runCreation(
+    const RRefId& rref, const ForkId& fork, const at::TypePtr& type, const RunFunction& run) {
   const GlobalId forkId = toGlobalId(fork);
   try {
     const Future value = run();
-    auto owner = ownerOf(rref, fork, value->elementType());
+    auto owner = ownerOf(rref, fork, *value, type);
     ledger_.entered(forkId);
     value->addCallback([self = shared_from_this(), owner, forkId, lifetime = rrefLifetime(),
                         request = ServingScope::current().request()](JitFuture& done) {
@@ -263,13 +292,28 @@ void RRefService::trace(const RRefId* rref, const ForkId* fork) const {
 }
 
 // libtorch makes an owner when an RRef of this worker's comes in somebody's arguments and its creation has not: that was
-// slower, or its function still runs.
+// slower, or its function still runs, or who has asked for it is gone.
 void RRefService::keepEarlyOwners() {
   for (const OwnerView& owner : ownersOf(context())) {
-    if (!owner.hasValue) {
-      ledger_.keepUntilEntered(owner.id);
+    if (owner.hasValue) {
+      continue;
+    }
+    if (const Error never = ledger_.keepUntilEntered(owner.id)) {
+      abandon(owner.id, never);
     }
   }
+}
+
+/// The future of the value of an RRef that this worker owns, or will own.
+Future RRefService::valueFor(const RRefId& rref) {
+  auto value = valueOf(rref);
+  if (!value->completed() && !findOwner(context(), rref)) {
+    if (const Error never =
+            ledger_.whyNever(toGlobalId(rref))) { // after it waits: see workerGone()
+      abandon(toGlobalId(rref), never);
+    }
+  }
+  return value;
 }
 
 // libtorch's own callback, which comes after this one, tells the wrong RRef (see failed_creation.h), and forgets the one
@@ -333,25 +377,42 @@ void RRefService::beginIdsAt(uint64_t random) {
   }
 }
 
-void RRefService::workerDied(WorkerId worker) {
+void RRefService::workerGone(WorkerId worker, const Error& why) {
   for (const UserView& user : usersOf(context())) {
     if (user.ownerId == worker) {
       orphans_.add(user.id, user.fork);
     }
   }
-  const auto released = ledger_.workerDied(worker); // dropped at the end, unlocked
+  for (const GlobalId& rref : ledger_.workerGone(worker, why)) {
+    abandon(rref, why);
+  }
+  for (const GlobalId& rref : awaitedOwners(context())) {
+    if (const Error never = ledger_.whyNever(rref)) {
+      abandon(rref, never);
+    }
+  }
+  const auto released = ledger_.reclaim(worker); // dropped at the end, unlocked
   // What the owner can confirm no more, libtorch would wait for at a shutdown.
   for (const rpc::ForkId& fork : childrenOwnedBy(context(), worker)) {
     context().delPendingChild(fork);
   }
   for (const rpc::ForkId& fork : forksToBeConfirmedBy(context(), worker)) {
-    try {
-      context().delPendingUser(fork);
-    } catch (const std::exception& e) { // it has been confirmed just now
-      log(LogLevel::debug, std::string("an RRef of a dead owner: ") + e.what());
-    }
+    letGoPendingUser(fork);
   }
   reclaimPassed(worker);
+}
+
+/// Ends the wait for an RRef that no creation will bring.
+void RRefService::abandon(const GlobalId& rref, const Error& why) {
+  auto owner = findOwner(context(), toTorchId(rref));
+  if (!owner) { // those who fetch it wait for its entry
+    owner = context().getOrCreateOwnerRRef(toTorchId(rref), at::PyObjectType::get());
+  }
+  owner->setError(exceptionOf(why.saying(
+      "the RRef is not at its owner, and will not be: it was still to be created by, or was last "
+      "held by, a worker that is gone: " +
+      why.message())));
+  const auto released = ledger_.dropUnforked(rref);
 }
 
 bool RRefService::asksForOrphan(const rpc::Message& request) const {
@@ -375,21 +436,34 @@ bool RRefService::deletesOrphan(const rpc::Message& request) {
       orphans_.remove(toGlobalId(rpc::RRefUserDelete::fromMessage(request)->forkId()));
 }
 
-void RRefService::reclaimPassed(WorkerId dead) {
-  drop(passed_.takeThoseOf(dead));
+void RRefService::reclaimPassed(WorkerId gone) {
+  for (const PassedForks::Fork& passed : passed_.takeThoseOf(gone)) {
+    if (passed.owner == context().getWorkerId()) {
+      const auto released = ledger_.reclaim(passed.rref, passed.fork, gone);
+    } else {
+      context().delPendingChild(toTorchId(passed.fork));
+    }
+  }
 }
 
 void RRefService::takeBack(const PassedForks::Forks& notSent) {
-  drop(passed_.take(notSent));
+  for (const PassedForks::Fork& passed : passed_.take(notSent)) {
+    takeBack(passed);
+  }
 }
 
-void RRefService::drop(const std::vector<PassedForks::Fork>& passed) {
-  for (const PassedForks::Fork& one : passed) {
-    if (one.owner == context().getWorkerId()) {
-      drop(one.rref, one.fork);
-    } else {
-      context().delPendingChild(toTorchId(one.fork));
-    }
+void RRefService::withdraw(const std::vector<PassedForks::Fork>& pickled) {
+  for (const PassedForks::Fork& fork : pickled) {
+    passed_.withdrawn(fork.fork);
+    takeBack(fork);
+  }
+}
+
+void RRefService::takeBack(const PassedForks::Fork& fork) {
+  if (fork.owner == context().getWorkerId()) {
+    drop(fork.rref, fork.fork);
+  } else {
+    context().delPendingChild(toTorchId(fork.fork));
   }
 }
 

@@ -58,11 +58,12 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   /// called.
   static void beginIdsAt(uint64_t random);
 
-  /// A worker has died: nobody else would delete the forks that it held, or confirm the RRefs that it owned. Frees
-  /// values, so that it may take the GIL: call it without locks, on a thread that may block.
-  void workerDied(WorkerId worker);
+  /// A worker has died or left: nobody else would delete the forks that it held, confirm the RRefs that it owned, or
+  /// create those that it has handed on before their creation came. Frees values and completes futures, so that it may take
+  /// the GIL: call it without locks, on a thread that may block.
+  void workerGone(WorkerId worker, const Error& why);
 
-  /// A message is about to go to a worker, perhaps with forks in it, which are returned. If the worker is dead,
+  /// A message is about to go to a worker, perhaps with forks in it, which are returned. If the worker is gone,
   /// reclaimPassed() is to be called for it. On any thread, also with libtorch's locks held.
   PassedForks::Forks notePassed(WorkerId to, const torch::distributed::rpc::Message& message) {
     const std::vector<char>& payload = message.payload();
@@ -72,16 +73,18 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
     return passed_;
   }
   /// Of a request to a worker that fetches the value of an RRef: whether that RRef was another process's, which had the
-  /// worker's name and has died.
+  /// worker's name and is gone.
   bool asksForOrphan(const torch::distributed::rpc::Message& request) const;
   /// Of a request that deletes this worker's fork of such an RRef: true if it need not be sent.
   bool deletesOrphan(const torch::distributed::rpc::Message& request);
 
-  /// Drops the forks that have gone to a worker which is dead. As workerDied(), which does it.
-  void reclaimPassed(WorkerId dead);
+  /// Drops the forks that have gone to a worker which has died or left. As workerGone(), which does it.
+  void reclaimPassed(WorkerId gone);
   /// The same for those of a message that has never been sent.
   void takeBack(const PassedForks::Forks& notSent);
-  /// Whether it is a fork of this worker's of an RRef whose owner has died.
+  /// The same for those that have been pickled for a message of which another part could not be.
+  void withdraw(const std::vector<PassedForks::Fork>& pickled);
+  /// Whether it is a fork of this worker's of an RRef whose owner has died or left.
   bool isOrphan(const GlobalId& fork) const {
     return orphans_.any() && orphans_.has(fork);
   }
@@ -91,7 +94,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
     const auto released = ledger_.remove(rref, fork);
   }
 
-  /// A worker of a dynamic group has left, or a new one has come in place of one that died.
+  /// A new worker has come in place of one that has died or left.
   void forgetWorker(WorkerId worker) {
     ledger_.forgetWorker(worker);
   }
@@ -115,12 +118,18 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   Future failCreation(
       WorkerId caller, const torch::distributed::rpc::Message& request,
       const std::exception_ptr& error);
-  Future create(WorkerId caller, const RRefId& rref, const ForkId& fork, const RunFunction& run);
-  void runCreation(const RRefId& rref, const ForkId& fork, const RunFunction& run);
+  /// What `run` throws becomes the value's error. `type` is that of the RRef, as far as it is known.
+  Future create(
+      WorkerId caller, const RRefId& rref, const ForkId& fork, const at::TypePtr& type,
+      const RunFunction& run);
+  void runCreation(
+      const RRefId& rref, const ForkId& fork, const at::TypePtr& type, const RunFunction& run);
   void trace(const RRefId* rref, const ForkId* fork) const;
   void keepEarlyOwners();
+  Future valueFor(const RRefId& rref);
+  void abandon(const GlobalId& rref, const Error& why);
+  void takeBack(const PassedForks::Fork& fork);
   void sweepMetadata();
-  void drop(const std::vector<PassedForks::Fork>& passed);
 
   const Dispatcher& dispatcher_;
   const std::shared_ptr<CallMetrics> metrics_;

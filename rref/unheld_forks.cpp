@@ -26,7 +26,7 @@ std::optional<Forks> heldByTheLiving(
   const float seconds = std::chrono::duration<float>(patience).count();
   std::vector<c10::intrusive_ptr<rpc::JitFuture>> replies;
   for (const rpc::WorkerInfo& peer : agent.getWorkerInfos()) {
-    if (peer.id_ != agent.getWorkerInfo().id_ && !ledger.isDead(peer.id_)) {
+    if (peer.id_ != agent.getWorkerInfo().id_ && !ledger.isGone(peer.id_)) {
       replies.push_back(agent.send(peer, holdersRequest(forks), seconds));
     }
   }
@@ -47,48 +47,77 @@ std::optional<Forks> heldByTheLiving(
   return complete ? std::optional(std::move(held)) : std::nullopt;
 }
 
-} // namespace
+struct Doubtful {
+  std::vector<std::pair<GlobalId, GlobalId>>
+      handedOut; // by this worker, their owner: RRefs and forks
+  std::vector<rpc::ForkId> children; // of users of this worker's
+};
 
-void dropForksOfTheDead(RRefService& service, std::chrono::milliseconds patience) {
+Doubtful doubtfulForks(RRefService& service) {
   auto& context = rpc::RRefContext::getInstance();
-  if (!service.ledger().hasDead()) {
-    return;
-  }
-  std::vector<std::pair<GlobalId, GlobalId>> handedOut; // RRefs and forks
-  std::vector<GlobalId> asked;
+  Doubtful doubtful;
   const auto known = service.ledger().holders();
   for (const OwnerView& owner : ownersOf(context)) {
     for (const GlobalId& fork : owner.forks) {
       if (fork != owner.id && !known.contains(fork)) {
-        handedOut.emplace_back(owner.id, fork);
-        asked.push_back(fork);
+        doubtful.handedOut.emplace_back(owner.id, fork);
       }
     }
   }
-  const std::vector<rpc::ForkId> children = childrenOf(context);
-  for (const rpc::ForkId& child : children) {
+  doubtful.children = childrenOf(context);
+  return doubtful;
+}
+
+void dropUnheld(
+    RRefService& service, const Doubtful& doubtful, std::chrono::milliseconds patience) {
+  auto& context = rpc::RRefContext::getInstance();
+  std::vector<GlobalId> asked;
+  for (const auto& [rref, fork] : doubtful.handedOut) {
+    asked.push_back(fork);
+  }
+  for (const rpc::ForkId& child : doubtful.children) {
     asked.push_back(toGlobalId(child));
   }
   if (asked.empty()) {
     return;
   }
+  const auto held = heldByTheLiving(*context.agent(), service.ledger(), asked, patience);
+  if (!held) {
+    return;
+  }
+  for (const auto& [rref, fork] : doubtful.handedOut) {
+    if (!held->contains(fork)) {
+      service.drop(rref, fork);
+    }
+  }
+  for (const rpc::ForkId& child : doubtful.children) {
+    if (!held->contains(toGlobalId(child))) {
+      context.delPendingChild(child);
+    }
+  }
+}
+
+} // namespace
+
+size_t countDoubtfulForks(RRefService& service) {
+  const Doubtful doubtful = doubtfulForks(service);
+  return doubtful.handedOut.size() + doubtful.children.size() +
+      countsOf(rpc::RRefContext::getInstance()).pendingUsers;
+}
+
+void letGoUnconfirmedUsers() {
+  for (const UserView& user : usersOf(rpc::RRefContext::getInstance())) {
+    if (!user.confirmed) {
+      letGoPendingUser(toTorchId(user.fork));
+    }
+  }
+}
+
+void dropUnheldForks(RRefService& service, std::chrono::milliseconds patience) {
   try {
-    const auto held = heldByTheLiving(*context.agent(), service.ledger(), asked, patience);
-    if (!held) {
-      return;
-    }
-    for (const auto& [rref, fork] : handedOut) {
-      if (!held->contains(fork)) {
-        service.drop(rref, fork);
-      }
-    }
-    for (const rpc::ForkId& child : children) {
-      if (!held->contains(toGlobalId(child))) {
-        context.delPendingChild(child);
-      }
-    }
+    dropUnheld(service, doubtfulForks(service), patience);
   } catch (const std::exception& e) { // this worker is shutting down
-    log(LogLevel::info, std::string("forks of dead workers are not looked for: ") + e.what());
+    log(LogLevel::info, std::string("forks that nobody holds are not looked for: ") + e.what());
   }
 }
 

@@ -481,7 +481,6 @@ void Agent::onPeerLost(WorkerId peer, const Error& error, const CallIds& receive
   if (error.code() == ErrorCode::peerLeft && !isStaticGroup()) {
     directory_.remove(peer);
     devices_->remove(peer);
-    rrefs_->forgetWorker(peer);
   }
   const bool lives = error.code() == ErrorCode::linkBroken || error.code() == ErrorCode::badFrame;
   calls_->failPeer(peer, error, lives ? received : CallIds());

@@ -172,6 +172,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   const std::vector<c10::Device>& getDevices() const override;
   torch::distributed::rpc::DeviceMap getDeviceMap(const WorkerInfo& to) const override;
 
+  /// Takes RRefs back that have been pickled for a message of which another part could not be. Does not wait for it.
+  void withdrawPickled(std::vector<PassedForks::Fork> forks);
+
   /// A static group: returns once every worker has called this that is not dead. A dynamic one: at once.
   /// Throws std::runtime_error that names a worker whose process is gone, or when `timeout` seconds
   /// (0: no limit) are over. As all that waits on behalf of the program, it throws Interrupted where a handler of a signal
@@ -179,6 +182,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void waitAllWorkers(float timeout);
   /// Has the others throw that sentence, where this worker does not go on with the shutdown.
   void interruptShutdown();
+  /// Lets go what libtorch would wait for, of RRefs, though it has been lost. Of a static group all workers call it, after
+  /// waitAllWorkers(), and it throws as that does. `patience`: for the others to say what they hold.
+  void settleRRefs(float timeout, std::chrono::milliseconds patience);
 
   /// A static group: returns when no call of any worker is active any more. A dynamic one: leaves it.
   void join(bool shutdown = false, float timeout = 0) override;
@@ -421,6 +427,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
 
   // Ending.
   void awaitOwnCalls(const std::function<void()>& check);
+  Membership::Totals awaitEndOfCalls(const ShutdownMonitor& monitor);
   std::set<WorkerId> deadPeers() const;
   void warnOfLosses(const std::set<WorkerId>& missing) const;
   std::string describe(const std::set<WorkerId>& workers) const;
@@ -484,6 +491,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   Container contexts_;
   std::atomic<int> endingOnWaiters_{0}; // calls that threads which wait for them are about to end
   std::atomic<bool> closed_{false};
+  std::atomic<bool> joinsOthers_{
+      false}; // the shutdown of a static group, which none ends before all
+  bool hasDoubtfulForks_ = false; // any worker, when all met
   int rounds_ = 0; // of waits for all workers; counts alike on all of them
 };
 

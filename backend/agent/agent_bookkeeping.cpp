@@ -124,10 +124,14 @@ void Agent::sendAgain(Bookkeeping request) {
 /// Of each message that may carry RRefs, before it is sent. Returns the forks in it.
 PassedForks::Forks Agent::noteForks(WorkerId to, const Message& message) {
   PassedForks::Forks passed = rrefs_->notePassed(to, message);
-  if (!passed.empty() && rrefs_->ledger().isDead(to)) {
+  if (!passed.empty() && rrefs_->ledger().isGone(to)) {
     control_->run([this, to] { rrefs_->reclaimPassed(to); });
   }
   return passed;
+}
+
+void Agent::withdrawPickled(std::vector<PassedForks::Fork> forks) {
+  control_->run([this, forks = std::move(forks)] { rrefs_->withdraw(forks); });
 }
 
 /// Of a call that has failed: nobody will tell of the forks in a request that has not been sent.

@@ -87,7 +87,8 @@ bool isAwaitable(rpc::MessageType type) {
 Error ownerDied(const std::string& worker) {
   return Error(
       ErrorCode::workerDied,
-      worker + " is another process than the RRef's owner, which has died: create the RRef anew",
+      worker +
+          " is another process than the RRef's owner, which has died or left: create the RRef anew",
       Executed::no);
 }
 

@@ -192,19 +192,17 @@ void Agent::serveDeaths() {
 /// network that is cut looks like a process that has died, and a worker that comes back goes on with its contexts.
 void Agent::onPeerGone(const WorkerRecord& peer, const Error& error) {
   const bool died = error.code() == ErrorCode::workerDied;
-  if (died) {
-    log(LogLevel::warning, error.message());
-  }
-  // Of this worker's own death: nothing of the others' is left here.
-  const bool isOver = error.code() == ErrorCode::declaredDead;
+  const bool isOver = error.code() == ErrorCode::declaredDead; // of this worker's own death
+  // All have deleted what they held by then, and PyTorch is to find what they have not.
+  const bool endsWithOthers = error.code() == ErrorCode::peerLeft && joinsOthers_;
   trace(
       died         ? "worker died"
           : isOver ? "this worker declared dead"
                    : "worker left",
       peer.id, error);
   guarded("the end of a peer", [&] {
-    if (died || isOver) {
-      rrefs_->workerDied(peer.id);
+    if (!endsWithOthers) {
+      rrefs_->workerGone(peer.id, error);
     }
     contexts_.peerLeft(peer.id)(); // nobody else would release what it has opened
     if (died && isOpen()) {
@@ -216,6 +214,7 @@ void Agent::onPeerGone(const WorkerRecord& peer, const Error& error) {
   }
   links_->reclaimed(peer.id, peer.incarnation);
   if (died) {
+    log(LogLevel::warning, error.message());
     deaths_.run([this, peer, error] { tellOfDeath(peer, error); });
   }
 }

@@ -12,6 +12,7 @@
 #include "backend/serve/signals.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/process_watch.h"
+#include "rref/unheld_forks.h"
 
 namespace torchwire {
 namespace {
@@ -40,9 +41,10 @@ void Agent::waitAllWorkers(float timeout) {
   const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
   expectPart();
   membership_->shutDownTogether([&] {
-    membership_->sum(
-        "reach" + std::to_string(rounds_++), {}, [&] { checkOthers(monitor); },
-        [&] { return deadPeers(); });
+    const Membership::Totals met = membership_->sum(
+        "reach" + std::to_string(rounds_++), {static_cast<int64_t>(countDoubtfulForks(*rrefs_)), 0},
+        [&] { checkOthers(monitor); }, [&] { return deadPeers(); });
+    hasDoubtfulForks_ = met.started != 0;
   });
 }
 
@@ -99,7 +101,16 @@ void Agent::join(bool shutdown, float timeout) {
 // earlier one, then none was active in between, and none can start any more (Mattern, "Algorithms for
 // Distributed Termination Detection", 1987, section 4). Nobody has to stop calling meanwhile.
 void Agent::joinStatic(milliseconds timeout, bool shutdown) {
+  joinsOthers_ = true;
   const ShutdownMonitor monitor(*links_, self_, timeout);
+  const Membership::Totals last = awaitEndOfCalls(monitor);
+  warnOfLosses(last.missing);
+  if (shutdown) {
+    membership_->waitForOthersToFinish(last);
+  }
+}
+
+Membership::Totals Agent::awaitEndOfCalls(const ShutdownMonitor& monitor) {
   std::optional<Membership::Totals> before;
   for (;;) {
     awaitOwnCalls([&] { checkOthers(monitor); });
@@ -110,13 +121,25 @@ void Agent::joinStatic(milliseconds timeout, bool shutdown) {
         [&] { checkOthers(monitor); }, [&] { return deadPeers(); });
     // Sums can be compared only if they are those of the same workers.
     if (before && totals.started == before->finished && totals.isOfSameWorkersAs(*before)) {
-      break;
+      return *before;
     }
     before = totals;
   }
-  warnOfLosses(before->missing);
-  if (shutdown) {
-    membership_->waitForOthersToFinish(*before);
+}
+
+// libtorch waits for what a message would still say of a fork, after the workers have met and before joinStatic(): in vain
+// for one that is lost. When no call is under way any more, neither is such a message, so that what is left can be told
+// from what is lost.
+void Agent::settleRRefs(float timeout, milliseconds patience) {
+  if (!isStaticGroup()) {
+    if (rrefs_->ledger().hasGone()) {
+      dropUnheldForks(*rrefs_, patience);
+    }
+  } else if (hasDoubtfulForks_) { // here or elsewhere: all have the same sum
+    const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
+    membership_->shutDownTogether([&] { awaitEndOfCalls(monitor); });
+    letGoUnconfirmedUsers();
+    dropUnheldForks(*rrefs_, patience);
   }
 }
 

@@ -55,6 +55,10 @@ Texts textsOf(Outcome outcome, size_t expected) {
   return texts;
 }
 
+bool isFetch(const ServedCalls::Request& request) {
+  return request.function != nullptr && request.function->kind == "fetch";
+}
+
 std::vector<uint64_t> idsOf(const std::vector<CallTable::Pending>& calls) {
   std::vector<uint64_t> ids;
   ids.reserve(calls.size());
@@ -104,7 +108,10 @@ std::string Agent::describe(const ServedCalls::Status& request, bool withStack) 
                    " of its threads (num_worker_threads) run other requests"
                                  : "");
     case ServedCalls::State::returned:
-      return "its function " + at + " has returned a future, which has not been complete " + since;
+      return isFetch(request.request)
+          ? "the RRef has had no value " + at + " " + since +
+              ": its creation has not come, or has not ended"
+          : "its function " + at + " has returned a future, which has not been complete " + since;
     case ServedCalls::State::running:
       break;
   }

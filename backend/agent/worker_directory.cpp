@@ -48,10 +48,14 @@ const WorkerDirectory::WorkerInfo& WorkerDirectory::byName(const std::string& na
 const WorkerDirectory::WorkerInfo& WorkerDirectory::byId(WorkerId id) const {
   MutexLock lock(mutex_);
   const auto known = byId_.find(id);
-  if (known == byId_.end()) {
+  if (known != byId_.end()) {
+    return *known->second;
+  }
+  const auto last = lastOf(id);
+  if (last == nullptr) {
     unknown("rank " + std::to_string(id));
   }
-  return *known->second;
+  return *last;
 }
 
 std::vector<WorkerDirectory::WorkerInfo> WorkerDirectory::all() const {
@@ -74,9 +78,14 @@ std::string WorkerDirectory::describe(WorkerId id) const {
 
 std::string WorkerDirectory::nameOf(WorkerId id) const {
   MutexLock lock(mutex_);
+  const auto last = lastOf(id);
+  return last == nullptr ? std::string() : last->name_;
+}
+
+const WorkerDirectory::WorkerInfo* WorkerDirectory::lastOf(WorkerId id) const {
   const auto last = std::find_if(
       everSeen_.rbegin(), everSeen_.rend(), [id](const auto& info) { return info->id_ == id; });
-  return last == everSeen_.rend() ? std::string() : (*last)->name_;
+  return last == everSeen_.rend() ? nullptr : last->get();
 }
 
 void WorkerDirectory::unknown(const std::string& what) const {

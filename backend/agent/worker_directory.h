@@ -25,7 +25,8 @@ class WorkerDirectory {
   void add(const WorkerRecord& worker) EXCLUDES(mutex_);
   void remove(WorkerId id) EXCLUDES(mutex_);
 
-  /// Throw c10::Error when there is no such worker now.
+  /// Throw c10::Error when there is no such worker. A rank may be that of one that has left: what is sent to it fails, and
+  /// says so.
   const WorkerInfo& byName(const std::string& name) const EXCLUDES(mutex_);
   const WorkerInfo& byId(WorkerId id) const EXCLUDES(mutex_);
   std::vector<WorkerInfo> all() const EXCLUDES(mutex_);
@@ -35,6 +36,7 @@ class WorkerDirectory {
   std::string nameOf(WorkerId id) const EXCLUDES(mutex_);
 
  private:
+  const WorkerInfo* lastOf(WorkerId id) const REQUIRES(mutex_);
   [[noreturn]] void unknown(const std::string& what) const REQUIRES(mutex_);
 
   const WorkerInfo& self_;

@@ -13,6 +13,7 @@
 #include "backend/codec/python_codec.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/python_rpc.h"
+#include "backend/serve/python_value.h"
 #include "backend/serve/remote_error.h"
 #include "backend/serve/response.h"
 #include "backend/serve/signals.h"
@@ -199,7 +200,7 @@ c10::intrusive_ptr<JitFuture> serveAsync(
     const MeasuredGil gil;
     call.object = readCall(request);
   }
-  return callback.runPythonFunction(call.object, {}, /* isAsyncExecution */ true)
+  return runPython(callback, call.object, /* isAsyncExecution */ true)
       ->then(
           [](JitFuture& result) {
             const MeasuredGil gil;

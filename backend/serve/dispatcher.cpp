@@ -114,8 +114,9 @@ c10::intrusive_ptr<JitFuture> Dispatcher::process(WorkerId caller, Message& requ
       }
     }
     return deserializeAndRun(caller, request);
-  } catch (const std::exception& e) {
-    return failure(e, request.type());
+  } catch (const std::exception& e) { // it cannot be read
+    auto failed = failCreation(caller, request, std::current_exception());
+    return failed ? failed : failure(e, request.type());
   }
 }
 
@@ -123,7 +124,7 @@ c10::intrusive_ptr<JitFuture> Dispatcher::failCreation(
     WorkerId caller, const Message& request, const std::exception_ptr& error) const {
   try {
     return failedCreations_ ? failedCreations_(caller, request, error) : nullptr;
-  } catch (const std::exception&) { // it cannot be read: that it has failed says enough
+  } catch (const std::exception&) { // which RRef it is cannot be read
     return nullptr;
   }
 }
@@ -269,7 +270,7 @@ void Dispatcher::handleFunctions() {
   });
   handle(MessageType::PYTHON_CALL, [this](WorkerId, RpcCommandBase& command) {
     auto& call = static_cast<rpc::UnpickledPythonCall&>(command);
-    return runPythonFunction(call.pythonUdf(), {}, call.isAsyncExecution())
+    return runPython(*this, call.pythonUdf(), call.isAsyncExecution())
         ->then(
             [](JitFuture& result) {
               return withDeviceStorages(

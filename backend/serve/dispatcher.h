@@ -52,8 +52,8 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   void handleDirectForwards(OwnHandler handler) {
     directForwards_ = std::move(handler);
   }
-  /// Serves a request to create an RRef whose arguments cannot be used: the RRef gets the error for its value, as it gets
-  /// what its function raises. Returns null for other requests.
+  /// Serves a request to create an RRef whose function or arguments cannot be had: the RRef gets the error for its value,
+  /// as it gets what its function raises. Returns null for other requests.
   using FailedCreationHandler = std::function<c10::intrusive_ptr<JitFuture>(
       WorkerId caller, const Message& request, const std::exception_ptr& error)>;
   void handleFailedCreations(FailedCreationHandler handler) {
@@ -89,8 +89,9 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   /// The future holds a response message, or why there is none. Does not throw.
   c10::intrusive_ptr<JitFuture> process(WorkerId caller, Message& request) const;
 
-  /// Answers a request to create an RRef that cannot be served, for want of memory for its tensors, say. The future is as of
-  /// process(). Null for other requests, and for one that cannot be read. Does not throw.
+  /// Answers a request to create an RRef that cannot be served: its function cannot be imported, say, or there is no memory
+  /// for its tensors. The future is as of process(). Null for other requests, and for one that does not even say which RRef
+  /// it creates. Does not throw.
   c10::intrusive_ptr<JitFuture> failCreation(
       WorkerId caller, const Message& request, const std::exception_ptr& error) const;
 

@@ -42,6 +42,7 @@ from torchwire import (
     forked_child,
     gathering,
     lifetime,
+    operators,
     registration,
     rendezvous,
     replacement,
@@ -99,6 +100,7 @@ calls.install()
 lifetime.install()
 forked_child.install()
 gathering.install()
+operators.install()
 rendezvous.install()
 
 replacement.replace_if_requested()  # last, because it needs everything above

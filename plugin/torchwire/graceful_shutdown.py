@@ -38,7 +38,7 @@ from torchwire.leak_report import LeakReport
 from torchwire.observe import observers, trace
 from torchwire.patches import Patches
 
-_PATIENCE = 2.0  # seconds
+_PATIENCE = 10.0  # seconds
 _RREF_TIMEOUT = 100.0  # seconds, as libtorch has it
 
 _patches = Patches()
@@ -78,7 +78,7 @@ def _replace_wait_all_workers(patches: Patches, leaks: LeakReport, before_leavin
             leaks.settle()
         agent.wait_all_workers(timeout)
         with _telling_others_if_interrupted(agent):
-            agent.drop_forks_of_the_dead(_PATIENCE)  # libtorch would wait for them
+            agent.settle_rrefs(timeout, _PATIENCE)
             leaks.prepare()  # the last moment at which all peers answer for certain
             trace.write_before_leaving(agent)
             before_leaving()

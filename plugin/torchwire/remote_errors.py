@@ -136,6 +136,11 @@ def _run_function(python_udf: Any) -> Any:
         return _with_detail(text, _kind_of(error), detail)
 
 
+def raise_error(error: BaseException) -> Any:
+    """The function of a call whose own function could not be had, which is why: it raises that instead."""
+    raise error
+
+
 def _words(error: BaseException) -> str:
     try:
         return repr(error)

@@ -22,7 +22,7 @@ bool ForkLedger::begin(const GlobalId& rref, const GlobalId& fork, WorkerId hold
       return false;
     }
     if (known == creations_.end() && !goneAfterwards) {
-      const bool deleted = gone != deleted_.end() || dead_.contains(holder);
+      const bool deleted = gone != deleted_.end() || gone_.contains(holder);
       Creation creation{rref, holder, false, deleted, {}};
       creation.waiting.push_back(std::move(answer));
       creations_.emplace(fork, std::move(creation));
@@ -44,7 +44,11 @@ ForkLedger::Released ForkLedger::entered(const GlobalId& fork) {
   entered_.insert(creation.rref);
   const Released early = unkeep(creation.rref); // nothing: the creator's fork keeps it
   if (creation.deleted) {
-    return table_.remove(creation.rref, fork);
+    Released released = table_.remove(creation.rref, fork);
+    if (released) {
+      noteReclaimed(creation.rref, creation.holder);
+    }
+    return released;
   }
   holders_.emplace(fork, Entry{creation.rref, creation.holder});
   return nullptr;
@@ -78,7 +82,7 @@ void ForkLedger::finished(const GlobalId& fork) {
 
 void ForkLedger::add(const GlobalId& rref, const GlobalId& fork, WorkerId holder) {
   MutexLock lock(mutex_);
-  if (!deleted_.contains(fork) && !dead_.contains(holder)) {
+  if (!deleted_.contains(fork) && !gone_.contains(holder)) {
     table_.add(rref, fork);
     holders_.emplace(fork, Entry{rref, holder});
   }
@@ -106,10 +110,17 @@ ForkLedger::Released ForkLedger::removeFork(const GlobalId& rref, const GlobalId
   return table_.remove(rref, fork);
 }
 
-std::vector<ForkLedger::Released> ForkLedger::workerDied(WorkerId worker) {
+// ---- workers that are gone -----------------------------------------------------------------------
+
+std::vector<GlobalId> ForkLedger::workerGone(WorkerId worker, Error why) {
+  MutexLock lock(mutex_);
+  gone_[worker] = std::make_shared<const Error>(std::move(why));
+  return keptFor(worker);
+}
+
+std::vector<ForkLedger::Released> ForkLedger::reclaim(WorkerId worker) {
   std::vector<Released> released;
   MutexLock lock(mutex_);
-  dead_.insert(worker);
   std::vector<std::pair<GlobalId, GlobalId>> forks; // and their RRefs
   for (const auto& [fork, entry] : holders_) {
     if (entry.holder == worker) {
@@ -122,12 +133,60 @@ std::vector<ForkLedger::Released> ForkLedger::workerDied(WorkerId worker) {
     }
   }
   for (const auto& [rref, fork] : forks) {
-    released.push_back(removeFork(rref, fork));
+    released.push_back(reclaimFork(rref, fork, worker));
   }
   for (const GlobalId& rref : keptFor(worker)) {
     released.push_back(unkeep(rref));
   }
   return released;
+}
+
+ForkLedger::Released ForkLedger::reclaim(
+    const GlobalId& rref, const GlobalId& fork, WorkerId holder) {
+  MutexLock lock(mutex_);
+  return reclaimFork(rref, fork, holder);
+}
+
+ForkLedger::Released ForkLedger::reclaimFork(
+    const GlobalId& rref, const GlobalId& fork, WorkerId holder) {
+  Released released = removeFork(rref, fork);
+  if (released) {
+    noteReclaimed(rref, holder);
+  }
+  return released;
+}
+
+/// The RRef has gone with the fork of a worker: someone to whom that one had handed it on may still ask for it.
+void ForkLedger::noteReclaimed(const GlobalId& rref, WorkerId holder) {
+  const auto gone = gone_.find(holder);
+  if (gone == gone_.end() || !reclaimed_.emplace(rref, gone->second).second) {
+    return;
+  }
+  oldestReclaimed_.push_back(rref);
+  if (reclaimed_.size() > kMaxRemembered) {
+    reclaimed_.erase(oldestReclaimed_.front());
+    oldestReclaimed_.pop_front();
+  }
+}
+
+bool ForkLedger::runs(const GlobalId& rref) const {
+  return std::any_of(creations_.begin(), creations_.end(), [&](const auto& entry) {
+    return !entry.second.finished && entry.second.rref == rref;
+  });
+}
+
+Error ForkLedger::whyNeverLocked(const GlobalId& rref) const {
+  const auto reclaimed = reclaimed_.find(rref);
+  if (reclaimed != reclaimed_.end()) {
+    return *reclaimed->second;
+  }
+  const auto gone = gone_.find(rref.createdOn);
+  return gone == gone_.end() || runs(rref) ? Error() : *gone->second;
+}
+
+Error ForkLedger::whyNever(const GlobalId& rref) const {
+  MutexLock lock(mutex_);
+  return whyNeverLocked(rref);
 }
 
 /// The RRefs that are kept for a creation of the worker's that has not come.
@@ -145,24 +204,39 @@ std::vector<GlobalId> ForkLedger::keptFor(WorkerId worker) const {
   return kept;
 }
 
-bool ForkLedger::isDead(WorkerId worker) const {
+bool ForkLedger::isGone(WorkerId worker) const {
   MutexLock lock(mutex_);
-  return dead_.contains(worker);
+  return gone_.contains(worker);
 }
 
-bool ForkLedger::hasDead() const {
+bool ForkLedger::hasGone() const {
   MutexLock lock(mutex_);
-  return !dead_.empty();
+  return !gone_.empty();
 }
 
-void ForkLedger::keepUntilEntered(const GlobalId& rref) {
+// ---- RRefs that have come before their creation --------------------------------------------------
+
+Error ForkLedger::keepUntilEntered(const GlobalId& rref) {
   MutexLock lock(mutex_);
-  keep(rref);
+  Error why = whyNeverLocked(rref);
+  if (!why) {
+    keep(rref);
+  }
+  return why;
+}
+
+ForkLedger::Released ForkLedger::dropUnforked(const GlobalId& rref) {
+  MutexLock lock(mutex_);
+  if (kept_.contains(rref)) {
+    return nullptr;
+  }
+  table_.add(rref, rref);
+  return table_.remove(rref, rref);
 }
 
 // The RRef's own id stands for the fork that keeps it, as it does in libtorch for a worker's call to itself.
 void ForkLedger::keep(const GlobalId& rref) {
-  if (!entered_.contains(rref) && !dead_.contains(rref.createdOn) && table_.awaitsValue(rref) &&
+  if (!entered_.contains(rref) && table_.awaitsValue(rref) && !whyNeverLocked(rref) &&
       kept_.insert(rref).second) {
     table_.add(rref, rref);
   }
@@ -199,7 +273,7 @@ void ForkLedger::forgetOld() {
 
 void ForkLedger::forgetWorker(WorkerId worker) {
   MutexLock lock(mutex_);
-  dead_.erase(worker);
+  gone_.erase(worker);
   std::erase_if(deleted_, [&](const auto& entry) { return entry.first.createdOn == worker; });
   std::erase_if(oldestDeleted_, [&](const GlobalId& fork) { return fork.createdOn == worker; });
   std::erase_if(creations_, [&](const auto& entry) {

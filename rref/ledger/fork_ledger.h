@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/base/annotations.h"
+#include "backend/base/error.h"
 #include "backend/wire/roster.h"
 #include "rref/ledger/global_id.h"
 
@@ -64,21 +65,31 @@ class ForkLedger {
 
   /// Keeps an RRef that has come in somebody's arguments before its creation, and may be waited for, until that has
   /// entered it. Otherwise it would go with its last early user, and the creation make another one that nobody waits
-  /// for. Does nothing for others, nor where who would create it is dead.
-  void keepUntilEntered(const GlobalId& rref) EXCLUDES(mutex_);
+  /// for. Does nothing for others. Keeps nothing, and gives back whyNever(), where no creation is to come.
+  Error keepUntilEntered(const GlobalId& rref) EXCLUDES(mutex_);
+  /// Of an RRef that is not here: why no creation will bring it, or no error if one may. The worker that would have created
+  /// it has died or left; or it was here, and went with the forks of such a worker.
+  Error whyNever(const GlobalId& rref) const EXCLUDES(mutex_);
+  /// Lets an RRef go that nobody has a fork of and that is not kept.
+  Released dropUnforked(const GlobalId& rref) EXCLUDES(mutex_);
 
   /// A user that got the RRef from another user has told of itself.
   void add(const GlobalId& rref, const GlobalId& fork, WorkerId holder) EXCLUDES(mutex_);
   /// A user has gone.
   Released remove(const GlobalId& rref, const GlobalId& fork) EXCLUDES(mutex_);
 
-  /// A worker has died. Its forks go, and so do those of creations of its that still run, once these have entered their
-  /// RRefs; what comes of it later brings none back, until forgetWorker(). Gives back what is to be dropped.
-  std::vector<Released> workerDied(WorkerId worker) EXCLUDES(mutex_);
-  bool isDead(WorkerId worker) const EXCLUDES(mutex_);
-  bool hasDead() const EXCLUDES(mutex_);
+  /// A worker has died or left. What comes of it from now on brings no fork of its back, until forgetWorker(). Gives back
+  /// the RRefs that are kept for creations of its, which will not come: they are kept until reclaim().
+  std::vector<GlobalId> workerGone(WorkerId worker, Error why) EXCLUDES(mutex_);
+  /// Its forks go, and so do those of creations of its that still run, once these have entered their RRefs. Gives back what
+  /// is to be dropped. After workerGone().
+  std::vector<Released> reclaim(WorkerId worker) EXCLUDES(mutex_);
+  /// The same for one fork that this worker itself has handed to it.
+  Released reclaim(const GlobalId& rref, const GlobalId& fork, WorkerId holder) EXCLUDES(mutex_);
+  bool isGone(WorkerId worker) const EXCLUDES(mutex_);
+  bool hasGone() const EXCLUDES(mutex_);
 
-  /// A worker has left. Another may come under its number, and will draw the same ids again.
+  /// Another worker comes under the number of one that is gone. It may draw the same ids again.
   void forgetWorker(WorkerId worker) EXCLUDES(mutex_);
 
   struct Entry {
@@ -105,7 +116,14 @@ class ForkLedger {
     Clock::time_point when;
   };
 
+  using Why = std::shared_ptr<const Error>;
+
   Released removeFork(const GlobalId& rref, const GlobalId& fork) REQUIRES(mutex_);
+  Released reclaimFork(const GlobalId& rref, const GlobalId& fork, WorkerId holder)
+      REQUIRES(mutex_);
+  void noteReclaimed(const GlobalId& rref, WorkerId holder) REQUIRES(mutex_);
+  bool runs(const GlobalId& rref) const REQUIRES(mutex_);
+  Error whyNeverLocked(const GlobalId& rref) const REQUIRES(mutex_);
   void remember(const GlobalId& fork, bool created) REQUIRES(mutex_);
   void forgetOld() REQUIRES(mutex_);
   void keep(const GlobalId& rref) REQUIRES(mutex_);
@@ -119,7 +137,10 @@ class ForkLedger {
   std::unordered_map<GlobalId, Entry, GlobalIdHash> holders_ GUARDED_BY(mutex_); // by fork
   std::unordered_map<GlobalId, Deleted, GlobalIdHash> deleted_ GUARDED_BY(mutex_); // by fork
   std::deque<GlobalId> oldestDeleted_ GUARDED_BY(mutex_);
-  std::unordered_set<WorkerId> dead_ GUARDED_BY(mutex_);
+  std::unordered_map<WorkerId, Why> gone_ GUARDED_BY(mutex_);
+  // RRefs that have gone with forks of workers that are gone.
+  std::unordered_map<GlobalId, Why, GlobalIdHash> reclaimed_ GUARDED_BY(mutex_);
+  std::deque<GlobalId> oldestReclaimed_ GUARDED_BY(mutex_);
   // RRefs, while their function runs or has yet to come:
   std::unordered_set<GlobalId, GlobalIdHash> entered_ GUARDED_BY(mutex_);
   std::unordered_set<GlobalId, GlobalIdHash> kept_ GUARDED_BY(mutex_);

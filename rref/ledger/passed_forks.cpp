@@ -6,7 +6,7 @@
 namespace torchwire {
 namespace {
 
-// Those that are never sent (an argument beside them cannot be pickled) would stay for ever.
+// Those that are pickled and never sent would stay for ever.
 constexpr size_t kMostPickled = 256;
 
 void appendBytes(std::string& out, uint64_t value, size_t count) {
@@ -62,6 +62,12 @@ void PassedForks::pickled(const Fork& fork, WorkerId parent) {
   }
   pickled_.push_back({fork, parent, std::move(bytes)});
   anyPickled_.store(true, std::memory_order_release);
+}
+
+void PassedForks::withdrawn(const GlobalId& fork) {
+  MutexLock lock(mutex_);
+  std::erase_if(pickled_, [&](const Pickled& one) { return one.fork.fork == fork; });
+  anyPickled_.store(!pickled_.empty(), std::memory_order_release);
 }
 
 PassedForks::Forks PassedForks::find(WorkerId to, std::string_view payload) {

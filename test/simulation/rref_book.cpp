@@ -225,7 +225,7 @@ PassedForks::Forks RRefBook::noteSent(WorkerId to, const Message& message) {
   if (!message.pickled.empty()) {
     forks = passed_.sent(to, message.pickled);
   }
-  if (!forks.empty() && ledger_.isDead(to)) {
+  if (!forks.empty() && ledger_.isGone(to)) {
     sender_.later(Duration(0), [this, to] { reclaim(passed_.takeThoseOf(to)); });
   }
   return forks;
@@ -235,9 +235,9 @@ bool RRefBook::deletesOrphan(const Message& message) {
   return message.kind == MessageKind::userDelete && orphans_.any() && orphans_.remove(message.fork);
 }
 
-// ---- deaths -------------------------------------------------------------------------------------
+// ---- workers that are gone -----------------------------------------------------------------------
 
-void RRefBook::workerDied(WorkerId worker) {
+void RRefBook::workerGone(WorkerId worker, const Error& why) {
   std::vector<GlobalId> pending, children;
   for (const auto& [fork, user] : users_) {
     if (user.owner == worker) {
@@ -253,7 +253,8 @@ void RRefBook::workerDied(WorkerId worker) {
     }
   }
   if (world_.bug != Bug::keepsForksOfDead) {
-    ledger_.workerDied(worker);
+    ledger_.workerGone(worker, why);
+    ledger_.reclaim(worker);
   }
   for (const GlobalId& child : children) {
     endChild(child);

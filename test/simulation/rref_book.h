@@ -59,7 +59,7 @@ class RRefBook final : public ForkTable {
   /// Whether a message about this fork need not be sent.
   bool deletesOrphan(const Message& message);
 
-  void workerDied(WorkerId worker);
+  void workerGone(WorkerId worker, const Error& why);
   void forgetWorker(WorkerId worker) {
     ledger_.forgetWorker(worker);
   }

@@ -34,7 +34,6 @@ void Worker::onPeerLost(WorkerId peer, const Error& error, const CallIds& receiv
   const ErrorCode code = error.code();
   if (code == ErrorCode::peerLeft) {
     known_.erase(peer);
-    rrefs_.forgetWorker(peer);
   }
   const bool lives = code == ErrorCode::linkBroken || code == ErrorCode::badFrame;
   if (world_.bug != Bug::forgetsTheLost) {
@@ -74,8 +73,8 @@ void Worker::onPeerGone(const WorkerRecord& peer, const Error& error) {
   world_.note([&] { return record_.name + ": reclaims w" + std::to_string(peer.id); });
   if (died) {
     world_.oracle.toldDead(record_.name, peer.incarnation);
-    rrefs_.workerDied(peer.id);
   }
+  rrefs_.workerGone(peer.id, error);
   contexts_.peerLeft(peer.id);
   if (world_.bug != Bug::neverReclaims) {
     links_->reclaimed(peer.id, peer.incarnation);

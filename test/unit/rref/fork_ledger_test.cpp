@@ -48,6 +48,10 @@ struct Owner {
   bool begin(const GlobalId& rref = kRRef, const GlobalId& fork = kCreators) {
     return ledger.begin(rref, fork, 1, [this] { ++answers; });
   }
+  std::vector<ForkLedger::Released> gone(WorkerId worker) {
+    ledger.workerGone(worker, Error(ErrorCode::workerDied, "it has died"));
+    return ledger.reclaim(worker);
+  }
   void create() {
     REQUIRE(begin());
     ledger.entered(kCreators);
@@ -264,10 +268,10 @@ TEST_CASE("the forks of a worker that dies go, and with the last one the RRef", 
   Owner owner;
   owner.create(); // by worker 1
   owner.ledger.add(kRRef, kChilds, 2);
-  CHECK(owner.ledger.workerDied(1).at(0) == nullptr);
+  CHECK(owner.gone(1).at(0) == nullptr);
   CHECK_FALSE(owner.table.has(kCreators));
   CHECK(owner.table.has(kChilds));
-  CHECK(owner.ledger.workerDied(2).at(0) != nullptr);
+  CHECK(owner.gone(2).at(0) != nullptr);
   CHECK(owner.table.forks.empty());
   CHECK(owner.ledger.holders().empty());
 }
@@ -325,10 +329,10 @@ TEST_CASE("no order of messages and deaths leaves a fork of the dead behind", "[
             }
             break;
           case creatorDies:
-            owner.ledger.workerDied(1);
+            owner.gone(1);
             break;
           case childDies:
-            owner.ledger.workerDied(2);
+            owner.gone(2);
             break;
         }
       }
@@ -343,26 +347,165 @@ TEST_CASE("no order of messages and deaths leaves a fork of the dead behind", "[
 
 TEST_CASE("a worker that comes in place of a dead one may hold forks", "[fork_ledger]") {
   Owner owner;
-  owner.ledger.workerDied(2);
-  CHECK(owner.ledger.isDead(2));
+  owner.gone(2);
+  CHECK(owner.ledger.isGone(2));
   owner.ledger.forgetWorker(2);
   owner.ledger.add(kRRef, kChilds, 2);
   CHECK(owner.table.has(kChilds));
 }
 
-TEST_CASE("nothing is kept for a creation of a dead worker's", "[fork_ledger]") {
+TEST_CASE("nothing is kept for a creation of a worker that is gone", "[fork_ledger]") {
   Owner owner;
   owner.table.awaiting.insert(kRRef);
-  SECTION("that was waited for when it died") {
-    owner.ledger.keepUntilEntered(kRRef);
+  SECTION("that was waited for when it went") {
+    CHECK_FALSE(owner.ledger.keepUntilEntered(kRRef));
     CHECK(owner.table.forks.contains(kRRef));
-    owner.ledger.workerDied(kRRef.createdOn);
+    const Error left(ErrorCode::peerLeft, "it has left");
+    CHECK(owner.ledger.workerGone(kRRef.createdOn, left) == std::vector<GlobalId>{kRRef});
+    CHECK(owner.table.forks.contains(kRRef)); // so that it can be given an error
+    owner.ledger.reclaim(kRRef.createdOn);
   }
   SECTION("of which another user hears afterwards") {
-    owner.ledger.workerDied(kRRef.createdOn);
-    owner.ledger.keepUntilEntered(kRRef);
+    owner.gone(kRRef.createdOn);
+    CHECK(owner.ledger.keepUntilEntered(kRRef).message() == "it has died");
   }
   CHECK(owner.table.forks.empty());
+}
+
+TEST_CASE("a creation that runs when its creator goes is waited for", "[fork_ledger]") {
+  const GlobalId rref{1, 1}; // of worker 1
+  Owner owner;
+  CHECK(owner.begin(rref, kCreators));
+  owner.table.awaiting.insert(rref);
+  SECTION("where it was waited for before") {
+    CHECK_FALSE(owner.ledger.keepUntilEntered(rref));
+    CHECK(owner.ledger.workerGone(1, Error(ErrorCode::workerDied, "")).empty());
+    owner.ledger.reclaim(1);
+  }
+  SECTION("where it is waited for afterwards") {
+    owner.gone(1);
+    CHECK_FALSE(owner.ledger.keepUntilEntered(rref));
+  }
+  CHECK(owner.table.forks.contains(rref));
+  owner.ledger.entered(kCreators);
+  CHECK(owner.table.forks.empty());
+  CHECK(owner.ledger.whyNever(rref));
+}
+
+TEST_CASE("an RRef that went with a worker's forks will not come again", "[fork_ledger]") {
+  Owner owner;
+  owner.create(); // by worker 1
+  SECTION("which the worker had") {
+    owner.gone(1);
+    CHECK(owner.ledger.whyNever(kRRef).message() == "it has died");
+    owner.ledger.forgetWorker(1);
+    CHECK(owner.ledger.whyNever(kRRef));
+  }
+  SECTION("which this worker had handed to it itself") {
+    owner.table.add(kRRef, kChilds);
+    owner.ledger.remove(kRRef, kCreators);
+    owner.gone(2);
+    CHECK(owner.ledger.reclaim(kRRef, kChilds, 2));
+    CHECK(owner.ledger.whyNever(kRRef));
+  }
+  SECTION("but one that its users have deleted is no concern of theirs") {
+    owner.ledger.remove(kRRef, kCreators);
+    owner.gone(1);
+    CHECK_FALSE(owner.ledger.whyNever(kRRef));
+  }
+  SECTION("nor is one that others still have") {
+    owner.ledger.add(kRRef, kChilds, 2);
+    owner.gone(1);
+    CHECK_FALSE(owner.ledger.whyNever(kRRef));
+  }
+}
+
+TEST_CASE("what is asked for without owner or fork is let go", "[fork_ledger]") {
+  Owner owner;
+  owner.table.awaiting.insert(kRRef);
+  CHECK(owner.ledger.dropUnforked(kRRef));
+  owner.ledger.keepUntilEntered(kRRef);
+  CHECK_FALSE(owner.ledger.dropUnforked(kRRef));
+  CHECK(owner.table.forks.contains(kRRef));
+}
+
+// Somebody hands an RRef to its owner before its creation has come, if it comes at all, and its creator goes: in whatever
+// order, whoever waits for it gets its value or is told that there will be none.
+TEST_CASE("nobody waits for an RRef whose creator is gone", "[fork_ledger]") {
+  const GlobalId rref{1, 1}; // of worker 1
+  enum Step {
+    begin,
+    entered,
+    finished,
+    asked,
+    childAdds,
+    childDeletes,
+    creatorDeletes,
+    creatorGoes
+  };
+  std::vector<Step> steps{begin,     entered,      finished,       asked,
+                          childAdds, childDeletes, creatorDeletes, creatorGoes};
+  size_t orders = 0;
+  do {
+    const auto at = [&](Step step) { return std::find(steps.begin(), steps.end(), step); };
+    if (at(begin) > at(entered) || at(entered) > at(finished)) {
+      continue;
+    }
+    for (const bool comes : {true, false}) {
+      Owner owner;
+      bool waits = false;
+      bool hasEntered = false;
+      for (const Step step : steps) {
+        switch (step) {
+          case begin:
+            if (comes) {
+              REQUIRE(owner.begin(rref, kCreators));
+            }
+            break;
+          case entered:
+            if (comes) {
+              hasEntered = true;
+              owner.ledger.entered(kCreators);
+            }
+            break;
+          case finished:
+            if (comes) {
+              owner.table.awaiting.erase(rref);
+              waits = false;
+              owner.ledger.finished(kCreators);
+            }
+            break;
+          case asked: // the owner's handler has it from now on
+            if (!hasEntered) {
+              owner.table.awaiting.insert(rref);
+              waits = !owner.ledger.keepUntilEntered(rref);
+            }
+            break;
+          case childAdds:
+            owner.ledger.add(rref, kChilds, 2);
+            break;
+          case childDeletes:
+            owner.ledger.remove(rref, kChilds);
+            break;
+          case creatorDeletes:
+            owner.ledger.remove(rref, kCreators);
+            break;
+          case creatorGoes:
+            if (!owner.ledger.workerGone(1, Error(ErrorCode::workerDied, "")).empty()) {
+              waits = false;
+            }
+            owner.ledger.reclaim(1);
+            break;
+        }
+        // What is waited for stays in the table, or its creation would make another one.
+        REQUIRE((!waits || hasEntered || owner.table.forks.contains(rref)));
+      }
+      ++orders;
+      REQUIRE_FALSE(waits);
+      REQUIRE(owner.table.forks.empty());
+    }
+  } while (std::next_permutation(steps.begin(), steps.end()));
+  CHECK(orders == 2 * 40320 / 6);
 }
 
 } // namespace torchwire

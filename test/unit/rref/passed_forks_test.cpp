@@ -42,6 +42,15 @@ TEST_CASE("forks are found in the message that carries them", "[passed_forks]") 
   CHECK(forksOf(forks.takeThoseOf(2)) == std::vector{kOthers.fork});
 }
 
+TEST_CASE("a fork that is withdrawn is not looked for any more", "[passed_forks]") {
+  PassedForks forks;
+  forks.pickled(kOwn, kSelf);
+  forks.pickled(kOthers, kSelf);
+  forks.withdrawn(kOwn.fork);
+  CHECK(forks.sent(1, kOwnPickled).empty());
+  CHECK(forks.sent(1, kOthersPickled) == std::vector{kOthers.fork});
+}
+
 TEST_CASE("a message may carry several forks", "[passed_forks]") {
   PassedForks forks;
   forks.pickled(kOwn, kSelf);
