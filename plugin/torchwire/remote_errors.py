@@ -219,11 +219,14 @@ def _raising_with_detail(original: Any) -> Any:
             as_pytorch(result)
         except Exception as error:
             remote = remade(str(error), result.detail) if isinstance(result, DetailedRemoteException) else None
-            if remote is None:
-                raise
+            raised = remote or error
+            error.__traceback__ = None  # PyTorch's frame in it holds the error
         else:
             return
-        raise remote
+        try:
+            raise raised
+        finally:
+            del raised, remote  # or the frame would hold the exception, and that the caller's RRefs
 
     return _handle_exception
 
