@@ -202,15 +202,14 @@ def _pickled(value: object) -> bytes | None:
 
 def _raising_with_detail(original: Any) -> Any:
     def as_pytorch(result: Any) -> None:
-        if not isinstance(result, DetailedRemoteException):
-            original(result)
-            return
-        message, kind = cast("tuple[str, Any]", result)
+        is_detailed = isinstance(result, DetailedRemoteException)
+        message, kind = cast("tuple[str, Any]", result) if is_detailed else ("", None)
         try:
-            original(internal.RemoteException(_escaped(message), kind))
+            original(internal.RemoteException(_escaped(message), kind) if is_detailed else result)
         except BaseException as error:
-            if isinstance(error, Exception) or is_interrupt(error):
-                raise
+            error.__traceback__ = None  # PyTorch's frame in it holds the error, and so the caller's RRefs
+            if not is_detailed or isinstance(error, Exception) or is_interrupt(error):
+                raise error  # with this frame alone, as a bare raise is not on Python 3.10
             raise RuntimeError(f"{error!r} was raised in the place of an error of another worker: {message}") from error
 
     @functools.wraps(as_pytorch)
@@ -220,7 +219,6 @@ def _raising_with_detail(original: Any) -> Any:
         except Exception as error:
             remote = remade(str(error), result.detail) if isinstance(result, DetailedRemoteException) else None
             raised = remote or error
-            error.__traceback__ = None  # PyTorch's frame in it holds the error
         else:
             return
         try:

@@ -240,13 +240,12 @@ def test_a_shutdown_while_a_call_of_another_runs(store):
         assert sentences(others) == [IN_SHUTDOWN] * 2
 
 
-def test_a_shutdown_while_libtorch_waits_for_rrefs(store):
+def test_a_shutdown_while_an_rref_of_its_own_is_created(store):
     with hosted(2, store) as group:
-        waiting = group[0].start(interrupted_in, "delete_rrefs", signal.SIGINT, create_and_shut_down, "worker1")
+        waiting = group[0].start(interrupted, create_and_shut_down, "worker1")
         other = group[1].start(rpc.shutdown)
-        name, ran, raised, sent = waiting.result()
-        assert name == "KeyboardInterrupt"
-        check_prompt(sent, ran[0], raised)
+        await_key(store, "shutdown/join1/of/1")
+        assert interrupt(group[0], waiting) == "KeyboardInterrupt"
         assert sentences([other]) == [IN_SHUTDOWN]
 
 
