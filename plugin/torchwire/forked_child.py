@@ -7,7 +7,7 @@ here. `rpc.shutdown()` has nothing to do in the child, and `init_rpc` makes it a
 """
 
 # The functions and states of PyTorch's that are replaced or reset here are private, and have no types.
-# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 
