@@ -6,8 +6,15 @@
 
 namespace torchwire {
 
-torch::distributed::rpc::SerializedPyObj serializePython(at::IValue) {
+namespace rpc = torch::distributed::rpc;
+
+rpc::SerializedPyObj serializePython(at::IValue) {
   throw std::runtime_error("there is no Python here");
+}
+
+c10::intrusive_ptr<rpc::JitFuture> runPython(
+    const rpc::RequestCallbackImpl& callback, const pybind11::object& function, bool isAsync) {
+  return callback.runPythonFunction(function, {}, isAsync);
 }
 
 } // namespace torchwire
