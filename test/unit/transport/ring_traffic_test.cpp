@@ -179,6 +179,11 @@ TEST_CASE(
   }
 }
 
+/// In a child, which does not map what its parent does.
+MemoryFile mappedAnew(const MemoryFile& parents, size_t size) {
+  return MemoryFile::adopt(dup(parents.descriptor()), size);
+}
+
 TEST_CASE(
     "two processes carry any stream through a ring, and no sleeper is forgotten",
     "[ring_traffic]") {
@@ -190,8 +195,7 @@ TEST_CASE(
     const MemoryFile file = MemoryFile::create(size);
     const Wakeups wakeups;
     ChildProcess writing([&] {
-      const MemoryFile theirs =
-          MemoryFile::adopt(dup(file.descriptor()), size); // a mapping of its own
+      const MemoryFile theirs = mappedAnew(file, size);
       return writeStream(plan, ringIn(theirs, plan.capacity), wakeups) == nullptr ? 0 : 1;
     });
     REQUIRE(orNothing(readStream(plan, ringIn(file, plan.capacity), wakeups)).empty());
@@ -204,8 +208,10 @@ TEST_CASE("two rings between two processes carry streams both ways at once", "[r
     CAPTURE(seed);
     const Plan there(seed);
     const Plan back(seed + 1000);
-    const MemoryFile first = MemoryFile::create(sizeof(RingHeader) + there.capacity);
-    const MemoryFile second = MemoryFile::create(sizeof(RingHeader) + back.capacity);
+    const size_t firstSize = sizeof(RingHeader) + there.capacity;
+    const size_t secondSize = sizeof(RingHeader) + back.capacity;
+    const MemoryFile first = MemoryFile::create(firstSize);
+    const MemoryFile second = MemoryFile::create(secondSize);
     const Wakeups wakeupsThere, wakeupsBack;
     // Per process one thread for each direction.
     const auto run = [](auto write, auto read) {
@@ -216,9 +222,11 @@ TEST_CASE("two rings between two processes carry streams both ways at once", "[r
       return complaint != nullptr ? complaint : readersComplaint;
     };
     ChildProcess other([&] {
+      const MemoryFile theirFirst = mappedAnew(first, firstSize);
+      const MemoryFile theirSecond = mappedAnew(second, secondSize);
       const char* complaint =
-          run([&] { return writeStream(back, ringIn(second, back.capacity), wakeupsBack); },
-              [&] { return readStream(there, ringIn(first, there.capacity), wakeupsThere); });
+          run([&] { return writeStream(back, ringIn(theirSecond, back.capacity), wakeupsBack); },
+              [&] { return readStream(there, ringIn(theirFirst, there.capacity), wakeupsThere); });
       return complaint == nullptr ? 0 : 1;
     });
     const char* complaint =
