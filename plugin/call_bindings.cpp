@@ -118,9 +118,10 @@ void noteCreation(const rpc::PyRRef& rref, const PythonFutureWrapper& future) {
   }
 }
 
-/// Throws for a method of an RRef that belongs to an RPC lifetime that has ended. An owner's value is still here.
+/// Throws for a method of an RRef that belongs to an RPC lifetime that has ended, where another has begun: else PyTorch has
+/// its own words for it. An owner's value is still here.
 void expectRRefOfThisLifetime(const py::args& args) {
-  if (!args.empty() && py::isinstance<rpc::PyRRef>(args[0])) {
+  if (currentAgent() && !args.empty() && py::isinstance<rpc::PyRRef>(args[0])) {
     const auto rref = c10::static_intrusive_pointer_cast<rpc::RRef>(
         args[0].cast<rpc::PyRRef&>().toIValue().toRRef());
     if (!rref->isOwner()) {

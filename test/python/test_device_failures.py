@@ -206,7 +206,7 @@ def nested_tensor_is_refused():
 
 def test_a_request_that_cannot_be_encoded_leaves_no_trace(pair):
     message, active = pair[0].run(nested_tensor_is_refused)
-    assert "nested tensors are not supported" in message
+    assert "cannot send a nested tensor over RPC" in message
     assert active == "0"
 
 

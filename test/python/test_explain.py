@@ -89,7 +89,7 @@ def test_of_a_worker_that_is_gone_the_last_connection_is_told_if_there_was_one()
     with Group(3, store.environment) as group:
         group.init(store.init_method)
         group[0].run(connect_and_explain, "worker1")
-        for worker in group[1:]:
+        for worker in reversed(group[1:]):  # or worker2 would be dialed, to be told of worker1's death
             worker.kill()
         had_one, had_none = (group[0].run(explain_once, name, "dead") for name in ("worker1", "worker2"))
         group.kill()

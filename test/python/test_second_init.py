@@ -273,7 +273,8 @@ def keep(rref):
 
 
 def use_user_after_shutdown():
-    expect_ended(lambda: kept["user"].to_here())
+    with pytest.raises(RuntimeError, match=r"Cannot call to_here\(\) on it after deletion"):  # as on stock
+        kept["user"].to_here()
     assert kept["future"].wait() == 3
 
 
