@@ -89,6 +89,7 @@ def test_the_error_of_a_time_out_says_where_the_call_was(tmp_path):
 def test_a_dump_has_calls_of_both_sides(tmp_path):
     with running(2, tmp_path) as group:
         group[0].run(observed.begin_nap, "worker1", 2)
+        wait_until(lambda: "nap_in_a_handler" in group[1].run(dumped))  # else it may not have arrived
         made = group[0].run(dumped)
         assert "torchwire: worker 'worker0' (rank 0, process " in made
         assert "1 calls of this worker are under way" in made
