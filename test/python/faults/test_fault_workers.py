@@ -218,7 +218,7 @@ def test_faults_end_before_the_shutdown():
 
 
 def test_a_function_may_shut_down_itself():
-    plan = Plan([Rule("delay", seconds=0.01, messages="PYTHON_CALL")])
+    plan = Plan([Rule("delay", seconds=0.01, messages="call")])
     run = run_workers(call_and_shut_down, plan=plan, **FORK)
     assert not run.errors
     assert run.log  # of the call
