@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/base/call_error.h"
+#include "backend/base/thread_pool.h"
 #include "backend/serve/signals.h"
 
 namespace torchwire {
@@ -30,6 +31,7 @@ void Engine::backward(
   });
   // libtorch's GraphTask has put the streams that are current here behind the gradients.
   std::future<void> end = over->get_future();
+  const ThreadPool::BlockingScope blocking;
   while (handlesSignals() && end.wait_for(kLook) != std::future_status::ready) {
     if (runSignalHandlers()) {
       cancel(contextId);

@@ -64,6 +64,7 @@ std::set<cuda::DevicePath> devicePathsWithout(
 AgentOptions optionsFrom(const py::dict& dict) {
   AgentOptions options;
   options.numWorkerThreads = dict["num_worker_threads"].cast<size_t>();
+  options.numSpareThreads = dict["num_spare_threads"].cast<size_t>();
   options.rpcTimeoutSeconds = dict["rpc_timeout"].cast<float>();
   options.bindAddress = dict["bind_address"].cast<std::string>();
   options.advertiseAddress = dict["advertise_address"].cast<std::string>();

@@ -378,7 +378,7 @@ void awaitCall(const PythonFutureWrapper& future) {
   if (call && call->first) {
     call->first->await(call->second, [&] { return hasCallbacks(*future.fut); });
   }
-  if (handlesSignals() && !future.fut->completed() && currentAgent()) {
+  if (!future.fut->completed() && currentAgent()) {
     awaitFuture(*future.fut);
   }
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backend/base/call_error.h"
+#include "backend/base/thread_pool.h"
 #include "backend/serve/signals.h"
 
 namespace torchwire {
@@ -25,6 +26,7 @@ void awaitOwnValue(rpc::OwnerRRef& rref, std::optional<milliseconds> timeout) {
   const auto wait = there->get_future();
   const auto end = timeout ? std::chrono::steady_clock::now() + *timeout
                            : std::chrono::steady_clock::time_point::max();
+  const ThreadPool::BlockingScope blocking;
   while (wait.wait_until(std::min(end, std::chrono::steady_clock::now() + kLook)) !=
          std::future_status::ready) {
     if (handlesSignals() && runSignalHandlers()) {

@@ -167,7 +167,7 @@ void RRefService::serveFetches(Dispatcher& dispatcher) {
   const auto self = shared_from_this();
   dispatcher.handle(MessageType::PYTHON_RREF_FETCH_CALL, [self](WorkerId, RpcCommandBase& command) {
     const RRefId rref = static_cast<rpc::PythonRRefFetchCall&>(command).rrefId();
-    self->trace(&rref, nullptr);
+    self->note(&rref, nullptr);
     return self->valueFor(rref)->then(
         [](JitFuture& value) {
           return withDeviceStorages(
@@ -177,7 +177,7 @@ void RRefService::serveFetches(Dispatcher& dispatcher) {
   });
   dispatcher.handle(MessageType::SCRIPT_RREF_FETCH_CALL, [self](WorkerId, RpcCommandBase& command) {
     const RRefId rref = static_cast<rpc::ScriptRRefFetchCall&>(command).rrefId();
-    self->trace(&rref, nullptr);
+    self->note(&rref, nullptr);
     return self->valueFor(rref)->then(
         [](JitFuture& value) {
           return withDeviceStorages(rpc::ScriptRRefFetchRet({value.value()}).toMessage());
@@ -191,13 +191,13 @@ void RRefService::serveForks(Dispatcher& dispatcher) {
   dispatcher.handle(
       MessageType::RREF_FORK_REQUEST, [self](WorkerId caller, RpcCommandBase& command) {
         auto& request = static_cast<rpc::RRefForkRequest&>(command);
-        self->trace(&request.rrefId(), &request.forkId());
+        self->note(&request.rrefId(), &request.forkId());
         self->ledger_.add(toGlobalId(request.rrefId()), toGlobalId(request.forkId()), caller);
         return acknowledgement();
       });
   dispatcher.handle(MessageType::RREF_USER_DELETE, [self](WorkerId, RpcCommandBase& command) {
     auto& request = static_cast<rpc::RRefUserDelete&>(command);
-    self->trace(&request.rrefId(), &request.forkId());
+    self->note(&request.rrefId(), &request.forkId());
     self->passed_.settled(toGlobalId(request.forkId()));
     self->ledger_.remove(toGlobalId(request.rrefId()), toGlobalId(request.forkId()));
     return acknowledgement();
@@ -205,7 +205,7 @@ void RRefService::serveForks(Dispatcher& dispatcher) {
   // The parent may drop its RRef now. libtorch ignores a child that it does not know (any more).
   dispatcher.handle(MessageType::RREF_CHILD_ACCEPT, [self](WorkerId, RpcCommandBase& command) {
     const rpc::ForkId& fork = static_cast<rpc::RRefChildAccept&>(command).forkId();
-    self->trace(nullptr, &fork);
+    self->note(nullptr, &fork);
     self->passed_.settled(toGlobalId(fork));
     context().delPendingChild(fork);
     return acknowledgement();
@@ -236,7 +236,7 @@ void RRefService::serveOwnMessages(Dispatcher& dispatcher) {
 Future RRefService::create(
     WorkerId caller, const RRefId& rref, const ForkId& fork, const at::TypePtr& type,
     const RunFunction& run) {
-  trace(&rref, &fork);
+  note(&rref, &fork);
   auto response = c10::make_intrusive<JitFuture>(messageType());
   const bool first = ledger_.begin(
       toGlobalId(rref), toGlobalId(fork), caller,
@@ -280,8 +280,12 @@ void RRefService::runCreation(
   }
 }
 
-/// Notes, while a trace is on, which RRef the request is about that the calling thread serves. Null: it does not say.
-void RRefService::trace(const RRefId* rref, const ForkId* fork) const {
+/// Notes which RRef the request is about that the calling thread serves; in the trace, too, while that is on. Null: it does
+/// not say.
+void RRefService::note(const RRefId* rref, const ForkId* fork) const {
+  if (rref != nullptr) {
+    ServingScope::noteRRef(GlobalIdHash()(toGlobalId(*rref)));
+  }
   if (!metrics_->trace.isOn()) {
     return;
   }

@@ -124,7 +124,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
       const RunFunction& run);
   void runCreation(
       const RRefId& rref, const ForkId& fork, const at::TypePtr& type, const RunFunction& run);
-  void trace(const RRefId* rref, const ForkId* fork) const;
+  void note(const RRefId* rref, const ForkId* fork) const;
   void keepEarlyOwners();
   Future valueFor(const RRefId& rref);
   void abandon(const GlobalId& rref, const Error& why);

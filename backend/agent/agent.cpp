@@ -87,13 +87,15 @@ Agent::Agent(
       worldSize_(static_cast<uint32_t>(worldSize.value_or(0))),
       options_(std::move(options)),
       self_(id),
-      requests_(options_.numWorkerThreads, "torchwire_work", runOnPythonThread),
+      requests_(options_.numWorkerThreads, "torchwire_work", runOnPythonThread,
+          options_.numSpareThreads),
       control_(
           std::make_shared<ThreadPool>(
               options_.numWorkerThreads, "torchwire_ctrl", runOnPythonThread)),
       disposer_(control_),
       evaluations_(kMaxEvaluations, "torchwire_grad", runOnPythonThread),
-      completions_(options_.numWorkerThreads, "torchwire_done", runOnPythonThread),
+      completions_(
+          options_.numWorkerThreads, "torchwire_done", runOnPythonThread, options_.numSpareThreads),
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
       rrefs_(std::make_shared<RRefService>(dispatcher_, metrics_)),
       calls_(std::make_shared<CallTable>(timer_, firstCallId(isOpen()))),
@@ -121,7 +123,7 @@ Agent::Agent(
         [this](const std::vector<CallTable::Key>& calls) { return window_->ended(calls); });
   }
   calls_->traceTo(&metrics_->trace);
-  watchSlowCalls();
+  whereabouts_ = std::make_unique<Whereabouts>(whatWhereaboutsLookAt());
   keepErrorHandlersValid();
   registerHandlers();
   connectTransfers();

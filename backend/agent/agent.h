@@ -18,6 +18,7 @@
 #include "autograd/container.h"
 #include "autograd/pass/backward_mode.h"
 #include "autograd/torch_engine.h"
+#include "backend/agent/whereabouts.h"
 #include "backend/agent/worker_directory.h"
 #include "backend/agent/worker_events.h"
 #include "backend/base/address.h"
@@ -53,6 +54,7 @@ class ShutdownMonitor;
 
 struct AgentOptions {
   size_t numWorkerThreads = 16;
+  size_t numSpareThreads = 256; // in the places of those that wait for calls
   float rpcTimeoutSeconds = 60; // 0: none
   std::string bindAddress; // "host" or "host:port"; empty: chosen by chooseAddress()
   std::string advertiseAddress; // empty: the bound address
@@ -80,11 +82,10 @@ struct AgentOptions {
   cuda::DeviceRecord devices; // the worker's name is the agent's
 };
 
-/// Runs everything of torch.distributed.rpc over links. In nine files: agent.cpp starts and wires it,
+/// Runs everything of torch.distributed.rpc over links. In eight files: agent.cpp starts and wires it,
 /// agent_shutdown.cpp ends it, agent_calls.cpp and agent_completion.cpp have the calls of this worker,
 /// agent_bookkeeping.cpp those that must not fail, agent_deaths.cpp what becomes of workers that die, agent_stores.cpp what
-/// takes the rendezvous store's place, agent_metrics.cpp what it tells about itself, agent_whereabouts.cpp where calls are
-/// and what observers ask. Thread-safe.
+/// takes the rendezvous store's place, agent_metrics.cpp what it tells about itself. Thread-safe.
 class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner {
  public:
   using Message = torch::distributed::rpc::Message;
@@ -231,10 +232,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   /// the calls that shutdown waits for. Throws std::runtime_error where there is no answer within `patience`.
   std::string askObserver(
       WorkerId to, const std::string& question, std::chrono::milliseconds patience);
-  /// Where each of those calls, to one worker, is: asks that worker for `patience`. In a sentence, or with a stack behind
-  /// it. On a thread that may block, without the GIL.
-  std::vector<std::string> whereabouts(
-      WorkerId to, const std::vector<uint64_t>& calls, std::chrono::milliseconds patience);
+  /// Where calls are: each in a sentence, or with a stack behind it.
+  const Whereabouts& whereabouts() const {
+    return *whereabouts_;
+  }
   /// Which way large tensors take to the worker, by each entry of the device map for it.
   std::vector<cuda::DevicePaths::Explanation> explainDevices(WorkerId peer) const {
     return transfers_->explain(peer);
@@ -407,23 +408,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void trace(const char* incident, WorkerId peer, const Error& why);
 
   // Where calls are.
-  void watchSlowCalls();
+  Whereabouts::Worker whatWhereaboutsLookAt();
   void serveWhereabouts();
   void serveObservers();
   std::optional<std::string> whyUnsent(WorkerId to, uint64_t callId) const;
-  std::vector<std::string> whereaboutsHere(WorkerId caller, ByteReader& request);
-  std::string describe(const ServedCalls::Status& request, bool withStack) const;
-  void lookAfter(const std::vector<CallTable::Pending>& slow);
-  struct Inquiry;
-  void inquire(
-      const std::shared_ptr<Inquiry>& inquiry, std::chrono::milliseconds patience,
-      std::function<void()> done);
-  void askWhereabouts(
-      const std::shared_ptr<Inquiry>& inquiry, bool withStack, std::chrono::milliseconds patience,
-      std::function<void()> done);
-  void noteSlow(
-      WorkerId to, const std::vector<CallTable::Pending>& calls,
-      const std::vector<std::string>& where);
 
   // Ending.
   void awaitOwnCalls(const std::function<void()>& check);
@@ -486,6 +474,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   std::shared_ptr<Server> server_;
   std::unique_ptr<Membership> membership_;
   std::shared_ptr<PeerStores> peerStores_;
+  std::unique_ptr<Whereabouts> whereabouts_; // of calls
   const std::shared_ptr<TorchEngine>
       engine_; // what RRefs that have no value yet wait with holds it weakly
   Container contexts_;

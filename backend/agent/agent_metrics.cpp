@@ -5,6 +5,8 @@
 
 #include "backend/agent/agent.h"
 #include "backend/base/guarded.h"
+#include "backend/serve/own_messages.h"
+#include "backend/serve/response.h"
 #include "backend/transport/rejection_log.h"
 
 namespace torchwire {
@@ -120,6 +122,70 @@ Agent::Counts Agent::counts() const {
 
 std::vector<PeerStatus> Agent::peers() const {
   return links_ ? links_->status() : std::vector<PeerStatus>();
+}
+
+// ---- where calls are ----------------------------------------------------------------------------
+
+Whereabouts::Worker Agent::whatWhereaboutsLookAt() {
+  return {
+      self_,
+      directory_,
+      requests_,
+      options_.numSpareThreads,
+      *control_,
+      *calls_,
+      [this] { return server_ ? &server_->served() : nullptr; },
+      [this](WorkerId to, uint64_t callId) { return whyUnsent(to, callId); },
+      options_.stackOf,
+      [this](
+          WorkerId to, std::vector<char> question, std::chrono::milliseconds patience,
+          CallTable::Completion done) {
+        openOwnCall(
+            to, own_messages::kWhereabouts, std::move(question), patience, std::move(done));
+      }};
+}
+
+void Agent::serveWhereabouts() {
+  dispatcher_.handleOwn(own_messages::kWhereabouts, [this](WorkerId caller, Message& question) {
+    return whereabouts_->answer(caller, question);
+  });
+  // On the timer's thread: sending is for another one.
+  calls_->watchSlow(options_.slowCallWarning, [this](std::vector<CallTable::Pending> slow) {
+    control_->run([this, slow = std::move(slow)] {
+      guarded("looking after slow calls", [&] { whereabouts_->lookAfter(slow); });
+    });
+  });
+}
+
+/// Nullopt: its request has been sent, as far as is known.
+std::optional<std::string> Agent::whyUnsent(WorkerId to, uint64_t callId) const {
+  if (window_ && window_->isWaiting(to, callId)) {
+    return "its request has not been sent, for as many bytes as max_bytes_in_flight allows are "
+           "under way to the worker";
+  }
+  const auto status = to == self_ ? std::nullopt : statusOf(to);
+  if (status && status->state != PeerState::connected) {
+    return std::string("the connection to the worker is ") + nameOf(status->state) +
+        ": the request has not been sent, or its answer cannot come";
+  }
+  return std::nullopt;
+}
+
+// ---- observers ----------------------------------------------------------------------------------
+
+void Agent::serveObservers() {
+  dispatcher_.handleOwn(own_messages::kObserve, [this](WorkerId, Message& request) {
+    const auto& body = std::as_const(request).payload();
+    const std::string answer = options_.answer(std::string(body.begin(), body.end()));
+    return completed(
+        messageOf(std::vector<char>(answer.begin(), answer.end()), own_messages::kObserved));
+  });
+}
+
+std::string Agent::askObserver(WorkerId to, const std::string& question, milliseconds patience) {
+  const std::vector<char> answer = ask(
+      to, own_messages::kObserve, std::vector<char>(question.begin(), question.end()), patience);
+  return {answer.begin(), answer.end()};
 }
 
 } // namespace torchwire

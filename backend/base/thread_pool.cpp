@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -17,35 +18,24 @@
 #include "backend/base/resource_limits.h"
 
 namespace torchwire {
-namespace {
-
-thread_local bool runningTask = false;
-
-void runLogged(ThreadPool::Runner runner, Task& task, const std::string& pool) {
-  const bool outer = std::exchange(runningTask, true);
-  try {
-    runner(task);
-  } catch (const std::exception& e) {
-    log(LogLevel::error, "a task of the " + pool + " threads threw: " + e.what());
-  } catch (...) {
-    log(LogLevel::error, "a task of the " + pool + " threads threw something unknown");
-  }
-  runningTask = outer;
-}
-
-} // namespace
 
 /// What the pool and its threads share. Thread-safe.
 class ThreadPool::Core : public std::enable_shared_from_this<Core> {
  public:
-  Core(size_t capacity, std::string name, Runner runner)
-      : capacity_(capacity), name_(std::move(name)), runner_(runner) {}
+  Core(size_t capacity, std::string name, Runner runner, size_t spare)
+      : capacity_(capacity), spare_(spare), name_(std::move(name)), runner_(runner) {}
+
+  /// Whose task the calling thread runs; null: nobody's.
+  static thread_local Core* current;
 
   bool run(Task&& task) EXCLUDES(mutex_);
   bool runHere(Task& task) EXCLUDES(mutex_);
   void driveWhenIdle(std::shared_ptr<Driver> driver, std::function<bool()> wanted) EXCLUDES(mutex_);
+  void beginBlocking() EXCLUDES(mutex_);
+  void endBlocking() EXCLUDES(mutex_);
   void join() EXCLUDES(mutex_);
   size_t idle() const EXCLUDES(mutex_);
+  size_t blocked() const EXCLUDES(mutex_);
   size_t capacity() const {
     return capacity_;
   }
@@ -72,26 +62,53 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
   };
 
   bool hasRoom() const REQUIRES(mutex_) {
-    return running_ < capacity_;
+    return running_ < capacity_ && running_ + blocked_ < capacity_ + spare_;
   }
+  void runLogged(Task& task);
   bool begin(Task& task, std::shared_ptr<Thread>& woken) REQUIRES(mutex_);
   bool start(Task& task) REQUIRES(mutex_);
   void loop(const std::shared_ptr<Thread>& self);
   static void drive(Thread& self, const Idling& idling);
   bool takeNext(const std::shared_ptr<Thread>& self, Task& task, bool hasRun) EXCLUDES(mutex_);
+  bool sleep(const std::shared_ptr<Thread>& self, MutexLock& lock) REQUIRES(mutex_);
+  void retire(const std::shared_ptr<Thread>& self, MutexLock& lock) REQUIRES(mutex_);
 
   const size_t capacity_;
+  const size_t spare_;
   const std::string name_;
   const Runner runner_;
   mutable Mutex mutex_{LockRank::threadPool};
   bool stopping_ GUARDED_BY(mutex_) = false;
   size_t running_ GUARDED_BY(mutex_) = 0; // tasks, here and elsewhere
+  size_t blocked_ GUARDED_BY(mutex_) = 0; // tasks that wait, and are not among the running ones
   std::vector<std::shared_ptr<Thread>> threads_ GUARDED_BY(mutex_);
+  std::vector<std::thread> retired_ GUARDED_BY(mutex_); // threads that end, to be joined
   std::vector<std::shared_ptr<Thread>> idle_ GUARDED_BY(mutex_); // a stack: last in, first out
   std::deque<Task> waiting_ GUARDED_BY(mutex_);
   bool atLimit_ GUARDED_BY(mutex_) = false; // when it last had to start a thread
   std::shared_ptr<const Idling> idling_ GUARDED_BY(mutex_); // null: idle threads sleep
 };
+
+namespace {
+
+// Threads in the places of tasks that wait come and go with these, which may come again soon.
+constexpr std::chrono::seconds kSparePatience{1};
+
+} // namespace
+
+thread_local ThreadPool::Core* ThreadPool::Core::current = nullptr;
+
+void ThreadPool::Core::runLogged(Task& task) {
+  Core* const outer = std::exchange(current, this);
+  try {
+    runner_(task);
+  } catch (const std::exception& e) {
+    log(LogLevel::error, "a task of the " + name_ + " threads threw: " + e.what());
+  } catch (...) {
+    log(LogLevel::error, "a task of the " + name_ + " threads threw something unknown");
+  }
+  current = outer;
+}
 
 bool ThreadPool::Core::run(Task&& task) {
   std::shared_ptr<Thread> woken;
@@ -101,7 +118,7 @@ bool ThreadPool::Core::run(Task&& task) {
       return false;
     }
     if (!hasRoom() || !begin(task, woken)) {
-      if (running_ == 0) {
+      if (running_ + blocked_ == 0) {
         return false; // not one thread could be started
       }
       waiting_.push_back(std::move(task));
@@ -120,7 +137,7 @@ bool ThreadPool::Core::begin(Task& task, std::shared_ptr<Thread>& woken) {
     idle_.pop_back();
     woken->next = std::move(task);
     woken->called.store(true); // under the mutex: the thread takes it back with the task
-  } else if (threads_.size() >= capacity_ || !start(task)) {
+  } else if (threads_.size() >= capacity_ + spare_ || !start(task)) {
     return false;
   }
   ++running_;
@@ -135,7 +152,7 @@ bool ThreadPool::Core::runHere(Task& task) {
     }
     ++running_;
   }
-  runLogged(runner_, task, name_);
+  runLogged(task);
   task = Task(); // what it holds goes before the next begins
   std::shared_ptr<Thread> woken;
   {
@@ -148,7 +165,7 @@ bool ThreadPool::Core::runHere(Task& task) {
       Task last = std::move(waiting_.front());
       waiting_.pop_front();
       lock.unlock();
-      runLogged(runner_, last, name_);
+      runLogged(last);
       last = Task();
       lock.lock();
     }
@@ -191,8 +208,9 @@ bool ThreadPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task,
       drive(*self, *idling);
       lock.lock();
     }
-    self->wake.wait(
-        lock, [&]() REQUIRES(mutex_) { return static_cast<bool>(self->next) || stopping_; });
+    if (!sleep(self, lock)) {
+      return false;
+    }
     if (!self->next && !waiting_.empty()) { // what had to wait for a task that runs elsewhere
       self->next = std::move(waiting_.front());
       waiting_.pop_front();
@@ -203,6 +221,58 @@ bool ThreadPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task,
   self->next = Task();
   self->called.store(stopping_);
   return static_cast<bool>(task);
+}
+
+/// Until the thread is called. False: it is not needed any more.
+bool ThreadPool::Core::sleep(const std::shared_ptr<Thread>& self, MutexLock& lock) {
+  const auto isCalled = [&]() REQUIRES(mutex_) {
+    return static_cast<bool>(self->next) || stopping_;
+  };
+  while (threads_.size() > capacity_) {
+    if (self->wake.wait_for(lock, kSparePatience, isCalled)) {
+      return true;
+    }
+    if (threads_.size() > capacity_) {
+      retire(self, lock);
+      return false;
+    }
+  }
+  self->wake.wait(lock, isCalled);
+  return true;
+}
+
+/// Takes an idle thread, the calling one, out of the pool, and joins those that have gone before.
+void ThreadPool::Core::retire(const std::shared_ptr<Thread>& self, MutexLock& lock) {
+  std::erase(idle_, self);
+  std::erase(threads_, self);
+  std::vector<std::thread> gone = std::exchange(retired_, {});
+  retired_.push_back(std::move(self->handle));
+  lock.unlock();
+  for (std::thread& thread : gone) {
+    thread.join();
+  }
+  lock.lock();
+}
+
+void ThreadPool::Core::beginBlocking() {
+  std::shared_ptr<Thread> woken;
+  {
+    MutexLock lock(mutex_);
+    --running_;
+    ++blocked_;
+    if (!stopping_ && !waiting_.empty() && hasRoom() && begin(waiting_.front(), woken)) {
+      waiting_.pop_front();
+    }
+  }
+  if (woken) {
+    woken->notify();
+  }
+}
+
+void ThreadPool::Core::endBlocking() {
+  MutexLock lock(mutex_);
+  ++running_;
+  --blocked_;
 }
 
 void ThreadPool::Core::drive(Thread& self, const Idling& idling) {
@@ -220,18 +290,20 @@ void ThreadPool::Core::loop(const std::shared_ptr<Thread>& self) {
   pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
   Task task;
   for (bool hasRun = false; takeNext(self, task, hasRun); hasRun = true) {
-    runLogged(runner_, task, name_);
+    runLogged(task);
     task = Task(); // captures die here, not when the next task arrives
   }
 }
 
 void ThreadPool::Core::join() {
   std::vector<std::shared_ptr<Thread>> threads;
+  std::vector<std::thread> retired;
   std::shared_ptr<const Idling> idling; // until nobody interrupts its driver any more
   {
     MutexLock lock(mutex_);
     stopping_ = true;
     threads.swap(threads_);
+    retired.swap(retired_);
     for (const auto& thread : threads) {
       thread->called.store(true);
     }
@@ -240,6 +312,9 @@ void ThreadPool::Core::join() {
   }
   for (const auto& thread : threads) {
     thread->notify();
+  }
+  for (std::thread& thread : retired) {
+    thread.join();
   }
   for (const auto& thread : threads) {
     if (thread->handle.get_id() == std::this_thread::get_id()) {
@@ -252,11 +327,28 @@ void ThreadPool::Core::join() {
 
 size_t ThreadPool::Core::idle() const {
   MutexLock lock(mutex_);
-  return capacity_ - std::min(capacity_, running_);
+  return hasRoom() ? std::min(capacity_ - running_, capacity_ + spare_ - running_ - blocked_) : 0;
 }
 
-ThreadPool::ThreadPool(size_t capacity, std::string name, Runner runner)
-    : core_(std::make_shared<Core>(capacity, std::move(name), runner)) {}
+size_t ThreadPool::Core::blocked() const {
+  MutexLock lock(mutex_);
+  return blocked_;
+}
+
+ThreadPool::BlockingScope::BlockingScope() : core_(Core::current) {
+  if (core_ != nullptr) {
+    core_->beginBlocking();
+  }
+}
+
+ThreadPool::BlockingScope::~BlockingScope() {
+  if (core_ != nullptr) {
+    core_->endBlocking();
+  }
+}
+
+ThreadPool::ThreadPool(size_t capacity, std::string name, Runner runner, size_t spare)
+    : core_(std::make_shared<Core>(capacity, std::move(name), runner, spare)) {}
 
 ThreadPool::~ThreadPool() {
   join();
@@ -280,7 +372,7 @@ void ThreadPool::join() {
 }
 
 bool ThreadPool::isRunningTask() {
-  return runningTask;
+  return Core::current != nullptr;
 }
 
 size_t ThreadPool::capacity() const {
@@ -289,6 +381,10 @@ size_t ThreadPool::capacity() const {
 
 size_t ThreadPool::idle() const {
   return core_->idle();
+}
+
+size_t ThreadPool::blocked() const {
+  return core_->blocked();
 }
 
 } // namespace torchwire

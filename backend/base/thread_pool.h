@@ -13,6 +13,8 @@ namespace torchwire {
 /// Runs tasks on at most `capacity` threads. A thread is started only when a task arrives and all
 /// others are busy, so an agent with 16 worker threads that serves one call at a time has one; and the
 /// thread that went idle last gets the next task, because its caches are warm.
+/// A task that waits in a BlockingScope makes room for another one: up to `spare` further threads take the places of those
+/// that wait, and end when they have had nothing to do for a second.
 /// A task that throws is logged; nothing escapes a thread. Thread-safe.
 class ThreadPool {
  public:
@@ -20,7 +22,9 @@ class ThreadPool {
   using Runner = void (*)(Task& task);
 
   /// `name` (at most 15 characters) is what debuggers and `top -H` show for the threads.
-  ThreadPool(size_t capacity, std::string name, Runner runner = [](Task& task) { task(); });
+  ThreadPool(
+      size_t capacity, std::string name, Runner runner = [](Task& task) { task(); },
+      size_t spare = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -42,16 +46,34 @@ class ThreadPool {
   /// task: the calling thread then ends by itself when its task returns.
   void join();
 
+  /// While one lives, the task that the calling thread runs waits for another thread, and does not count as running.
+  /// When it ends, the task goes on at once, even where as many run as may: what runs may wait for a lock that it holds.
+  /// Does nothing on a thread that runs no pool's task. Bound to its thread.
+  class BlockingScope;
+
   /// Whether the calling thread runs a task of any pool's.
   static bool isRunningTask();
 
   size_t capacity() const;
   /// How many more tasks could start this instant.
   size_t idle() const;
+  /// How many tasks wait in a BlockingScope.
+  size_t blocked() const;
 
  private:
   class Core;
   const std::shared_ptr<Core> core_; // shared with the threads, one of which may outlive the pool
+};
+
+class ThreadPool::BlockingScope {
+ public:
+  BlockingScope();
+  ~BlockingScope();
+  BlockingScope(const BlockingScope&) = delete;
+  BlockingScope& operator=(const BlockingScope&) = delete;
+
+ private:
+  Core* const core_; // null: the thread runs no task
 };
 
 } // namespace torchwire

@@ -49,10 +49,10 @@ uint64_t CallTable::open(
   call.tracked = tracked;
   call.limited = limited;
   call.function = function;
+  call.thread = static_cast<uint64_t>(pthread_self());
   call.begun = timer_.now();
   call.nextLook = nextLookAt(call, call.begun);
   if (trace_ != nullptr && trace_->isOn()) {
-    call.thread = static_cast<uint64_t>(pthread_self());
     call.making = TraceLog::Making::begunOr(call.begun);
   }
   const TimePoint deadline = call.begun + timeout;
@@ -280,7 +280,9 @@ void CallTable::noteWhereabouts(uint64_t id, std::string whereabouts) {
 }
 
 CallTable::Pending CallTable::pendingOf(uint64_t id, const Call& call, TimePoint now) {
-  return {{call.to, id}, call.function, now - call.begun, call.timeout, call.whereabouts};
+  return {
+      {call.to, id}, call.function, call.thread, now - call.begun, call.timeout,
+      call.whereabouts};
 }
 
 std::vector<CallTable::Pending> CallTable::pending() const {

@@ -85,6 +85,7 @@ class CallTable {
   struct Pending {
     Key key;
     const FunctionMetrics* function = nullptr;
+    uint64_t thread = 0; // that has made it, as pthread_self() has it
     std::chrono::nanoseconds age{0};
     std::chrono::milliseconds timeout{0}; // 0: none
     std::string whereabouts; // as of noteWhereabouts(); empty: not known
@@ -144,7 +145,7 @@ class CallTable {
     Timer::Clock::time_point begun;
     Timer::Clock::time_point nextLook; // when somebody looks after it, if it still is under way
     Timer::Clock::time_point making; // when that began, where it is traced
-    uint64_t thread = 0; // that has made it, as pthread_self() has it, where it is traced
+    uint64_t thread = 0; // that has made it, as pthread_self() has it
     std::string whereabouts;
     bool foundSlow = false; // by a look
   };

@@ -25,6 +25,7 @@ ServedCalls::Ticket ServedCalls::add(const Request& request) {
   entry.since.store(now, kRelaxed);
   entry.started.store(Clock::time_point(), kRelaxed);
   entry.thread.store(0, kRelaxed);
+  entry.rref.store(0, kRelaxed);
   return {this, std::prev(entries_.end())};
 }
 
@@ -77,6 +78,7 @@ ServedCalls::Status ServedCalls::statusOf(const Entry& entry, Clock::time_point 
   status.inState = now - entry.since.load(kRelaxed);
   status.age = now - entry.arrived;
   status.thread = entry.thread.load(kRelaxed);
+  status.rref = entry.rref.load(kRelaxed);
   return status;
 }
 

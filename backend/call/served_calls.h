@@ -47,6 +47,7 @@ class ServedCalls {
     std::atomic<Clock::time_point> since; // when that began
     std::atomic<Clock::time_point> started{Clock::time_point()};
     std::atomic<uint64_t> thread{0}; // that runs it, as pthread_self() has it
+    std::atomic<uint64_t> rref{0};
   };
   using Entries = std::list<Entry>;
 
@@ -77,6 +78,10 @@ class ServedCalls {
     void start();
     /// Its function has returned.
     void returned();
+    /// Where to note which RRef the request creates or fetches, while it runs.
+    std::atomic<uint64_t>& rref() {
+      return entry_->rref;
+    }
     /// It is about to be answered. Returns how long this worker had it; 0 if it has ended before.
     std::chrono::nanoseconds end();
 
@@ -101,6 +106,7 @@ class ServedCalls {
     std::chrono::nanoseconds inState{0};
     std::chrono::nanoseconds age{0};
     uint64_t thread = 0; // 0: none
+    uint64_t rref = 0; // a hash of the id of that which it creates or fetches; 0: none
   };
   /// The oldest first.
   std::vector<Status> all() const EXCLUDES(mutex_);

@@ -7,6 +7,8 @@
 #include <ctime>
 #include <utility>
 
+#include "backend/base/thread_pool.h"
+
 namespace torchwire {
 namespace {
 
@@ -47,16 +49,20 @@ Task Waiter::await(Driver* driver, const std::function<void()>& look) {
     driver->drive([this] { return state_.load() != 0; });
     driver_.store(nullptr);
   }
-  if (look && state_.load() != released) {
+  if (state_.load() != released) {
+    const ThreadPool::BlockingScope blocking;
     sleep(look);
-  }
-  for (int state = state_.load(); (state & released) == 0; state = state_.load()) {
-    state_.wait(state);
   }
   return std::move(task_);
 }
 
 void Waiter::sleep(const std::function<void()>& look) {
+  if (!look) {
+    for (int state = state_.load(); (state & released) == 0; state = state_.load()) {
+      state_.wait(state);
+    }
+    return;
+  }
   state_.fetch_or(looks);
   const timespec* time = &kFirstLook;
   for (int state = state_.load(); (state & released) == 0; state = state_.load()) {

@@ -20,8 +20,9 @@ class Waiter {
   /// Once; on any thread, also on a loop or in the midst of a send. Takes no lock: who is woken has to wait for none.
   void give(Task task);
 
-  /// Waits for the task, which is the caller's to run. Drives meanwhile where it can (`driver` may be null). `look`, where
-  /// there is one, is called on this thread from time to time while it sleeps, and when a signal has woken it.
+  /// Waits for the task, which is the caller's to run. Drives meanwhile where it can (`driver` may be null), and then sleeps
+  /// in a BlockingScope. `look`, where there is one, is called on this thread from time to time while it sleeps, and when a
+  /// signal has woken it.
   Task await(Driver* driver, const std::function<void()>& look = {});
 
  private:

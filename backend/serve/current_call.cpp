@@ -19,10 +19,11 @@ TraceLog::Note ServedCall::note(TraceLog::Note::Kind kind) const {
 
 ServingScope::ServingScope(
     const ServedCalls::Request& request, CancelledCalls::Moment arrival,
-    const std::shared_ptr<CancelledCalls>& cancelled)
+    const std::shared_ptr<CancelledCalls>& cancelled, std::atomic<uint64_t>* rref)
     : request_(request),
       arrival_(arrival),
       cancelled_(cancelled),
+      rref_(rref),
       outer_(std::exchange(innermost, this)) {}
 
 ServingScope::~ServingScope() {
@@ -32,6 +33,12 @@ ServingScope::~ServingScope() {
 bool ServingScope::isCancelled() {
   return innermost != nullptr && innermost->cancelled_ &&
       innermost->cancelled_->contains(innermost->request_.caller, innermost->request_.callId);
+}
+
+void ServingScope::noteRRef(uint64_t hash) {
+  if (innermost != nullptr && innermost->rref_ != nullptr) {
+    innermost->rref_->store(hash, std::memory_order_relaxed);
+  }
 }
 
 void ServingScope::countError() {

@@ -1,6 +1,7 @@
 // Which call a thread serves.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -47,10 +48,10 @@ struct WatchedCall {
 /// While one lives, the calling thread serves the call. Bound to its thread.
 class ServingScope {
  public:
-  /// `cancelled` outlives the scope.
+  /// `cancelled` outlives the scope. `rref`: see ServedCalls::Ticket; null: nobody asks.
   ServingScope(
       const ServedCalls::Request& request, CancelledCalls::Moment arrival,
-      const std::shared_ptr<CancelledCalls>& cancelled);
+      const std::shared_ptr<CancelledCalls>& cancelled, std::atomic<uint64_t>* rref = nullptr);
   ~ServingScope();
   ServingScope(const ServingScope&) = delete;
   ServingScope& operator=(const ServingScope&) = delete;
@@ -61,6 +62,8 @@ class ServingScope {
   static WatchedCall watch();
   /// Whether that has been given up by its caller.
   static bool isCancelled();
+  /// It creates or fetches the RRef whose id has that hash.
+  static void noteRRef(uint64_t hash);
   /// Its function has raised, or cannot run. Counted once; nothing where the calling thread serves nothing.
   static void countError();
   /// The same of a request that the calling thread may serve, and may have counted.
@@ -70,6 +73,7 @@ class ServingScope {
   const ServedCalls::Request request_;
   const CancelledCalls::Moment arrival_;
   const std::shared_ptr<CancelledCalls>& cancelled_; // not shared: nearly nobody asks
+  std::atomic<uint64_t>* const rref_;
   bool isCounted_ = false; // as an error
   ServingScope* const outer_;
 };

@@ -153,7 +153,7 @@ void Server::run(Arrived arrived) {
   // What a request leaves in the thread's state (grad mode, profiler callbacks: libtorch forgets to take
   // its own off) must not be seen by the next one, which likely gets the same thread.
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
-  const ServingScope serving(request, arrival, cancelled_);
+  const ServingScope serving(request, arrival, cancelled_, &arrived.ticket.rref());
   const DeadlineScope limited(arrived.deadline);
   const uint64_t generation = forkGeneration();
   c10::intrusive_ptr<JitFuture> result;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backend/base/interruption.h"
+#include "backend/base/thread_pool.h"
 #include "backend/serve/private_members.h"
 
 namespace torchwire {
@@ -77,6 +78,7 @@ void checkSignals() {
 }
 
 void awaitFuture(c10::ivalue::Future& future) {
+  const ThreadPool::BlockingScope blocking;
   while (handlesSignals() && !isCompletedSoon(future)) {
     checkSignals();
   }

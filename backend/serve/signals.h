@@ -20,7 +20,8 @@ bool runSignalHandlers();
 /// more if that is not raised within half a second. Does nothing when it is called again too soon.
 void checkSignals();
 
-/// Waits for a future as its wait() does, and throws Interrupted if a handler of a signal raises meanwhile. Without the GIL.
+/// Waits for a future as its wait() does, in a BlockingScope, and throws Interrupted if a handler of a signal raises
+/// meanwhile. Without the GIL.
 void awaitFuture(c10::ivalue::Future& future);
 
 /// Raises what a handler has raised while this thread waited, or read results: whoever waits calls it afterwards, with the

@@ -36,10 +36,23 @@ def switch(argument: str, value: Any) -> bool:
 
 def thread_count(argument: str, value: Any) -> int:
     """A whole number of threads, at least 1."""
+    count = _count(argument, value)
+    if count < 1:
+        raise ValueError(f"{argument} must be at least 1, got {value}; a worker without threads could serve no request")
+    return count
+
+
+def spare_count(argument: str, value: Any) -> int:
+    """A whole number of threads; 0 stands for none."""
+    count = _count(argument, value)
+    if count < 0:
+        raise ValueError(f"{argument} must be 0 (none) or more, got {value}")
+    return count
+
+
+def _count(argument: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{argument} must be an integer, got {_described(value)}")
-    if value < 1:
-        raise ValueError(f"{argument} must be at least 1, got {value}; a worker without threads could serve no request")
     return int(value)
 
 

@@ -87,6 +87,8 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     """Options of the backend `TORCHWIRE`, for the `rpc_backend_options` of `rpc.init_rpc`. All are keyword-only.
 
     num_worker_threads: threads that run requests of peers. Default 16, at least 1.
+    num_spare_threads: further threads that run requests, and callbacks of futures, in the places of those that wait for
+        calls; 0: none, so that workers whose functions call each other may stand still until a time-out. Default 256.
     rpc_timeout: seconds until a call without a time-out of its own fails. Default 60; 0 means never.
     init_method: URL of the rendezvous, as for `torch.distributed.init_process_group`. Default "env://".
     device_maps: for each peer, a dict from this worker's devices to the peer's (index, name or torch.device). Tensors
@@ -167,6 +169,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     rpc_timeout = _CheckedInBase(option_checks.timeout)  # pyright: ignore[reportAssignmentType]
     init_method = _CheckedInBase(option_checks.init_method)  # pyright: ignore[reportAssignmentType]
     num_worker_threads = _Checked(option_checks.thread_count)
+    num_spare_threads = _Checked(option_checks.spare_count)
     bind_address = _Checked(option_checks.bind_address)
     advertise_address = _Checked(option_checks.advertise_address)
     secret: _Checked[bytes | None] = _CheckedAlternative(option_checks.secret, other="secret_file")
@@ -193,6 +196,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self,
         *,
         num_worker_threads: int = 16,
+        num_spare_threads: int = 256,
         rpc_timeout: float = 60.0,
         init_method: str = "env://",
         device_maps: Mapping[str, Mapping[DeviceLike, DeviceLike]] | Literal["auto"] | None = None,
@@ -225,6 +229,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self.rpc_timeout = rpc_timeout
         self.init_method = init_method
         self.num_worker_threads = num_worker_threads
+        self.num_spare_threads = num_spare_threads
         self.device_maps = {} if device_maps is None else device_maps
         self.devices = [] if devices is None else devices
         self.bind_address = bind_address
@@ -341,6 +346,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
     """
     return {
         "num_worker_threads": options.num_worker_threads,
+        "num_spare_threads": options.num_spare_threads,
         "rpc_timeout": options.rpc_timeout,
         "bind_address": options.bind_address or "",
         "advertise_address": options.advertise_address or "",

@@ -48,12 +48,16 @@ def call_failing(to):
         rpc.rpc_sync(to, fails)
 
 
+def begin(to, function, args, timeout=0):
+    _pending.append(rpc.rpc_async(to, function, args, timeout=timeout))
+
+
 def begin_nap(to, seconds, timeout=0):
-    _pending.append(rpc.rpc_async(to, nap_in_a_handler, (seconds,), timeout=timeout))
+    begin(to, nap_in_a_handler, (seconds,), timeout)
 
 
 def begin_never(to, timeout=0):
-    _pending.append(rpc.rpc_async(to, never, timeout=timeout))
+    begin(to, never, (), timeout)
 
 
 def error_of_pending():

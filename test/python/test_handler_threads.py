@@ -97,3 +97,73 @@ def test_a_callback_meets_no_context_variable_of_another_on_its_thread(trio):
     # Some may run on the thread that adds them, where the call was over by then.
     on_pool = {variable for thread, variable in told if thread == "torchwire_done"}
     assert on_pool == {"untouched"}
+
+
+# ---- functions that wait for calls ----
+
+
+def square(x):
+    return x * x
+
+
+def descend(names, depth):
+    """Calls the next worker, which calls the one after it, and so on."""
+    if depth == 0:
+        return 0
+    return 1 + rpc.rpc_sync(names[depth % len(names)], descend, (names, depth - 1), timeout=LIMIT)
+
+
+def descend_by_future(names, depth):
+    if depth == 0:
+        return 0
+    to = names[depth % len(names)]
+    futures = [rpc.rpc_async(to, square, (depth,)), rpc.rpc_async(to, descend_by_future, (names, depth - 1), timeout=LIMIT)]
+    return 1 + torch.futures.wait_all(futures)[1]
+
+
+def fetch_from(other):
+    return rpc.remote(other, square, (3,)).to_here(LIMIT)
+
+
+def many_that_fetch(to, other, count):
+    """As many calls at a time, each of whose functions fetches an RRef of the worker that calls."""
+    return [future.wait() for future in [rpc.rpc_async(to, fetch_from, (other,), timeout=LIMIT) for _ in range(count)]]
+
+
+def descend_in_callbacks(names, depth):
+    if depth == 0:
+        return 0
+    to = names[depth % len(names)]
+    called = rpc.rpc_async(to, square, (depth,))
+    return called.then(lambda _: 1 + rpc.rpc_sync(to, descend_in_callbacks, (names, depth - 1), timeout=LIMIT)).wait()
+
+
+def wait_for_own(rref):
+    return rref.to_here(LIMIT)
+
+
+def own_value_in_many(names):
+    """Functions that wait for a value which their own worker has yet to make, as long as they leave it a thread."""
+    late = rpc.remote(names[1], descend, (names, 4))
+    return [future.wait() for future in [rpc.rpc_async(names[1], wait_for_own, (late,), timeout=LIMIT) for _ in range(8)]]
+
+
+def test_functions_that_call_each_other_do_not_stand_still(trio):
+    names = ["worker1", "worker2", "worker0"]
+    assert trio[0].run(descend, names, 60) == 60
+    assert trio[0].run(descend_by_future, names, 30) == 30
+    assert trio[0].run(descend_in_callbacks, names, 30) == 30
+    assert trio[0].run(own_value_in_many, names) == [4] * 8
+
+
+def test_workers_that_fetch_from_each_other_do_not_stand_still(tmp_path):
+    with running(2, tmp_path, num_worker_threads=2) as group:
+        there = group[0].start(many_that_fetch, "worker1", "worker0", 20)
+        back = group[1].start(many_that_fetch, "worker0", "worker1", 20)
+        assert there.result() == back.result() == [9] * 20
+
+
+def test_without_spare_threads_functions_that_call_each_other_stand_still(tmp_path):
+    with running(2, tmp_path, num_worker_threads=1, num_spare_threads=0, rpc_timeout=1.5) as group:
+        with pytest.raises(WorkerError, match="CallTimedOut"):
+            group[0].run(descend, ["worker0", "worker1"], 3)

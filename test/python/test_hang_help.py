@@ -3,6 +3,7 @@
 import io
 import re
 import signal
+import threading
 import time
 
 import observed
@@ -43,6 +44,84 @@ def test_a_slow_call_behind_others_is_queued(tmp_path):
             group[0], r"it has been queued at worker 'worker1' for .* s: all 1 of its threads .* run other requests"
         )
         group[0].run(observed.wait_for_pending)
+
+
+_held = threading.Lock()
+
+
+def call_back_with_the_lock(names):
+    """Holds this worker's lock, and calls the first of `names`, which calls the next; the last one takes the lock."""
+    with _held:
+        try_the_rest(names)
+
+
+def try_the_rest(names):
+    if names:
+        rpc.rpc_sync(names[0], try_the_rest, (names[1:],), timeout=3)
+    else:
+        _held.acquire(timeout=2.5)
+
+
+def test_calls_that_wait_for_a_lock_of_their_callers_form_a_cycle(tmp_path):
+    with running(3, tmp_path, slow_call_warning=0.5) as group:
+        group[0].run(observed.begin, "worker1", call_back_with_the_lock, (["worker2", "worker1"],))
+        wait_for_output(
+            group[0],
+            r"call_back_with_the_lock to worker 'worker1' \(rank 1\) has taken .* it has been running at worker "
+            r"'worker1' for 0\.\d s and has had another call under way for 0\.\d s,\n  call \d+ of "
+            r"test_hang_help.try_the_rest to worker 'worker2' \(rank 2\): it has been running at worker 'worker2' for "
+            r".*,\n  call \d+ of test_hang_help.try_the_rest to worker 'worker1' \(rank 1\): it has been running at worker 'worker1' for 0\.\d s; these calls form a cycle, 'worker1' -> 'worker2' -> 'worker1': it "
+            r"may wait for what one of them holds, such as a lock, in\n.*acquire",
+        )
+        group[0].run(observed.wait_for_pending)
+
+
+def call_each_other(to, back, depth):
+    if depth > 0:
+        rpc.rpc_sync(to, call_each_other, (back, to, depth - 1), timeout=2.5)
+
+
+def test_calls_that_wait_for_threads_of_each_other_form_a_cycle(tmp_path):
+    with running(2, tmp_path, slow_call_warning=0.5, num_worker_threads=1, num_spare_threads=1) as group:
+        group[0].run(observed.begin, "worker1", call_each_other, ("worker0", "worker1", 6))
+        wait_for_output(
+            group[0],
+            r"it has been queued at worker '(worker\d)' for 0\.\d s: all 1 of its threads \(num_worker_threads\) run other "
+            r"requests or wait, as do 1 spare ones \(num_spare_threads\); the oldest that waits, "
+            r"test_hang_help.call_each_other of worker '.*; these calls form a cycle, .*: none of them can go on; raise one",
+        )
+        group[0].run(observed.error_of_pending)
+
+
+_other = []
+
+
+def wait_for_the_other():
+    """The value of an RRef, which depends on that of another one."""
+    wait_until(lambda: _other)
+    return _other.pop().to_here(2.5)
+
+
+def take_other(rref):
+    _other.append(rref)
+
+
+def create_two_that_wait_for_each_other():
+    first, second = (rpc.remote(worker, wait_for_the_other) for worker in ("worker1", "worker2"))
+    rpc.rpc_sync("worker1", take_other, (second,))
+    rpc.rpc_sync("worker2", take_other, (first,))
+    _other.extend((first, second))  # kept until the group ends
+
+
+def test_rrefs_that_wait_for_each_other_form_a_cycle(tmp_path):
+    with running(3, tmp_path, slow_call_warning=0.5) as group:
+        group[0].run(create_two_that_wait_for_each_other)
+        wait_for_output(
+            group[1],
+            r"call \d+ of a call \(fetch\) to worker 'worker2' \(rank 2\) has taken .*: the RRef has had no value at worker "
+            r"'worker2' for 0\.\d s: as to its creation, it has been running at worker 'worker2' for 0\.\d s and has had "
+            r"another call under way for .*these calls form a cycle, .*: none of them can go on",
+        )
 
 
 def test_a_slow_async_function_has_returned(tmp_path):

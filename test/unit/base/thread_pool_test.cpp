@@ -5,7 +5,10 @@
 #include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <latch>
 #include <memory>
 #include <set>
@@ -226,6 +229,118 @@ TEST_CASE("tasks that run here and there never exceed the capacity, and all run"
   pool.join();
   CHECK(ran == 3 * kTasks);
   CHECK(most <= kCapacity);
+}
+
+TEST_CASE("a task that waits makes room for another one", "[thread_pool]") {
+  constexpr size_t kDepth = 50; // each task waits for the one that it adds
+  std::latch deepest(1);
+  size_t ran = 0;
+  ThreadPool pool(1, "test", [](Task& task) { task(); }, kDepth);
+  std::function<void(size_t)> descend = [&](size_t left) {
+    if (left == 0) {
+      return;
+    }
+    std::latch next(1);
+    pool.run([&] {
+      descend(left - 1);
+      ++ran; // no two run at a time: each waits for the next
+      next.count_down();
+    });
+    const ThreadPool::BlockingScope blocking;
+    next.wait();
+  };
+  pool.run([&] {
+    descend(kDepth);
+    deepest.count_down();
+  });
+  deepest.wait();
+  CHECK(ran == kDepth);
+  pool.join();
+}
+
+TEST_CASE("no more threads than the spare ones take the places of those that wait", "[thread_pool]") {
+  constexpr size_t kSpare = 2;
+  std::atomic<size_t> waiting{0};
+  std::latch go(1);
+  std::atomic<int> ran{0};
+  ThreadPool pool(1, "test", [](Task& task) { task(); }, kSpare);
+  for (int i = 0; i < 10; ++i) {
+    pool.run([&] {
+      const ThreadPool::BlockingScope blocking;
+      ++waiting;
+      go.wait();
+      ++ran;
+    });
+  }
+  while (waiting < 1 + kSpare || pool.blocked() < 1 + kSpare) {
+    std::this_thread::yield();
+  }
+  CHECK(pool.idle() == 0);
+  CHECK(waiting == 1 + kSpare);
+  go.count_down();
+  pool.join();
+  CHECK(ran == 10);
+}
+
+TEST_CASE("a task that runs elsewhere and waits makes room as well", "[thread_pool]") {
+  std::latch ran(1);
+  ThreadPool pool(1, "test", [](Task& task) { task(); }, 1);
+  Task elsewhere([&] {
+    pool.run([&] { ran.count_down(); });
+    const ThreadPool::BlockingScope blocking;
+    ran.wait();
+  });
+  CHECK(pool.runHere(elsewhere));
+  waitUntilIdle(pool);
+}
+
+TEST_CASE("a pool without spare threads makes no room for others", "[thread_pool]") {
+  std::latch begun(1);
+  std::latch go(1);
+  std::atomic<bool> second{false};
+  ThreadPool pool(1, "test");
+  pool.run([&] {
+    const ThreadPool::BlockingScope blocking;
+    begun.count_down();
+    go.wait();
+    CHECK_FALSE(second);
+  });
+  begun.wait();
+  pool.run([&] { second = true; });
+  CHECK(pool.idle() == 0);
+  go.count_down();
+  pool.join();
+  CHECK(second);
+}
+
+TEST_CASE("who waits outside of a pool makes no room anywhere", "[thread_pool]") {
+  ThreadPool pool(1, "test", [](Task& task) { task(); }, 1);
+  const ThreadPool::BlockingScope blocking;
+  CHECK(pool.blocked() == 0);
+  CHECK(pool.idle() == 1);
+}
+
+TEST_CASE("a spare thread ends when it has had nothing to do for a while", "[thread_pool]") {
+  std::latch both(2);
+  ThreadPool pool(1, "test", [](Task& task) { task(); }, 1);
+  for (int i = 0; i < 2; ++i) {
+    pool.run([&] {
+      const ThreadPool::BlockingScope blocking;
+      both.arrive_and_wait();
+    });
+  }
+  both.wait();
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  };
+  const auto before = threads();
+  while (threads() >= before) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  std::atomic<bool> ran{false};
+  pool.run([&] { ran = true; });
+  pool.join();
+  CHECK(ran);
 }
 
 TEST_CASE("a task that throws ends neither its thread nor the process", "[thread_pool]") {

@@ -1,0 +1,102 @@
+// Where calls are that take long.
+#pragma once
+
+#include <torch/csrc/distributed/rpc/message.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/agent/worker_directory.h"
+#include "backend/base/bytes.h"
+#include "backend/base/thread_pool.h"
+#include "backend/call/call_table.h"
+#include "backend/call/served_calls.h"
+#include "backend/wire/roster.h"
+
+namespace torchwire {
+
+/// Asks callees where calls of this worker are, and tells callers where theirs are. A request whose function has a call of
+/// its own under way is where that one is: so questions go from worker to worker, as far as the calls do, and find out if
+/// they come back to a worker that they have been at (edge chasing; Chandy, Misra and Haas 1983). Thread-safe.
+class Whereabouts {
+ public:
+  using Message = torch::distributed::rpc::Message;
+  using JitFuture = torch::distributed::rpc::JitFuture;
+  using Milliseconds = std::chrono::milliseconds;
+  using Texts = std::vector<std::string>;
+
+  /// What belongs to the worker. All of it outlives the Whereabouts, and its functions run on threads that may block.
+  struct Worker {
+    WorkerId id;
+    const WorkerDirectory& directory;
+    const ThreadPool& requests;
+    const size_t spareThreads; // of `requests`
+    ThreadPool& control; // for what must not wait on the thread that ends a call
+    CallTable& calls;
+    /// The requests that it has; null before it serves any.
+    std::function<const ServedCalls*()> served;
+    /// Nullopt: the request of the call has been sent, as far as is known.
+    std::function<std::optional<std::string>(WorkerId to, uint64_t callId)> whyUnsent;
+    /// See AgentOptions.
+    std::function<std::string(uint64_t thread)> stackOf;
+    /// Sends a question. `done` runs on whatever thread ends that call, perhaps on this one: it does not block.
+    std::function<void(
+        WorkerId to, std::vector<char> question, Milliseconds patience,
+        CallTable::Completion done)>
+        ask;
+  };
+  explicit Whereabouts(Worker worker) : worker_(std::move(worker)) {}
+
+  /// The answer to a caller's question. On a thread that may block.
+  c10::intrusive_ptr<JitFuture> answer(WorkerId caller, const Message& question) const;
+
+  /// Where each of those calls is, which are all to one worker: asks that worker for `patience`. On a thread that may block,
+  /// without the GIL.
+  Texts find(WorkerId to, const std::vector<uint64_t>& calls, Milliseconds patience) const;
+
+  /// Finds out where those calls are, notes it with them, and logs those that are slow for the first time.
+  void lookAfter(const std::vector<CallTable::Pending>& slow) const;
+
+ private:
+  /// A worker at which a question has been, and the thread there with whose call it has gone on.
+  struct Step {
+    WorkerId worker;
+    uint64_t thread; // as pthread_self() has it; 0: the caller's, which is not known
+  };
+  struct Question;
+  struct Finding;
+  struct Inquiry;
+  struct Reply;
+
+  static Question read(const Message& message);
+  Finding look(WorkerId caller, uint64_t callId, const Question& question) const;
+  Finding ofQueued(const ServedCalls::Status& request, const Question& question) const;
+  Finding ofRunning(const ServedCalls::Status& request, const Question& question) const;
+  Finding ofFetch(const ServedCalls::Status& request, const Question& question) const;
+  std::optional<CallTable::Pending> callOf(const ServedCalls::Status& running) const;
+  Finding follow(
+      std::string text, const ServedCalls::Status& running, const CallTable::Pending& call,
+      const Question& question, const std::string& remedy = {}) const;
+  std::string cycle(
+      const std::vector<Step>& path, std::optional<uint64_t> thread, const std::string& means) const;
+  void prepare(Inquiry& inquiry) const;
+  void ask(
+      const std::shared_ptr<Inquiry>& inquiry, bool withStack, Milliseconds patience,
+      std::function<void()> done) const;
+  void inquire(
+      const std::shared_ptr<Inquiry>& inquiry, Milliseconds patience,
+      std::function<void()> done) const;
+  void note(const std::vector<CallTable::Pending>& calls, const Texts& where) const;
+  std::string name() const {
+    return worker_.directory.nameOf(worker_.id);
+  }
+
+  const Worker worker_;
+};
+
+} // namespace torchwire
