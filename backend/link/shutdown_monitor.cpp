@@ -18,10 +18,14 @@ struct ShutdownMonitor::DialResult {
 };
 
 ShutdownMonitor::ShutdownMonitor(
-    LinkManager& links, WorkerId self, std::chrono::milliseconds timeout)
-    : links_(links), self_(self), timeout_(timeout), dialResult_(std::make_shared<DialResult>()) {}
+    LinkManager& links, WorkerId self, Milliseconds timeout, Milliseconds patience)
+    : links_(links),
+      self_(self),
+      timeout_(timeout),
+      patience_(patience),
+      dialResult_(std::make_shared<DialResult>()) {}
 
-bool ShutdownMonitor::isSuspect(const PeerStatus& peer, WorkerId next) const {
+bool ShutdownMonitor::isSuspect(const PeerStatus& peer, std::optional<WorkerId> next) const {
   return peer.state == PeerState::idle && (peer.traffic.linksLost > 0 || peer.record.id == next);
 }
 
@@ -56,7 +60,10 @@ void ShutdownMonitor::check(bool mayLeave) const {
   }
   const auto after = std::find_if(
       peers.begin(), peers.end(), [&](const PeerStatus& p) { return p.record.id > self_; });
-  const WorkerId next = (after == peers.end() ? peers.front() : *after).record.id;
+  std::optional<WorkerId> next;
+  if (now >= start_ + patience_) {
+    next = (after == peers.end() ? peers.front() : *after).record.id;
+  }
   for (const PeerStatus& peer : peers) {
     if (peer.state == PeerState::left) {
       const std::string reason = links_.goodbyeOf(peer.record.id).reason;

@@ -59,14 +59,14 @@ TEST_CASE(
   MemoryWorker c(world, 2);
   startTogether(std::vector{&a, &b, &c});
   SECTION("of the ranks above its own") {
-    const ShutdownMonitor monitor(b.links(), 1, kNone);
+    const ShutdownMonitor monitor(b.links(), 1, kNone, kNone);
     CHECK_NOTHROW(monitor.check());
     world.network.deliverAll();
     CHECK(b.stateOf(c) == PeerState::connected);
     CHECK(b.stateOf(a) == PeerState::idle);
   }
   SECTION("and the first after the last") {
-    const ShutdownMonitor monitor(c.links(), 2, kNone);
+    const ShutdownMonitor monitor(c.links(), 2, kNone, kNone);
     CHECK_NOTHROW(monitor.check());
     world.network.deliverAll();
     CHECK(c.stateOf(a) == PeerState::connected);
