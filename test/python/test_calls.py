@@ -63,6 +63,7 @@ class TestEveryKindOfCallToEveryTarget:
         assert pair[0].run(call_builtin, kind, to) == [1, 2, 3]
 
     def test_a_torchscript_function_runs(self, pair, kind, to):
+        pair[1].run(my_name)  # imports this module, so that worker1 has the function as well
         assert pair[0].run(call_script, kind, to) == [2, 3, 4]
 
     def test_an_exception_keeps_its_type_and_names_the_worker(self, pair, kind, to):
