@@ -35,8 +35,10 @@ struct Earlier {
   }
 };
 
-// Replaced as a lifetime begins or ends, which happens on one thread at a time; read on any.
-std::atomic<std::shared_ptr<const Earlier>> earlier = std::make_shared<const Earlier>();
+// Replaced as a lifetime begins or ends, which happens on one thread at a time; read on any. Never destroyed: an owner of
+// which nothing else is left frees its value then, which may be Python's, and when the process ends Python has ended.
+std::atomic<std::shared_ptr<const Earlier>>& earlier =
+    *new std::atomic<std::shared_ptr<const Earlier>>(std::make_shared<const Earlier>());
 std::atomic<uint64_t> lifetime = 0;
 bool contextIsTorchwires = false; // or has been
 
