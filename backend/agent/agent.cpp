@@ -279,7 +279,7 @@ void Agent::openMembership() {
           std::make_unique<TorchStore>(store_), storeTimeout(), checkSignals),
       std::move(self), worldSize_, std::max(getRpcTimeout(), kMinWaitForGroup),
       std::make_unique<SystemClock>(checkSignals),
-      [this](const WorkerRecord& worker, bool isRival) { return hasEnded(worker, isRival); });
+      [this](const WorkerRecord& worker, bool asksHost) { return hasEnded(worker, asksHost); });
 }
 
 TensorPipeOptions Agent::linkSettings(const GroupKey& key) {

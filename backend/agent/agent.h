@@ -403,7 +403,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void tellOfDeath(const WorkerRecord& peer, const Error& error);
   void takeOffRoster(const WorkerRecord& dead);
   void expectPart() const;
-  bool hasEnded(const WorkerRecord& worker, bool isRival) const;
+  bool hasEnded(const WorkerRecord& worker, bool asksHost) const;
 
   void trace(const char* incident, WorkerId peer, const Error& why);
 

@@ -2,7 +2,8 @@
 //
 // | what is seen                                  | what it means                                                      |
 // | --------------------------------------------- | ------------------------------------------------------------------ |
-// | a peer's process on this host has ended       | it is dead, at once; the others are told                           |
+// | a peer's process on this host has ended, or,  | it is dead, at once; the others are told                           |
+// | once its link is lost, runs another program   |                                                                    |
 // | a peer's host says that nobody listens there  | the same, where its process is not to be seen                      |
 // | a peer is silent for as long as its session   | it is dead if the store's list takes that down: so the others, and |
 // | lasts                                         | the peer itself once it is heard again, agree                      |
@@ -41,20 +42,19 @@ bool isConnecting(PeerState state) {
 // ---- finding out --------------------------------------------------------------------------------
 
 void Agent::watch(const WorkerRecord& peer) {
-  processes_->watch(peer.id, peer.process, [this, peer] {
+  processes_->watch(peer.id, peer.process, [this, peer](const std::string& how) {
     links_->markDead(
-        peer.id, peer.incarnation,
-        "its process " + std::to_string(peer.process.pid) + " has ended");
+        peer.id, peer.incarnation, "its process " + std::to_string(peer.process.pid) + " " + how);
   });
 }
 
 /// Of a peer whose process is not to be seen from here, the link tells: where its host says that nobody listens at its
-/// address, it is dead. So a link that broke is dialed anew at once.
+/// address, it is dead. So a link that broke is dialed anew at once. A process that is seen may run another program.
 void Agent::askWhetherItLives(WorkerId peer, const Error& loss) {
   if (loss.code() == ErrorCode::silent) {
     deaths_.run([this, peer] { declareSilent(peer); });
   } else if (processes_->watches(peer)) {
-    return;
+    processes_->look(peer);
   } else if (loss.code() == ErrorCode::nobodyListens) {
     if (const auto record = recordOf(peer)) {
       links_->markDead(peer, record->incarnation, "nobody listens at its address");
@@ -249,10 +249,10 @@ void Agent::expectPart() const {
 
 // ---- before this worker joins -------------------------------------------------------------------
 
-bool Agent::hasEnded(const WorkerRecord& worker, bool isRival) const {
+bool Agent::hasEnded(const WorkerRecord& worker, bool asksHost) const {
   const Presence presence = presenceOf(worker.process);
-  if (presence != Presence::unknown || !isRival) {
-    return presence == Presence::ended;
+  if (presence != Presence::unknown || !asksHost) {
+    return isOver(presence);
   }
   if (worker.address == address_) {
     return true; // this worker listens there now

@@ -51,7 +51,7 @@ void tellOfFailedStart(
           std::make_unique<TorchStore>(store), kTellingPatience, checkSignals),
       self, worldSize, kTellingPatience, std::make_unique<SystemClock>(checkSignals),
       [](const WorkerRecord& worker, bool) {
-        return presenceOf(worker.process) == Presence::ended;
+        return isOver(presenceOf(worker.process));
       });
   membership.giveUpStart(describeFailedStart(self, reason));
 }

@@ -8,7 +8,7 @@
 
 namespace torchwire {
 
-std::optional<uint64_t> startTimeOf(int32_t pid) {
+std::optional<ProcessStatus> statusOfProcess(int32_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   std::getline(file, line);
@@ -16,27 +16,35 @@ std::optional<uint64_t> startTimeOf(int32_t pid) {
   if (name == std::string::npos) {
     return std::nullopt;
   }
-  constexpr int kFieldsBefore = 19; // the start is the 22nd
+  constexpr int kBeforeStart = 19; // the start is the 22nd
+  constexpr int kBetween = 5; // the stack is the 28th
   std::istringstream fields(line.substr(name + 1));
-  std::string skipped;
-  for (int i = 0; i < kFieldsBefore; ++i) {
-    fields >> skipped;
-  }
-  uint64_t start = 0;
-  return fields >> start ? std::optional(start) : std::nullopt;
+  const auto skip = [&](int count) {
+    std::string skipped;
+    for (int i = 0; i < count; ++i) {
+      fields >> skipped;
+    }
+  };
+  ProcessStatus status;
+  skip(kBeforeStart);
+  fields >> status.startTime;
+  skip(kBetween);
+  fields >> status.stack;
+  return fields ? std::optional(status) : std::nullopt;
 }
 
 ProcessIdentity ProcessIdentity::ofThisProcess() {
   ProcessIdentity identity;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> identity.boot;
   struct stat ns{};
-  const auto start = startTimeOf(::getpid());
-  if (identity.boot.empty() || ::stat("/proc/self/ns/pid", &ns) != 0 || !start) {
+  const auto status = statusOfProcess(::getpid());
+  if (identity.boot.empty() || ::stat("/proc/self/ns/pid", &ns) != 0 || !status) {
     return {};
   }
   identity.pidNamespace = ns.st_ino;
   identity.pid = ::getpid();
-  identity.startTime = *start;
+  identity.startTime = status->startTime;
+  identity.stack = status->stack;
   return identity;
 }
 

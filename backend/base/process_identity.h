@@ -13,6 +13,7 @@ struct ProcessIdentity {
   uint64_t pidNamespace = 0; // in which the number counts
   int32_t pid = 0;
   uint64_t startTime = 0; // in ticks since the boot: numbers are used again
+  uint64_t stack = 0; // where that of its program begins, which execve draws anew; 0: not known
 
   bool operator==(const ProcessIdentity&) const = default;
 
@@ -25,7 +26,13 @@ struct ProcessIdentity {
   bool sharesNumbersWith(const ProcessIdentity& other) const;
 };
 
-/// When a process of this namespace was started; none if there is none, or it may not be seen.
-std::optional<uint64_t> startTimeOf(int32_t pid);
+/// What the kernel tells of a process of this namespace.
+struct ProcessStatus {
+  uint64_t startTime = 0;
+  uint64_t stack = 0; // 0: only those who may trace it may know, or it is executing a program just now
+};
+
+/// None if there is no such process, or it may not be seen.
+std::optional<ProcessStatus> statusOfProcess(int32_t pid);
 
 } // namespace torchwire

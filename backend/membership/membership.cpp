@@ -30,6 +30,8 @@ const std::string kJoining = "join the RPC group";
 
 // How often a worker that waits for the others looks whether those that have come still live.
 constexpr std::chrono::milliseconds kLookAtStart{500};
+// How often it asks the host of one of them, where the process is not to be seen.
+constexpr std::chrono::milliseconds kAskAtStart{2000};
 // In that time those who wait for the startup decision look it up.
 constexpr std::chrono::milliseconds kFarewellAtStart{300};
 
@@ -287,14 +289,19 @@ std::optional<std::string> Membership::startupDecision() {
 }
 
 /// A static group will never be complete once one of its workers has ended before the last has come, unless others may come
-/// in the place of workers.
+/// in the place of workers. Each asks the host of the next one: so all are asked about, and nobody by all.
 void Membership::endStartupWithoutTheDead() {
   if (self_.isElastic() || clock_->now() < lookedFor_ + kLookAtStart) {
     return;
   }
   lookedFor_ = clock_->now();
-  for (const WorkerRecord& worker : currentRoster().workers) {
-    if (worker.incarnation != self_.incarnation && hasEnded_(worker, /* isRival */ false)) {
+  const Roster roster = currentRoster();
+  const WorkerRecord* asked = clock_->now() < askedFor_ + kAskAtStart ? nullptr : nextTo(roster);
+  if (asked != nullptr) {
+    askedFor_ = clock_->now();
+  }
+  for (const WorkerRecord& worker : roster.workers) {
+    if (worker.incarnation != self_.incarnation && hasEnded_(worker, &worker == asked)) {
       const std::string why = "the RPC group of world_size=" + std::to_string(worldSize_) +
           " cannot start: " + worker.describe() + " ended before all workers were there";
       asking(self_, kJoining, [&] {
@@ -304,6 +311,19 @@ void Membership::endStartupWithoutTheDead() {
       return;
     }
   }
+}
+
+/// The one with the next rank, after the highest the lowest; none where there is no other.
+const WorkerRecord* Membership::nextTo(const Roster& roster) const {
+  const WorkerRecord* lowest = nullptr;
+  const WorkerRecord* next = nullptr;
+  for (const WorkerRecord& worker : roster.workers) {
+    const WorkerRecord*& first = worker.id > self_.id ? next : lowest;
+    if (worker.id != self_.id && (first == nullptr || worker.id < first->id)) {
+      first = &worker;
+    }
+  }
+  return next != nullptr ? next : lowest;
 }
 
 void Membership::giveUpStart(const std::string& why) {

@@ -25,9 +25,9 @@ namespace torchwire {
 /// Not thread-safe: used by one thread at a time, but for what says otherwise.
 class Membership {
  public:
-  /// Whether the process of a worker that is on the list has ended, for all that this worker can find out: at once, or,
-  /// of a rival for its name or rank, by asking the rival's host, for which it may block for a moment.
-  using HasEnded = std::function<bool(const WorkerRecord&, bool isRival)>;
+  /// Whether the process of a worker that is on the list has ended, for all that this worker can find out: at once, or
+  /// by asking its host, for which it may block for a moment.
+  using HasEnded = std::function<bool(const WorkerRecord&, bool asksHost)>;
 
   /// `self` has no address yet; `timeout` bounds the wait for the other workers of a static group.
   Membership(
@@ -144,6 +144,7 @@ class Membership {
   void awaitStartupDecision();
   std::optional<std::string> startupDecision();
   void endStartupWithoutTheDead();
+  const WorkerRecord* nextTo(const Roster& roster) const;
   [[noreturn]] void endStartup(const std::string& objection);
   [[noreturn]] static void throwRefused(const std::string& standing, const std::string& objection);
   std::string decide(const std::string& decision);
@@ -175,6 +176,7 @@ class Membership {
   uint64_t groupId_ = 0;
   bool cameLater_ = false;
   Clock::TimePoint lookedFor_; // a worker that is missing
+  Clock::TimePoint askedFor_; // one's host, at the start
   int generation_ = 0; // how many groups have ended before this one in the store
   bool hasBegun_ = false; // the shutdown
   std::optional<std::string> failure_; // why the group cannot shut down together

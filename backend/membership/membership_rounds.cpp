@@ -178,7 +178,7 @@ void Membership::lookFor(const WorkerRecord& missing) {
   if (clock_->now() < lookedFor_ + kLookInterval) {
     return;
   }
-  if (hasEnded_(missing, /* isRival */ true)) {
+  if (hasEnded_(missing, /* asksHost */ true)) {
     takeOff(missing);
   }
   lookedFor_ = clock_->now();

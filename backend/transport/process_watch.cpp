@@ -28,11 +28,15 @@ Presence presenceOf(const ProcessIdentity& process, const Descriptor& opened, in
   if (opened.get() < 0) {
     return openError == ESRCH ? Presence::ended : Presence::unknown;
   }
-  const auto start = startTimeOf(process.pid);
-  if (hasEnded(opened) || (start && *start != process.startTime)) {
+  const auto status = statusOfProcess(process.pid);
+  if (hasEnded(opened) || (status && status->startTime != process.startTime)) {
     return Presence::ended;
   }
-  return start ? Presence::lives : Presence::unknown;
+  if (!status) {
+    return Presence::unknown;
+  }
+  const bool isKnown = status->stack != 0 && process.stack != 0;
+  return isKnown && status->stack != process.stack ? Presence::replaced : Presence::lives;
 }
 
 } // namespace
@@ -47,7 +51,9 @@ Presence presenceOf(const ProcessIdentity& process) {
 
 // What is loop-bound in it comes and goes on the loop alone.
 struct ProcessWatch::Watched {
-  Descriptor process; // none: it has ended already
+  ProcessIdentity identity;
+  Presence presence; // when it began to be watched
+  Descriptor process; // none: it is over already
   Ended ended;
   std::unique_ptr<FdWatch> watch; // loop-bound
 };
@@ -70,6 +76,8 @@ bool ProcessWatch::watch(Key key, const ProcessIdentity& process, Ended ended) {
     return false;
   }
   auto watched = std::make_shared<Watched>();
+  watched->identity = process;
+  watched->presence = presence;
   watched->process = presence == Presence::lives ? std::move(opened) : Descriptor();
   watched->ended = std::move(ended);
   replace(key, watched);
@@ -79,6 +87,21 @@ bool ProcessWatch::watch(Key key, const ProcessIdentity& process, Ended ended) {
 
 void ProcessWatch::forget(Key key) {
   replace(key, nullptr);
+}
+
+void ProcessWatch::look(Key key) {
+  std::shared_ptr<Watched> watched;
+  {
+    MutexLock lock(mutex_);
+    const auto found = watched_.find(key);
+    if (found == watched_.end()) {
+      return;
+    }
+    watched = found->second;
+  }
+  if (presenceOf(watched->identity) == Presence::replaced) {
+    loop_->post([this, key, watched] { onEnd(key, watched, Presence::replaced); });
+  }
 }
 
 void ProcessWatch::replace(Key key, std::shared_ptr<Watched> watched) {
@@ -113,13 +136,13 @@ void ProcessWatch::begin(Key key, const std::shared_ptr<Watched>& watched) {
     }
   }
   if (watched->process.get() < 0) {
-    onEnd(key, watched);
+    onEnd(key, watched, watched->presence);
     return;
   }
   try {
     watched->watch = std::make_unique<FdWatch>(
         *loop_, watched->process.get(),
-        [this, key, weak = std::weak_ptr(watched)] { onEnd(key, weak.lock()); });
+        [this, key, weak = std::weak_ptr(watched)] { onEnd(key, weak.lock(), Presence::ended); });
     watched->watch->want(FdWatch::readable);
   } catch (const std::exception& e) {
     log(LogLevel::warning, std::string("a worker's process is not watched: ") + e.what());
@@ -127,7 +150,7 @@ void ProcessWatch::begin(Key key, const std::shared_ptr<Watched>& watched) {
   }
 }
 
-void ProcessWatch::onEnd(Key key, const std::shared_ptr<Watched>& watched) {
+void ProcessWatch::onEnd(Key key, const std::shared_ptr<Watched>& watched, Presence presence) {
   {
     MutexLock lock(mutex_);
     const auto found = watched_.find(key);
@@ -137,7 +160,8 @@ void ProcessWatch::onEnd(Key key, const std::shared_ptr<Watched>& watched) {
     watched_.erase(found);
   }
   watched->watch.reset();
-  watched->ended();
+  watched->ended(
+      presence == Presence::replaced ? "runs another program now (exec)" : "has ended");
 }
 
 void ProcessWatch::stop() {

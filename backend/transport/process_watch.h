@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "backend/base/annotations.h"
 #include "backend/base/process_identity.h"
@@ -12,17 +13,21 @@
 
 namespace torchwire {
 
-enum class Presence { lives, ended, unknown };
+/// Replaced: the process runs another program by now (execve), in which nothing is left of the former one's.
+enum class Presence { lives, ended, replaced, unknown };
 /// Of a process at this moment. Unknown: it is on another host or in another namespace, or may not be seen.
 Presence presenceOf(const ProcessIdentity& process);
+inline bool isOver(Presence presence) {
+  return presence == Presence::ended || presence == Presence::replaced;
+}
 
 /// Watches processes by file descriptors of the kernel's (pidfd), which the loop sleeps on: it costs nothing until a
 /// process ends, and then tells at once. By the kernel's order the ends of the process's sockets are there before.
 /// Thread-safe.
 class ProcessWatch {
  public:
-  /// Called once, on the loop, when the process has ended.
-  using Ended = std::function<void()>;
+  /// Called once, on the loop, when the process is over, with how: "has ended".
+  using Ended = std::function<void(const std::string& how)>;
   using Key = int32_t;
 
   explicit ProcessWatch(std::shared_ptr<Loop> loop);
@@ -36,6 +41,8 @@ class ProcessWatch {
   /// gone already, be it that another one has its number now, has ended.
   bool watch(Key key, const ProcessIdentity& process, Ended ended) EXCLUDES(mutex_);
   void forget(Key key) EXCLUDES(mutex_);
+  /// Finds out whether the process runs another program by now, which the kernel does not announce: as its end.
+  void look(Key key) EXCLUDES(mutex_);
   /// Whether a process is watched under the key, and lives as far as is known.
   bool watches(Key key) const EXCLUDES(mutex_);
 
@@ -47,7 +54,7 @@ class ProcessWatch {
 
   void replace(Key key, std::shared_ptr<Watched> watched) EXCLUDES(mutex_);
   void begin(Key key, const std::shared_ptr<Watched>& watched);
-  void onEnd(Key key, const std::shared_ptr<Watched>& watched) EXCLUDES(mutex_);
+  void onEnd(Key key, const std::shared_ptr<Watched>& watched, Presence presence) EXCLUDES(mutex_);
 
   const std::shared_ptr<Loop> loop_;
   const ProcessIdentity self_ = ProcessIdentity::ofThisProcess();

@@ -76,6 +76,7 @@ void WorkerRecord::write(ByteWriter& out) const {
   out.number(process.pidNamespace);
   out.number(process.pid);
   out.number(process.startTime);
+  out.number(process.stack);
 }
 
 WorkerRecord WorkerRecord::read(ByteReader& in) {
@@ -94,6 +95,7 @@ WorkerRecord WorkerRecord::read(ByteReader& in) {
   record.process.pidNamespace = in.number<uint64_t>();
   record.process.pid = in.number<int32_t>();
   record.process.startTime = in.number<uint64_t>();
+  record.process.stack = in.number<uint64_t>();
   return record;
 }
 

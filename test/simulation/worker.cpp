@@ -61,7 +61,7 @@ Worker::Worker(World& world, size_t number, const std::string& address)
   membership_ = std::make_unique<Membership>(
       std::make_unique<StoreAccess>(world.store, storeFailures_), record_, 0, milliseconds(60000),
       std::make_unique<SystemClock>(),
-      [this](const WorkerRecord& worker, bool isRival) { return hasEnded(worker, isRival); });
+      [this](const WorkerRecord& worker, bool asksHost) { return hasEnded(worker, asksHost); });
 }
 
 Worker::~Worker() {

@@ -112,7 +112,7 @@ class Worker final : public Sender {
   void learn(const WorkerRecord& peer);
   LinkManager::Events events();
   bool seesProcessOf(WorkerId peer) const;
-  bool hasEnded(const WorkerRecord& worker, bool isRival) const;
+  bool hasEnded(const WorkerRecord& worker, bool asksHost) const;
   void watch(const WorkerRecord& peer);
   void onFrame(WorkerId from, const ReceivedFrame& frame);
   void onPeerLost(WorkerId peer, const Error& error, const CallIds& received);

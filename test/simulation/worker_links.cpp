@@ -102,8 +102,8 @@ bool Worker::seesProcessOf(WorkerId peer) const {
 }
 
 /// Of a rival, which was on this host, it is known in any case.
-bool Worker::hasEnded(const WorkerRecord& worker, bool isRival) const {
-  return (isRival || seesProcessOf(worker.id)) &&
+bool Worker::hasEnded(const WorkerRecord& worker, bool asksHost) const {
+  return (asksHost || seesProcessOf(worker.id)) &&
       world_.oracle.process(world_.oracle.numberOf(worker.incarnation)).ended.has_value();
 }
 

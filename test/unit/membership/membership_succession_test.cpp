@@ -64,8 +64,8 @@ TEST_CASE(
   settings.name = "w0";
   settings.start = seconds(1);
   std::string remaining;
-  settings.hasEnded = [&](const WorkerRecord& worker, bool isRival) {
-    return isRival && worker.name != remaining;
+  settings.hasEnded = [&](const WorkerRecord& worker, bool asksHost) {
+    return asksHost && worker.name != remaining;
   };
   SECTION("both of two") {
     group.add(settings, kJoin);
@@ -89,8 +89,8 @@ TEST_CASE(
   group.add(rankOf(0, 1), kJoin);
   SimulatedWorker::Settings settings = rankOf(0, 2);
   settings.start = seconds(1);
-  settings.hasEnded = [&](const WorkerRecord& worker, bool isRival) {
-    CHECK_FALSE(isRival);
+  settings.hasEnded = [&](const WorkerRecord& worker, bool asksHost) {
+    CHECK_FALSE(asksHost);
     return worker.name == "w0";
   };
   const SimulatedWorker& newcomer = group.add(settings, kJoin);

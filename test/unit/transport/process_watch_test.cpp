@@ -1,5 +1,6 @@
 #include "backend/transport/process_watch.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
+#include <string>
 
 #include "test/unit/support/notifier.h"
 #include "test/unit/support/open_files.h"
@@ -20,6 +22,7 @@ class Child {
  public:
   Child() : pid_(fork()) {
     if (pid_ == 0) {
+      ::signal(SIGUSR1, [](int) { ::execl("/bin/sleep", "sleep", "60", nullptr); });
       for (;;) {
         pause();
       }
@@ -34,8 +37,16 @@ class Child {
   ProcessIdentity identity() const {
     ProcessIdentity identity = ProcessIdentity::ofThisProcess();
     identity.pid = pid_;
-    identity.startTime = startTimeOf(pid_).value();
+    identity.startTime = statusOfProcess(pid_).value().startTime;
     return identity;
+  }
+  // Runs another program, which the kernel tells nobody.
+  void replaceProgram() const {
+    ::kill(pid_, SIGUSR1);
+    const uint64_t former = ProcessIdentity::ofThisProcess().stack;
+    while (stack() == former || stack() == 0) {
+      sched_yield();
+    }
   }
   // It stays a zombie.
   void end() const {
@@ -49,6 +60,9 @@ class Child {
   }
 
  private:
+  uint64_t stack() const {
+    return statusOfProcess(pid_).value().stack;
+  }
   pid_t pid_;
 };
 
@@ -57,9 +71,11 @@ struct Watcher {
   ProcessWatch processes{loop};
   Notifier notifier;
   std::atomic<int> ends{0};
+  std::string how; // the last one
 
   bool watch(const ProcessIdentity& process) {
-    return processes.watch(1, process, [this] {
+    return processes.watch(1, process, [this](const std::string& end) {
+      how = end;
       ++ends;
       notifier.notify();
     });
@@ -103,6 +119,21 @@ TEST_CASE("a process that is gone already has ended", "[process_watch]") {
   }
   REQUIRE(watcher.watch(identity));
   CHECK(watcher.sawAnEnd());
+}
+
+TEST_CASE("a process that runs another program is over, once somebody looks", "[process_watch]") {
+  Watcher watcher;
+  const Child child;
+  const ProcessIdentity identity = child.identity();
+  REQUIRE(watcher.watch(identity));
+  watcher.processes.look(1);
+  CHECK(presenceOf(identity) == Presence::lives);
+  child.replaceProgram();
+  CHECK(presenceOf(identity) == Presence::replaced);
+  CHECK(watcher.ends == 0);
+  watcher.processes.look(1);
+  CHECK(watcher.sawAnEnd());
+  CHECK(watcher.how == "runs another program now (exec)");
 }
 
 TEST_CASE("a process of another host or namespace is not watched", "[process_watch]") {
