@@ -330,6 +330,7 @@ void Agent::openLinks(const GroupKey& key) {
   events.declaredDead = [this](const std::string& reason) { links_->endPart(reason); };
   events.linkBroken = [this](WorkerId peer, const Error& error) {
     trace("link broken", peer, error);
+    lookForAnotherProgram(peer);
   };
   events.sessionResumed = [this](WorkerId peer) { trace("session resumed", peer, {}); };
   if (isOpen()) {
@@ -481,7 +482,7 @@ void Agent::onPeerLost(WorkerId peer, const Error& error, const CallIds& receive
     trace("link lost", peer, error);
   }
   if (error.code() == ErrorCode::peerLeft && !isStaticGroup()) {
-    directory_.remove(peer);
+    directory_.remove(peer, error.message());
     devices_->remove(peer);
   }
   const bool lives = error.code() == ErrorCode::linkBroken || error.code() == ErrorCode::badFrame;

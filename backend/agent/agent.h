@@ -391,6 +391,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   // Deaths.
   void watch(const WorkerRecord& peer);
   void askWhetherItLives(WorkerId peer, const Error& loss);
+  void lookForAnotherProgram(WorkerId peer);
   std::optional<PeerStatus> statusOf(WorkerId peer) const;
   std::optional<WorkerRecord> recordOf(WorkerId peer) const;
   void declareSilent(WorkerId id);

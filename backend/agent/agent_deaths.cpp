@@ -32,6 +32,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kAnnouncement{5000};
 // How long others may take to show that this worker is not the one that is cut off.
 constexpr milliseconds kHearing{2000};
+// How long after a link has broken its peer's process is looked at.
+constexpr milliseconds kLooks[] = {milliseconds(20), milliseconds(200), milliseconds(1000)};
 
 bool isConnecting(PeerState state) {
   return state == PeerState::connected || state == PeerState::greeting;
@@ -63,6 +65,13 @@ void Agent::askWhetherItLives(WorkerId peer, const Error& loss) {
     timer_.after(milliseconds(0), [this, peer] { // not before this loss is over
       links_->connect(peer, [](const Error&) {});
     });
+  }
+}
+
+/// An execve closes the links before it is over, and takes its time where the program comes from a disk.
+void Agent::lookForAnotherProgram(WorkerId peer) {
+  for (const milliseconds after : kLooks) {
+    timer_.after(after, [this, peer] { processes_->look(peer); });
   }
 }
 

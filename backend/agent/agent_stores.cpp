@@ -9,6 +9,7 @@
 #include "backend/agent/call_end.h"
 #include "backend/base/guarded.h"
 #include "backend/codec/codec.h"
+#include "backend/link/link_errors.h"
 #include "backend/link/shutdown_monitor.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
@@ -50,6 +51,11 @@ std::chrono::milliseconds Agent::storeTimeout() const {
 /// While this worker waits for others at the shutdown.
 void Agent::checkOthers(const ShutdownMonitor& monitor) {
   expectPart();
+  if (closed_) {
+    throw Membership::BrokenOff(
+        shutDownError().message(),
+        leftError(membership_->self(), links_->ownGoodbye().reason).message());
+  }
   monitor.check(storeIsGone());
   SystemClock clock(checkSignals);
   peerStores_->expectAnswers(clock, storeTimeout());

@@ -20,14 +20,16 @@ void WorkerDirectory::add(const WorkerRecord& worker) {
   everSeen_.push_back(info);
   byId_[worker.id] = info;
   byName_[worker.name] = std::move(info);
+  removed_.erase(worker.name);
 }
 
-void WorkerDirectory::remove(WorkerId id) {
+void WorkerDirectory::remove(WorkerId id, const std::string& why) {
   MutexLock lock(mutex_);
   const auto known = byId_.find(id);
   if (known == byId_.end()) {
     return;
   }
+  removed_[known->second->name_] = why;
   const auto named = byName_.find(known->second->name_);
   if (named != byName_.end() &&
       named->second == known->second) { // else the name is another rank's by now
@@ -40,7 +42,8 @@ const WorkerDirectory::WorkerInfo& WorkerDirectory::byName(const std::string& na
   MutexLock lock(mutex_);
   const auto known = byName_.find(name);
   if (known == byName_.end()) {
-    unknown("name " + name);
+    const auto removed = removed_.find(name);
+    unknown("name " + name + (removed == removed_.end() ? "" : ": " + removed->second));
   }
   return *known->second;
 }

@@ -23,7 +23,8 @@ class WorkerDirectory {
   explicit WorkerDirectory(const WorkerInfo& self) : self_(self) {}
 
   void add(const WorkerRecord& worker) EXCLUDES(mutex_);
-  void remove(WorkerId id) EXCLUDES(mutex_);
+  /// `why`: a sentence for those that ask for it by name.
+  void remove(WorkerId id, const std::string& why) EXCLUDES(mutex_);
 
   /// Throw c10::Error when there is no such worker. A rank may be that of one that has left: what is sent to it fails, and
   /// says so.
@@ -44,6 +45,7 @@ class WorkerDirectory {
   std::map<WorkerId, std::shared_ptr<WorkerInfo>> byId_ GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<WorkerInfo>> byName_ GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<WorkerInfo>> everSeen_ GUARDED_BY(mutex_);
+  std::map<std::string, std::string> removed_ GUARDED_BY(mutex_); // why, by name
 };
 
 } // namespace torchwire

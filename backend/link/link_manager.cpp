@@ -261,6 +261,11 @@ void LinkManager::explainLeave(Goodbye goodbye) {
   }
 }
 
+Goodbye LinkManager::ownGoodbye() const {
+  MutexLock lock(mutex_);
+  return goodbye_;
+}
+
 void LinkManager::leave(
     std::chrono::milliseconds patience, const std::function<bool()>& isHurried) {
   Goodbye goodbye;

@@ -183,6 +183,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   std::vector<PeerStatus> status() const EXCLUDES(mutex_);
   /// What a peer has said of why it has left; empty of one that has not.
   Goodbye goodbyeOf(WorkerId id) const EXCLUDES(mutex_);
+  /// What this worker has been told to say.
+  Goodbye ownGoodbye() const EXCLUDES(mutex_);
 
  private:
   using State = PeerState;

@@ -97,6 +97,12 @@ class Membership {
     bool operator==(const Totals&) const = default;
   };
   using Dead = std::function<std::set<WorkerId>()>;
+  /// This worker's own program breaks the shutdown off, which means something else to the others.
+  struct BrokenOff : std::runtime_error {
+    BrokenOff(const std::string& here, std::string others)
+        : std::runtime_error(here), toOthers(std::move(others)) {}
+    std::string toOthers;
+  };
   struct LeftOut : std::runtime_error {
     using std::runtime_error::runtime_error;
   };

@@ -240,6 +240,9 @@ void Membership::shutDownTogether(const std::function<void()>& part) {
   } catch (const Interrupted&) {
     interruptShutdown();
     throw;
+  } catch (const BrokenOff& e) {
+    giveUpShutdown(kCannot + e.toOthers);
+    throw std::runtime_error(kCannot + e.what());
   } catch (const std::exception& e) {
     const std::string failure = giveUpShutdown(e.what());
     if (failure == e.what()) {
