@@ -50,9 +50,7 @@ void tellOfFailedStart(
       std::make_unique<BoundedStore>(
           std::make_unique<TorchStore>(store), kTellingPatience, checkSignals),
       self, worldSize, kTellingPatience, std::make_unique<SystemClock>(checkSignals),
-      [](const WorkerRecord& worker, bool) {
-        return isOver(presenceOf(worker.process));
-      });
+      [](const WorkerRecord& worker, bool) { return isOver(presenceOf(worker.process)); });
   membership.giveUpStart(describeFailedStart(self, reason));
 }
 

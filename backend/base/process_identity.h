@@ -29,7 +29,8 @@ struct ProcessIdentity {
 /// What the kernel tells of a process of this namespace.
 struct ProcessStatus {
   uint64_t startTime = 0;
-  uint64_t stack = 0; // 0: only those who may trace it may know, or it is executing a program just now
+  uint64_t stack =
+      0; // 0: only those who may trace it may know, or it is executing a program just now
 };
 
 /// None if there is no such process, or it may not be seen.

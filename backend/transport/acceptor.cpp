@@ -89,7 +89,10 @@ class Acceptor::PendingHandshake {
   void onReady() {
     const bool withMemory = greeted_ && acceptor_.memorySize_ != 0;
     const Progress progress = incoming_.receive(socket_, withMemory ? &memory_ : nullptr);
-    if (!progress.error.empty()) {
+    if (!progress.error.empty() && !greeted_ && incoming_.isEmpty()) {
+      acceptor_.forget(
+          *this); // it has asked whether somebody listens here, as listener_probe.h does
+    } else if (!progress.error.empty()) {
       acceptor_.reject(*this, progress.error);
     } else if (incoming_.isComplete()) {
       greeted_ ? onProof() : onGreeting();
@@ -271,6 +274,11 @@ void Acceptor::welcome(int socket, const SocketAddress& address, bool refuses) {
 void Acceptor::reject(PendingHandshake& handshake, const std::string& reason) {
   const bool refused = handshake.refuses();
   rejections_.note(handshake.from(), refused ? whyWithoutFiles() : reason);
+  forget(handshake);
+}
+
+void Acceptor::forget(PendingHandshake& handshake) {
+  const bool refused = handshake.refuses();
   pending_.remove_if([&](const auto& each) { return each.get() == &handshake; });
   if (refused) {
     endRefusal();

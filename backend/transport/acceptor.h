@@ -62,6 +62,7 @@ class Acceptor {
   void pauseAccepting(std::chrono::milliseconds pause);
   void welcome(int socket, const SocketAddress& address, bool refuses = false);
   void reject(PendingHandshake& handshake, const std::string& reason);
+  void forget(PendingHandshake& handshake);
   void admit(PendingHandshake& handshake, std::optional<MemoryFile> memory);
 
   Loop& loop_;

@@ -43,6 +43,9 @@ class HandshakeSocket {
   bool isComplete() const {
     return received_ == bytes_.size();
   }
+  bool isEmpty() const {
+    return received_ == 0;
+  }
   ForeignBytes bytes() const {
     return bytes_;
   }

@@ -160,8 +160,7 @@ void ProcessWatch::onEnd(Key key, const std::shared_ptr<Watched>& watched, Prese
     watched_.erase(found);
   }
   watched->watch.reset();
-  watched->ended(
-      presence == Presence::replaced ? "runs another program now (exec)" : "has ended");
+  watched->ended(presence == Presence::replaced ? "runs another program now (exec)" : "has ended");
 }
 
 void ProcessWatch::stop() {

@@ -1,12 +1,13 @@
-"""How long a worker of a dynamic group tries to reach the rendezvous store.
+"""How long a worker tries to reach the rendezvous store.
 
 torch.distributed makes the store's client before it asks a backend for anything. It waits half an hour for a server
-that is gone, and for ever for one that stands still. The workers of a static group may well start that far apart, so
-theirs is left as it is. Who comes to a dynamic group comes to one that runs: there the wait ends with the time-out of
-calls.
+that is gone, for ever for one that stands still, and runs no handlers of signals meanwhile. The workers of a static
+group may well start half an hour apart. But one that has reached the server's host, where somebody listens, and gets no
+answer, waits for the time-out of calls. Who comes to a dynamic group comes to one that runs: there the whole wait ends
+then.
 
-A function of torch.distributed is replaced once, when torchwire is imported, and for good. It asks at every call
-whether the options are torchwire's.
+Two functions of torch.distributed are replaced once, when torchwire is imported, and for good. They ask at every call
+whether the options are torchwire's; of the one that is not given them, init_rpc tells.
 """
 
 # The functions of PyTorch's that are replaced here are private, and have no types.
@@ -16,17 +17,25 @@ from __future__ import annotations
 
 import datetime
 import functools
+import os
+import socket
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, cast
 from urllib.parse import urlparse
 
 import torch.distributed as dist
+import torch.distributed.rpc as rpc
 
 from torchwire.options import TorchwireRpcBackendOptions
-from torchwire.torch_parts import Store, rendezvous_helper
+from torchwire.torch_parts import Store, rendezvous_helper, rendezvous_uses_agent_store
 
 _REACHED_BY_NETWORK = ("tcp", "env")
+_PROBE_INTERVAL = 1.0  # seconds
+_CHECK_INTERVAL = 0.2
 
 _installed = False
 
@@ -45,6 +54,7 @@ def install() -> None:
         return _create_store(backend_options.init_method, rank, backend_options.rpc_timeout)
 
     dist._create_store_from_options = create_store_from_options
+    dist.rendezvous = _with_patience(cast("Callable[..., Iterator[Any]]", dist.rendezvous))
     _installed = True
 
 
@@ -63,13 +73,84 @@ def _create_store(init_method: str, rank: int, timeout: float) -> Store:
     return store
 
 
+def _with_patience(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    @functools.wraps(original)
+    def rendezvous(url: str, rank: int = -1, world_size: int = -1, **arguments: Any) -> Iterator[Any]:
+        iterator = original(url, rank, world_size, **arguments)
+        options = _options_of(sys._getframe(1))
+        if options is None or urlparse(url).scheme not in _REACHED_BY_NETWORK:
+            return iterator
+        return _patiently(iterator, url, rank, options.rpc_timeout)
+
+    return rendezvous
+
+
+def _options_of(caller: FrameType) -> TorchwireRpcBackendOptions | None:
+    """The options with which init_rpc has been called, if it is the caller, and they are torchwire's."""
+    options = caller.f_locals.get("rpc_backend_options") if caller.f_code is rpc.init_rpc.__code__ else None
+    return options if isinstance(options, TorchwireRpcBackendOptions) else None
+
+
+def _patiently(iterator: Iterator[Any], url: str, rank: int, patience: float) -> Iterator[Any]:
+    hosts_store = rank == 0 and not rendezvous_uses_agent_store()
+    probe = None if hosts_store or patience == 0 else _Probe(*_address_of(url), patience)
+    try:
+        yield within(threading.TIMEOUT_MAX, lambda: next(iterator), check=probe)
+    except TimeoutError as error:
+        raise RuntimeError(
+            f"the worker with rank {rank} could not join the RPC group: the rendezvous store {error}"
+        ) from None
+    yield from iterator
+
+
+def _address_of(url: str) -> tuple[str, int]:
+    parts = urlparse(url)
+    if parts.scheme == "env":
+        return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return parts.hostname or "", parts.port or 0
+
+
+class _Probe:
+    """To be called while there is no answer: raises TimeoutError once somebody has listened there for a while."""
+
+    def __init__(self, host: str, port: int, patience: float) -> None:
+        self._host, self._port, self._patience = host, port, patience
+        self._next = time.monotonic() + _PROBE_INTERVAL
+        self._reached: float | None = None  # since when
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _PROBE_INTERVAL
+        try:
+            socket.create_connection((self._host, self._port), _PROBE_INTERVAL).close()
+        except OSError:
+            self._reached = None
+            return
+        self._reached = self._reached or now
+        if now - self._reached >= self._patience:
+            raise TimeoutError(
+                f"at {self._host}:{self._port} takes connections, but has not answered for {self._patience:g} s: the "
+                f"process that hosts it stands still, or is no store"
+            )
+
+
 def reason_of(error: Exception) -> str:
     """What an error of a store's says, without the stack trace that PyTorch appends."""
     return str(error).partition("\n")[0]
 
 
-def within(seconds: float, function: Callable[[], Any], thread_name: str = "torchwire store") -> Any:
-    """What `function` returns or raises; TimeoutError if that takes longer. It goes on running then."""
+def within(
+    seconds: float,
+    function: Callable[[], Any],
+    thread_name: str = "torchwire store",
+    check: Callable[[], None] | None = None,
+) -> Any:
+    """What `function` returns or raises; TimeoutError if that takes longer. It goes on running then.
+
+    check: called now and then meanwhile; what it raises ends the wait.
+    """
     outcome: list[Any] = []
     error: list[BaseException] = []
 
@@ -81,7 +162,11 @@ def within(seconds: float, function: Callable[[], Any], thread_name: str = "torc
 
     thread = threading.Thread(target=run, name=thread_name, daemon=True)
     thread.start()
-    thread.join(seconds)
+    end = time.monotonic() + seconds
+    while thread.is_alive() and time.monotonic() < end:
+        thread.join(min(end - time.monotonic(), seconds if check is None else _CHECK_INTERVAL))
+        if check is not None and thread.is_alive():
+            check()
     if error:
         raise error[0]
     if not outcome:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch.distributed as dist
 import torch.distributed.rpc as rpc
 from torch._C import _get_privateuse1_backend_name
-from torch.distributed.rendezvous import _rendezvous_helper
+from torch.distributed.rendezvous import _rendezvous_helper, _torchelastic_use_agent_store
 from torch.distributed.rpc import backend_registry
 from torch.jit import _builtins
 
@@ -23,6 +23,7 @@ PrefixStore = dist.PrefixStore
 TCPStore = dist.TCPStore
 register_rendezvous_handler = dist.register_rendezvous_handler
 rendezvous_helper = _rendezvous_helper
+rendezvous_uses_agent_store = _torchelastic_use_agent_store
 
 TensorPipeOptions = rpc._TensorPipeRpcBackendOptionsBase
 is_current_rpc_agent_set = rpc._is_current_rpc_agent_set

@@ -18,13 +18,12 @@ import sys
 import threading
 import time
 
-import exit_programs
 import torch
 import torch.distributed as dist
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
-from exit_programs import CALLS, ForkedProcess, is_in_shutdown, wait_until
+from exit_programs import ForkedProcess, is_in_shutdown, wait_until
 
 LIMIT = 50.0  # s, after which a process is stuck
 STAY = ("owner", "other")
@@ -33,8 +32,6 @@ LATE = "in_init_rpc"  # comes to the group when it runs
 TIME_OUT = 120.0  # s, of calls: nobody is to wait for it
 
 HELD = []  # RRefs, futures, contexts
-
-exit_programs.rpc = rpc
 
 
 class Worker:
@@ -254,11 +251,29 @@ def until_it_is_over(name, path):
     until_mark(path)
 
 
+def make_and_fetch():
+    rpc.remote("owner", os.getpid).to_here()
+
+
+def pass_backward():
+    leaf = torch.ones(2, requires_grad=True)
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [rpc.rpc_sync("owner", torch.add, args=(leaf, leaf)).sum()])
+
+
+CALLS = {
+    "sync": lambda: rpc.rpc_sync("owner", os.getpid),
+    "async": lambda: rpc.rpc_async("owner", os.getpid).wait(),
+    "fetch": make_and_fetch,
+    "backward": pass_backward,
+}
+
+
 def call_for_ever(call, calling):
     while True:
         try:
             for _ in range(10):
-                call("owner")
+                call()
         except RuntimeError:  # the other threads are at their end: this one is to be in calls until then
             time.sleep(0.001)
         calling.set()
@@ -296,7 +311,7 @@ class Group:
         }
 
     def fork(self, kind, transport):
-        """In a child its worker; in the parent nothing. The store has a process of its own, which outlives the others."""
+        """In a child its worker; in the parent nothing. The store has a process of its own, which ends last."""
         self._store = ForkedProcess()
         if self._store.pid == 0:
             serve_store(self.folder)
@@ -343,8 +358,9 @@ def run(kind, transport, folder, *groups):
             worker.stay() if worker.name in STAY else worker.end()
             return
     limit = time.monotonic() + LIMIT
-    while not all([group.look(time.monotonic() > limit) for group in running]):
-        pass
+    ended = [False]
+    while not all(ended):
+        ended = [group.look(time.monotonic() > limit) for group in running]
     print(json.dumps([group.outcome() for group in running]), flush=True)
 
 

@@ -206,26 +206,6 @@ class Worker:
             threading.excepthook = self._print_slowly
         self.daemon_thread()
 
-    def daemon_thread_that_calls(self, call, way_to_end, transport):
-        self.load()
-        self.start(_transports=[transport])
-        if self.rank == 0:
-            self._call_until_it_fails()
-            return
-        calling = threading.Event()
-        threading.Thread(target=self._call_for_ever, args=(CALLS[call], calling), daemon=True).start()
-        calling.wait(LIMIT)
-        WAYS_TO_END[way_to_end]()
-
-    def _call_for_ever(self, call, calling):
-        while True:
-            try:
-                for _ in range(10):
-                    call(self.other)
-            except RuntimeError:  # the other threads are at their end: this one is to be in calls until then
-                time.sleep(0.001)
-            calling.set()
-
     def ends(self, way_to_end, peer):
         """The peer is in a call, or in rpc.shutdown(), when the process ends."""
         self.load()
@@ -252,28 +232,6 @@ class Worker:
             self.note(f"at once: {time.monotonic() - start < 5}")
 
 
-def make_and_fetch(other):
-    rpc.remote(other, os.getpid).to_here()
-
-
-def pass_backward(other):
-    import torch
-    import torch.distributed.autograd as dist_autograd
-
-    leaf = torch.ones(2, requires_grad=True)
-    with dist_autograd.context() as context:
-        dist_autograd.backward(context, [rpc.rpc_sync(other, torch.add, args=(leaf, leaf)).sum()])
-
-
-CALLS = {
-    "sync": lambda other: rpc.rpc_sync(other, os.getpid),
-    "async": lambda other: rpc.rpc_async(other, os.getpid).wait(),
-    "fetch": make_and_fetch,
-    "backward": pass_backward,
-    "none": lambda other: time.sleep(0.001),
-}
-
-
 def end_by_an_error():
     raise ValueError("on purpose,\n\x1b[31mand in red")
 
@@ -294,10 +252,6 @@ def go_on_after_an_exit():
         sys.exit(3)
 
 
-def leave():
-    rpc.shutdown(graceful=False)
-
-
 def leave_on_an_error():
     try:
         raise ValueError("on purpose")
@@ -311,7 +265,6 @@ WAYS_TO_END = {
     "exit": exit_with_3,
     "exit_on_error": exit_on_an_error,
     "caught_exit": go_on_after_an_exit,
-    "leave": leave,
     "leave_on_error": leave_on_an_error,
 }
 

@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import struct
+import uuid
 
 _CLONE_NEWNS = 0x00020000
 _MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
@@ -60,6 +61,15 @@ def restrict_tracing(scope):
         os.mkdir(os.path.dirname(path))
         with open(path, "w") as file:
             file.write(text)
+
+
+def move_to_another_host():
+    """Lets this host have started at another time, for all that read it: others do not know this process's number."""
+    _must(_libc.unshare(_CLONE_NEWNS))
+    _must(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+    _must(_libc.mount(b"tmpfs", f"{_KERNEL}/random".encode(), b"tmpfs", 0, None))
+    with open(f"{_KERNEL}/random/boot_id", "w") as file:
+        file.write(f"{uuid.uuid4()}\n")
 
 
 def limit_files(soft, hard=None):

@@ -1,4 +1,4 @@
-"""What survivors know and keep of a worker that has died, and how they shut down without it."""
+"""What survivors know and keep of a worker that has died, and how they shut down without it; see test_ends.py, too."""
 
 import threading
 import time
@@ -8,8 +8,8 @@ import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
-from group import Group, file_in, init
-from processes import WorkerProcess, close_all, wait_until
+from group import Group, file_in
+from processes import wait_until
 from rref_counts import counts
 
 # The promise: nothing of a dead worker is left so much later.
@@ -148,15 +148,6 @@ def trio(tmp_path):
             assert one.result() < IN_ORDER
 
 
-def test_an_owner_drops_what_a_dead_worker_has_created(trio):
-    for _ in range(5):
-        trio[1].run(create_and_confirm, "worker0")
-    assert trio[0].run(counts)["owners"] == 5
-    trio[1].kill()
-    wait_until(lambda: trio[0].run(is_clean), RECLAIMED)
-    assert trio[0].run(listed) == []
-
-
 def test_an_owner_drops_what_another_user_has_handed_to_a_dead_worker(trio):
     trio[1].run(hand_on, "worker0", "worker2")
     wait_until(lambda: trio[0].run(counts)["forks"] == 1)
@@ -183,16 +174,6 @@ def test_an_owner_drops_what_a_dead_worker_was_about_to_create(trio):
     wait_until(lambda: "has died" in trio[0].output())
     trio[0].run(release)
     wait_until(lambda: trio[0].run(is_clean), RECLAIMED)
-
-
-def test_a_user_of_a_dead_owner_is_told_at_once_and_lists_it_no_more(trio):
-    trio[1].run(create_and_confirm, "worker0")
-    trio[0].kill()
-    for _ in range(2):
-        text, seconds = trio[1].run(fetch)
-        assert "worker 'worker0' (rank 0)" in text
-        assert seconds < 1
-    wait_until(lambda: trio[1].run(listed) == [], RECLAIMED)
 
 
 def test_a_fetch_that_waits_fails_when_the_owner_dies(trio):
@@ -260,17 +241,3 @@ def test_two_of_four_die_and_the_others_shut_down(tmp_path):
         group[3].kill()
         assert group[2].run(shut_down) < IN_ORDER
         assert first.result() < IN_ORDER
-
-
-def test_survivors_of_a_dynamic_group_shut_down(tmp_path):
-    workers = [WorkerProcess(f"worker{rank}") for rank in range(3)]
-    try:
-        for worker in workers:
-            worker.run(init, file_in(tmp_path))
-        workers[1].run(create_and_confirm, "worker0")
-        workers[1].kill()
-        wait_until(lambda: workers[0].run(is_clean), RECLAIMED)
-        for worker in (workers[0], workers[2]):
-            assert worker.run(shut_down) < IN_ORDER
-    finally:
-        close_all(workers)

@@ -7,7 +7,6 @@ import time
 import pytest
 import torch
 import torch.distributed.rpc as rpc
-import torchwire
 from group import Group, file_in, init
 from processes import LIMIT, wait_until
 from rref_counts import counts
@@ -137,7 +136,7 @@ def nothing_is_left(worker):
 # ---- leaving ----
 
 
-@kinds("static", "dynamic", "elastic")
+@kinds("static", "dynamic")
 def test_what_a_worker_held_that_leaves_is_reclaimed(trio):
     owner, user, leaver = trio
     user.run(hold_many, owner.name)
@@ -159,19 +158,6 @@ def test_a_user_keeps_what_a_worker_that_leaves_has_handed_to_it(trio):
     leaver.run(rpc.shutdown, graceful=False)
     wait_until(lambda: owner.run(counts)["forks"] == 2 * MANY, SOON)
     assert user.run(fetch)[0] == ""
-
-
-@kinds("static", "dynamic")
-def test_an_rref_whose_owner_leaves_fails_at_once(trio):
-    _, user, leaver = trio
-    user.run(hold_many, leaver.name)
-    leaver.run(rpc.shutdown, graceful=False)
-    wait_until(lambda: user.run(torchwire.rrefs) == [], SOON)
-    kind, text, seconds = user.run(fetch)
-    assert kind and leaver.name in text
-    assert seconds < SOON
-    user.run(drop)
-    wait_until(lambda: nothing_is_left(user), SOON)
 
 
 def test_an_rref_of_which_nobody_has_told_the_owner_in_time_fails_at_once(trio):

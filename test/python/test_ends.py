@@ -120,8 +120,7 @@ def outcomes(tmp_path_factory):
             process = run_script(PROGRAM, kind, transport, folder, *map(",".join, groups), limit=90)
             assert process.returncode == 0, process.stderr
             made[kind, transport] = [
-                Outcome(kind, ways, **outcome)
-                for ways, outcome in zip(groups, json.loads(process.stdout), strict=True)
+                Outcome(kind, ways, **outcome) for ways, outcome in zip(groups, json.loads(process.stdout), strict=True)
             ]
         return next(outcome for outcome in made[kind, transport] if way in outcome.ways)
 

@@ -3,6 +3,8 @@
 Two workers start, call each other and end. Each notes what it sees; a note that differs between the backends is a
 difference that the documentation names. Rows on PyTorch's own are for tools/test --full: they change when torch does.
 They want to be alone: a connection of somebody else's to one of that backend's ports ends the process.
+
+What peers see of a main program that ends in any other way than by rpc.shutdown() is in test_ends.py.
 """
 
 import json
@@ -188,37 +190,17 @@ def returned(way):
     return ENDED if way == "main" else "its function returned without rpc.shutdown()"
 
 
-@pytest.mark.parametrize("way", ["main", "fork", slow("spawn"), slow("forkserver")])
+@pytest.mark.parametrize("way", ["fork", slow("spawn"), slow("forkserver")])
 @pytest.mark.parametrize("row", ["silent", "daemon_thread"])
-def test_a_process_that_does_not_shut_down_ends_and_its_peer_hears_of_it(end, way, row):
+def test_a_child_that_does_not_shut_down_ends_and_its_peer_hears_of_it(end, way, row):
     assert end("TORCHWIRE", way, row) == ([0, 0], [LEFT + returned(way), "at once: True"], [])
-
-
-@pytest.mark.parametrize(
-    "call, way_to_end, transport",
-    [
-        ("sync", "return", "wire_shm"),
-        ("fetch", "exit", "wire_tcp"),
-        ("backward", "return", "wire_tcp"),
-        slow("sync", "exit", "wire_tcp"),
-        slow("async", "exit", "wire_shm"),
-        slow("fetch", "return", "wire_shm"),
-        slow("none", "return", "wire_shm"),
-    ],
-)
-def test_a_daemon_thread_in_a_call_does_not_change_how_a_process_ends(end, call, way_to_end, transport):
-    ends, notes, _ = end("TORCHWIRE", "main", f"daemon_thread_that_calls:{call}:{way_to_end}:{transport}")
-    status, reason = {"return": (0, ENDED), "exit": (3, "it ended with sys.exit(3)")}[way_to_end]
-    assert (ends, notes) == ([0, status], [LEFT + reason, "at once: True"])
 
 
 @pytest.mark.parametrize(
     "way, way_to_end, peer, status, reason",
     [
-        ("main", "error", "calls", 1, "it ended by ValueError: on purpose,\\n\\x1b[31mand in red"),
         ("main", "error", "shuts_down", 1, "it ended by ValueError: on purpose,\\n\\x1b[31mand in red"),
         ("fork", "error", "calls", 1, "it ended by ValueError: on purpose,\\n\\x1b[31mand in red"),
-        ("main", "leave", "shuts_down", 0, "it called rpc.shutdown(graceful=False)"),
         slow("main", "exit_on_error", "calls", 1, "it ended by ValueError: on purpose (sys.exit(1))"),
         slow("spawn", "exit_on_error", "calls", 1, "it ended by ValueError: on purpose (sys.exit(1))"),
         slow("fork", "exit", "shuts_down", 3, "it ended with sys.exit(3)"),

@@ -191,6 +191,22 @@ def test_init_rpc(store, number, raised):
         assert group.all(is_initialized) == [False] * 3
 
 
+def test_init_rpc_whose_store_stands_still():
+    host = WorkerProcess("store")
+    environment = environment_of_store(host.run(host_store))
+    worker = WorkerProcess("worker0", environment)
+    try:
+        host.signal(signal.SIGSTOP)
+        store = f"tcp://127.0.0.1:{environment['MASTER_PORT']}"
+        calling = worker.start(interrupted_in, "within", signal.SIGINT, init, store, world_size=2)
+        name, ran, raised, sent = calling.result()
+        assert name == "KeyboardInterrupt"
+        check_prompt(sent, ran[0], raised)
+    finally:
+        host.kill()
+        worker.close()
+
+
 # ---- rpc.shutdown() ----
 
 

@@ -1,8 +1,10 @@
 """Workers that are killed at any moment of a shutdown, or of a start: the others end, and say who is gone."""
 
+import os
 import random
 import time
 
+import machine_faults
 import pytest
 import torch
 import torch.distributed.rpc as rpc
@@ -112,6 +114,23 @@ def test_a_worker_that_dies_in_init_rpc_ends_the_start_of_all(store):
             "the RPC group of world_size=4 cannot start: worker 'worker1' (rank 1) ended before all workers were there"
         }
         assert time.monotonic() - begin < 10
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_worker_of_another_host_that_dies_in_init_rpc_ends_the_start_of_all(store):
+    with Group(3, store.environment, prepare=[machine_faults.move_to_another_host] * 3) as group:
+        pending = [worker.start(init, store.init_method, world_size=SIZE) for worker in group]
+        wait_until(
+            lambda: all(f"worker{rank}".encode() in store.get("rpc_prefix_0/torchwire/roster") for rank in range(3))
+        )
+        begin = time.monotonic()
+        group[1].kill()
+        said = {error.message.partition("\n")[0] for error in errors([pending[0], pending[2]])}
+        assert said == {
+            "the RPC group of world_size=4 cannot start: worker 'worker1' (rank 1) ended before all workers were there"
+        }
+        assert time.monotonic() - begin < 10
+        assert all("refused a connection" not in worker.output() for worker in group)
 
 
 @pytest.mark.parametrize(

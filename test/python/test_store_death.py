@@ -279,6 +279,32 @@ def test_a_newcomer_is_told(apart, number):
         newcomer.close()
 
 
+def test_a_worker_of_a_static_group_is_told_of_a_store_that_stands_still(apart):
+    apart.signal(signal.SIGSTOP)
+    worker = WorkerProcess("worker0", apart.environment)
+    try:
+        seconds, sentence = worker.run(init_timed, apart.init_method, world_size=2, rpc_timeout=TIMEOUT)
+        assert TIMEOUT <= seconds < TIMEOUT + IN_ORDER
+        assert sentence == (
+            "the worker with rank 0 could not join the RPC group: the rendezvous store "
+            f"at 127.0.0.1:{apart.port} takes "
+            f"connections, but has not answered for {TIMEOUT} s: the process that hosts it stands still, or is no store"
+        )
+    finally:
+        worker.close()
+
+
+@pytest.mark.slow
+def test_a_worker_of_a_static_group_waits_for_its_store_to_start(tmp_path):
+    port = free_port()
+    with Group(2) as group:
+        early = group[1].start(init, f"tcp://127.0.0.1:{port}", world_size=2, rpc_timeout=TIMEOUT)
+        assert not early.is_there(TIMEOUT + 2)
+        group[0].run(init, f"tcp://127.0.0.1:{port}", world_size=2, rpc_timeout=TIMEOUT)
+        early.result()
+        group.shut_down()
+
+
 # ---- the host stands still ----
 
 

@@ -1,5 +1,6 @@
 // Static groups of which a worker cannot start, or ends before all are there: the others do not wait for it.
 #include <catch2/catch.hpp>
+#include <map>
 #include <set>
 
 #include "backend/membership/membership.h"
@@ -77,6 +78,37 @@ TEST_CASE("a worker that gives up after it has come ends the start of all", "[me
     CHECK(group.workers[0]->error == kWhy);
     CHECK(group.workers[1]->error == kWhy);
     CHECK(namesIn(group.storedRoster()) == std::vector<std::string>{"w0", "w1", "w2"});
+  }
+}
+
+TEST_CASE("a worker that ends on another host ends the start of all", "[membership_start]") {
+  for (const unsigned seed : seeds(20)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    std::map<WorkerId, int> askedByFirst;
+    for (WorkerId id = 0; id < 3; ++id) {
+      SimulatedWorker::Settings settings = rankOf(4, id);
+      settings.hasEnded = [&, id](const WorkerRecord& worker, bool asksHost) {
+        askedByFirst[worker.id] += id == 0 && asksHost ? 1 : 0;
+        return asksHost && worker.id == 1 &&
+            group.scheduler.now() - Clock::TimePoint() >= seconds(10);
+      };
+      if (id == 1) {
+        settings.timeout = milliseconds(100);
+      }
+      group.add(settings, kJoin);
+    }
+    REQUIRE(group.run() == kNobody);
+    const std::string why =
+        "the RPC group of world_size=4 cannot start: worker 'w1' (rank 1) ended before all workers "
+        "were there";
+    for (const size_t waiting : {0, 2}) {
+      CHECK(group.workers[waiting]->error == why);
+      CHECK(group.workers[waiting]->end - Clock::TimePoint() < seconds(14));
+    }
+    CHECK(askedByFirst[1] >= 3);
+    CHECK(askedByFirst[1] <= 7);
+    CHECK(askedByFirst[2] <= 1); // before the one between them came
   }
 }
 
