@@ -99,8 +99,7 @@ class Membership {
   using Dead = std::function<std::set<WorkerId>()>;
   /// This worker's own program breaks the shutdown off, which means something else to the others.
   struct BrokenOff : std::runtime_error {
-    BrokenOff(const std::string& here, std::string others)
-        : std::runtime_error(here), toOthers(std::move(others)) {}
+    BrokenOff(const std::string& here, const std::string& others);
     std::string toOthers;
   };
   struct LeftOut : std::runtime_error {

@@ -241,8 +241,8 @@ void Membership::shutDownTogether(const std::function<void()>& part) {
     interruptShutdown();
     throw;
   } catch (const BrokenOff& e) {
-    giveUpShutdown(kCannot + e.toOthers);
-    throw std::runtime_error(kCannot + e.what());
+    giveUpShutdown(e.toOthers);
+    throw;
   } catch (const std::exception& e) {
     const std::string failure = giveUpShutdown(e.what());
     if (failure == e.what()) {
@@ -251,6 +251,9 @@ void Membership::shutDownTogether(const std::function<void()>& part) {
     throw std::runtime_error(failure);
   }
 }
+
+Membership::BrokenOff::BrokenOff(const std::string& here, const std::string& others)
+    : std::runtime_error(kCannot + here), toOthers(kCannot + others) {}
 
 void Membership::interruptShutdown() {
   giveUpShutdown(kCannot + self_.describe() + " was interrupted in rpc.shutdown()");
