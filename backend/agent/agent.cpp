@@ -75,6 +75,13 @@ uint64_t firstCallId(bool mayReplace) {
   return mayReplace ? randomNumber() >> 2 : 1;
 }
 
+OutgoingFrame failedAnswer(uint64_t callId, const Error& error, const Disposer& disposer) {
+  OutgoingFrame answer = encodeMessage(
+      FrameKind::response, messageOf(encodeFailure(error), own_messages::kFailed), disposer);
+  setCallId(answer, callId);
+  return answer;
+}
+
 } // namespace
 
 Agent::Agent(
@@ -453,27 +460,42 @@ bool Agent::runRequest(uint32_t messageType, Task&& task) {
 // ---- events of the links ------------------------------------------------------------------------
 
 void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
-  const FrameHeader header = frame.header;
-  if (header.kind == FrameKind::request) {
-    if (!server_->serve(from, std::move(frame))) {
-      const bool ends = closed_.load();
-      const Error error(
-          ends ? ErrorCode::shutDown : ErrorCode::unreachable,
-          "worker '" + workerInfo_.name_ +
-              "' does not serve the call: " + (ends ? "it shuts down" : threadLimits()),
-          Executed::no);
-      log(LogLevel::warning, error.message());
-      if (from == self_) {
-        calls_->fail(header.callId, error);
-      } else if (!ends) {
-        auto answer = encodeMessage(
-            FrameKind::response, messageOf(encodeFailure(error), own_messages::kFailed), disposer_);
-        setCallId(answer, header.callId);
-        links_->sendIfConnected(from, std::move(answer), [](const Error&) {});
-      }
+  const uint64_t callId = frame.header.callId;
+  const size_t lost = frame.frame.lost;
+  if (frame.header.kind == FrameKind::request) {
+    if (lost != 0) {
+      refuseRequest(from, callId, memoryLimits(lost));
+    } else if (!server_->serve(from, std::move(frame))) {
+      refuseRequest(from, callId, threadLimits());
     }
-  } else if (!calls_->answer(header.callId, from, std::move(frame))) {
+    return;
+  }
+  if (lost != 0) {
+    const Error error(
+        ErrorCode::unreachable,
+        "the answer of worker '" + directory_.nameOf(from) + "' is lost: at this worker, '" + workerInfo_.name_ + "', " +
+            memoryLimits(lost),
+        Executed::yes);
+    log(LogLevel::warning, error.message());
+    frame = readHeader(loopBack(failedAnswer(callId, error, disposer_)));
+  }
+  if (!calls_->answer(callId, from, std::move(frame)) && lost == 0) {
     discard(from, std::move(frame));
+  }
+}
+
+/// `limits`: of this process, as in resource_limits.h.
+void Agent::refuseRequest(WorkerId from, uint64_t callId, const std::string& limits) {
+  const bool ends = closed_.load();
+  const Error error(
+      ends ? ErrorCode::shutDown : ErrorCode::unreachable,
+      "worker '" + workerInfo_.name_ + "' does not serve the call: " + (ends ? "it shuts down" : limits),
+      Executed::no);
+  log(LogLevel::warning, error.message());
+  if (from == self_) {
+    calls_->fail(callId, error);
+  } else if (!ends) {
+    links_->sendIfConnected(from, failedAnswer(callId, error, disposer_), [](const Error&) {});
   }
 }
 

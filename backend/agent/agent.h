@@ -385,6 +385,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
 
   // Events of the links.
   void onFrame(WorkerId from, ReceivedFrame frame);
+  void refuseRequest(WorkerId from, uint64_t callId, const std::string& limits);
   void onPeerLost(WorkerId peer, const Error& error, const CallIds& received);
   std::optional<Refusal> onUnknownPeer(const Hello& hello);
 

@@ -16,6 +16,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "backend/base/resource_limits.h"
+
 namespace torchwire {
 namespace {
 
@@ -158,7 +160,9 @@ std::optional<std::string> whyCannotBind(const std::string& address) {
     const int code = errno;
     std::string reason = std::strerror(code);
     if (code == EADDRINUSE) {
-      reason += "; another process uses this port, choose another in bind_address";
+      reason += portOf(address) == 0
+          ? "; " + portLimits()
+          : "; another process uses this port, choose another in bind_address";
     } else if (code == EADDRNOTAVAIL) {
       reason += "; no interface of this host has this address, check bind_address";
     }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <fstream>
 
 namespace torchwire {
 namespace {
@@ -27,6 +28,16 @@ std::string sentence(int error) {
   return text;
 }
 
+/// An option of the shell's, which counts in `unit`, and what it is set to.
+std::string ulimit(const std::string& option, int resource, size_t unit) {
+  rlimit limit{};
+  getrlimit(resource, &limit);
+  const std::string value = limit.rlim_cur == RLIM_INFINITY
+      ? std::string("unlimited")
+      : std::to_string(limit.rlim_cur / unit);
+  return "ulimit " + option + ", which is " + value;
+}
+
 } // namespace
 
 std::optional<std::string> reachedFileLimit() {
@@ -46,15 +57,25 @@ std::optional<std::string> reachedFileLimit() {
   return error == EMFILE || error == ENFILE ? std::optional(sentence(error)) : std::nullopt;
 }
 
+std::string portLimits() {
+  size_t first = 0;
+  size_t last = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first >> last;
+  return "this host has no port left for it: widen the range (sysctl net.ipv4.ip_local_port_range, which is " +
+      std::to_string(first) + " to " + std::to_string(last) + "), or close connections";
+}
+
+std::string memoryLimits(size_t bytes) {
+  return "its process has no memory for " + std::to_string(bytes) +
+      " bytes: raise the limit that it has reached, of its address space (" +
+      ulimit("-v", RLIMIT_AS, 1024) + "), of its data (" + ulimit("-d", RLIMIT_DATA, 1024) +
+      ") or of its host (sysctl vm.overcommit_memory), or send less at once";
+}
+
 std::string threadLimits() {
-  rlimit limit{};
-  getrlimit(RLIMIT_NPROC, &limit);
-  const std::string users = limit.rlim_cur == RLIM_INFINITY
-      ? "ulimit -u, which is unlimited"
-      : "ulimit -u, which is " + std::to_string(limit.rlim_cur);
   return "its process can start no more threads: raise the limit that it has reached, of its user "
          "(" +
-      users + "), of its cgroup (pids.max) or of memory (ulimit -v)";
+      ulimit("-u", RLIMIT_NPROC, 1) + "), of its cgroup (pids.max) or of memory (ulimit -v)";
 }
 
 } // namespace torchwire

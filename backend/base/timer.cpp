@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "backend/base/log.h"
+#include "backend/base/resource_limits.h"
 #include "backend/base/thread_role.h"
 
 namespace torchwire {
@@ -37,7 +38,7 @@ void Timer::at(Clock::time_point when, Task task) {
   const bool earliest = tasks_.empty() || when < tasks_.begin()->first;
   tasks_.emplace(when, std::move(task));
   if (!thread_.joinable()) {
-    thread_ = std::thread([this] { loop(); });
+    thread_ = startThread([this] { loop(); });
   } else if (earliest) { // a later task needs no wake-up now
     wake_.notify_one();
   }

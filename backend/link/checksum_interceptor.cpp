@@ -110,6 +110,9 @@ std::string describe(const FrameHeader& header) {
 
 /// Why the frame is not what was sent, or success. What it says of the frame may itself be damaged.
 Error objectionTo(const IncomingFrame& frame) {
+  if (frame.lost != 0) {
+    return Error(); // what there is a checksum of has not come
+  }
   const std::string size = std::to_string(frame.bytes()) + " bytes";
   FrameHeader header;
   try {

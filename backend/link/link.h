@@ -40,7 +40,8 @@ class Link {
     send(OutgoingFrame(*frame), std::move(sent));
   }
 
-  /// Waits for one frame. At most one receive may be pending.
+  /// Waits for one frame. At most one receive may be pending. After a frame for which there was no memory (`lost`) the next
+  /// receive fails.
   virtual void receive(Received received) = 0;
 
   /// `began` is called each time a frame of at least kLargeFrame bytes, which may take its time, has begun to arrive: as

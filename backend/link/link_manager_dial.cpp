@@ -23,7 +23,8 @@ constexpr int kShortDials = 6;
 
 bool isTransient(ErrorCode code) {
   return code == ErrorCode::unreachable || code == ErrorCode::nobodyListens ||
-      code == ErrorCode::linkBroken || code == ErrorCode::duplicateLink;
+      code == ErrorCode::linkBroken || code == ErrorCode::duplicateLink ||
+      code == ErrorCode::atLimit;
 }
 
 } // namespace
@@ -144,8 +145,9 @@ void LinkManager::onWelcome(const Handle& dial, const Hello& welcome) {
 }
 
 void LinkManager::dialFailed(const Handle& dial, const Error& error) {
-  // Before the link closes its descriptors.
-  const auto limit = isTransient(error.code()) ? reachedFileLimit() : std::nullopt;
+  // Before the link closes its descriptors. Of files that TensorPipe has missed no error of ours says so.
+  const auto files = isTransient(error.code()) ? reachedFileLimit() : std::nullopt;
+  const bool limit = files || error.code() == ErrorCode::atLimit;
   std::shared_ptr<Link> link;
   uint64_t incarnation = 0;
   std::chrono::milliseconds delay{0};
@@ -171,8 +173,10 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
     link.swap(peer->link);
     incarnation = peer->record.incarnation;
     generation = ++peer->generation; // whatever else this dial reports is stale
-    if (limit) {
-      cause = Error(ErrorCode::unreachable, self_.describe() + " " + *limit, Executed::no);
+    if (files) {
+      cause = Error(ErrorCode::unreachable, self_.describe() + " " + *files, Executed::no);
+    } else if (limit) {
+      cause = error.notSent();
     }
     delay = std::min(limits_.retryDelay * (1 << std::min(peer->attempts - 1, 10)), kMaxRetryDelay);
     if (isResuming(*peer)) { // until the session's time is over

@@ -26,7 +26,7 @@ auto BoundedStore::perform(Operation operation) {
   auto result = task.get_future();
   Task run([keptThread = thread_, task = std::move(task)]() mutable { task(); });
   if (!thread_->run(std::move(run))) {
-    throw std::runtime_error("no thread could be started to ask it");
+    run(); // there can be no more threads; the store has a time-out of its own
   }
   if (!await(result)) {
     silent_ = true;

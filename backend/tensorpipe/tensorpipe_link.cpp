@@ -2,7 +2,9 @@
 
 #include <tensorpipe/tensorpipe.h>
 
+#include <algorithm>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "backend/base/bytes.h"
@@ -21,8 +23,10 @@ Error fromTensorPipe(const tp::Error& error) {
   }
   // The sentence itself, without the place in the source that Error::what() adds.
   const auto inner = error.castToType<tp::BaseError>();
-  const ErrorCode code =
-      codeIn(error) == ErrorCode::nobodyListens ? ErrorCode::nobodyListens : ErrorCode::linkBroken;
+  const ErrorCode found = codeIn(error);
+  const ErrorCode code = found == ErrorCode::nobodyListens || found == ErrorCode::atLimit
+      ? found
+      : ErrorCode::linkBroken;
   return Error(code, inner ? inner->what() : error.what());
 }
 
@@ -56,7 +60,22 @@ tp::Message toMessage(const OutgoingFrame& frame) {
     out.targetDevice = tp::Device(tp::kCpuDeviceType, 0);
     message.tensors.push_back(std::move(out));
   }
+  if (message.payloads.size() + message.tensors.size() > 1) {
+    // Who has no memory for all of it knows by this which call it is of.
+    message.metadata.assign(frame.head.data(), std::min(frame.head.size(), FrameHeader::kSize));
+  }
   return message;
+}
+
+size_t bytesOf(const tp::Descriptor& descriptor) {
+  size_t bytes = 0;
+  for (const auto& payload : descriptor.payloads) {
+    bytes += payload.length;
+  }
+  for (const auto& tensor : descriptor.tensors) {
+    bytes += tensor.length;
+  }
+  return bytes;
 }
 
 /// Memory for a frame that the peer announced, in the frame and in TensorPipe's form.
@@ -129,6 +148,7 @@ class TensorPipeLink final : public Link {
         std::shared_ptr<Received> received, std::shared_ptr<IncomingFrame> frame,
         tp::Allocation allocation);
     void handOn(const Received& received, const Error& error, IncomingFrame frame);
+    void handOnHeader(const Received& received, const tp::Descriptor& descriptor);
     void close() {
       const SendScope scope;
       pipe->close();
@@ -138,6 +158,7 @@ class TensorPipeLink final : public Link {
     const std::shared_ptr<CallbackRelay> relay;
     const std::shared_ptr<BufferPool> buffers;
     std::function<void()> largeFrameBegan; // or none
+    Error lost; // a frame for which there was no memory; by who receives
   };
 
   const std::shared_ptr<End> end_;
@@ -157,6 +178,10 @@ void TensorPipeLink::sendShared(std::shared_ptr<const OutgoingFrame> frame, Sent
 }
 
 void TensorPipeLink::End::receive(std::shared_ptr<Received> received) {
+  if (lost) {
+    handOn(*received, lost, {});
+    return;
+  }
   const SendScope scope;
   pipe->readDescriptor([self = shared_from_this(), received = std::move(received)](
                            const tp::Error& error, tp::Descriptor descriptor) mutable {
@@ -176,9 +201,16 @@ void TensorPipeLink::End::onDescriptor(
   }
   auto frame = std::make_shared<IncomingFrame>();
   tp::Allocation allocation;
-  if (const Error failed = errorOf([&] { allocation = allocate(descriptor, *buffers, *frame); })) {
+  try {
+    allocation = allocate(descriptor, *buffers, *frame);
+  } catch (const std::bad_alloc&) {
+    close(); // nothing of a message can be skipped
+    frame.reset();
+    handOnHeader(*received, descriptor);
+    return;
+  } catch (const std::exception& e) {
     close();
-    handOn(*received, failed, {});
+    handOn(*received, Error(ErrorCode::badFrame, e.what()), {});
     return;
   }
   if (largeFrameBegan && frame->bytes() >= kLargeFrame) {
@@ -208,6 +240,21 @@ void TensorPipeLink::End::handOn(
   if (const Error thrown = errorOf([&] { received(error, std::move(frame)); })) {
     log(LogLevel::error, "closed a link because its handler threw: " + thrown.message());
     close();
+  }
+}
+
+/// The frame counts as received, so that it does not come again on the next link; only its call fails.
+void TensorPipeLink::End::handOnHeader(const Received& received, const tp::Descriptor& descriptor) {
+  const size_t bytes = bytesOf(descriptor);
+  lost = Error(
+      ErrorCode::linkBroken, "this worker has no memory for a message of " + std::to_string(bytes) + " bytes");
+  IncomingFrame header;
+  header.head.assign(descriptor.metadata.begin(), descriptor.metadata.end());
+  header.lost = bytes;
+  if (header.head.empty()) { // of a small frame
+    handOn(received, lost, {});
+  } else {
+    handOn(received, Error(), std::move(header));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "backend/base/resource_limits.h"
@@ -125,6 +126,9 @@ class Acceptor::PendingHandshake {
         try {
           memory.emplace(MemoryFile::adopt(memory_.take(), acceptor_.memorySize_));
           memory->closeDescriptor();
+        } catch (const std::system_error& e) { // what was checked before is in order
+          answer = Answer::outOfMemory;
+          reason = std::string(e.what()) + ": " + memoryLimits(acceptor_.memorySize_);
         } catch (const std::exception& e) {
           answer = Answer::badMemory;
           reason = e.what();

@@ -58,8 +58,8 @@ void append(HandshakeBytes& to, ForeignBytes bytes) {
 }
 
 Answer answerOf(unsigned char byte) {
-  return byte <= static_cast<unsigned char>(Answer::outOfFiles) ? static_cast<Answer>(byte)
-                                                                : Answer::notUnderstood;
+  return byte <= static_cast<unsigned char>(Answer::outOfMemory) ? static_cast<Answer>(byte)
+                                                                 : Answer::notUnderstood;
 }
 
 } // namespace
@@ -87,6 +87,9 @@ std::string describe(Answer answer) {
       return "the shared memory that came with the proof cannot be used";
     case Answer::outOfFiles:
       return "its process has reached its limit of open files (ulimit -n): raise that limit";
+    case Answer::outOfMemory:
+      return "its process has no memory for another connection: raise the limit that it has reached (ulimit -v, "
+             "ulimit -d, or its host's)";
   }
   return "an unknown reason";
 }

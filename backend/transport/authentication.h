@@ -35,6 +35,7 @@ enum class Answer : uint8_t {
   wrongProof = 6, // another secret, or a replay
   badMemory = 7, // wire_shm: what came with the proof cannot be used
   outOfFiles = 8, // the accepting process can open none for the connection; which may pass
+  outOfMemory = 9, // the accepting process has none for the connection; likewise
 };
 
 /// A sentence for the log and for errors, from the dialing side's point of view or the accepting side's.

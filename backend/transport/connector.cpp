@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "backend/base/resource_limits.h"
@@ -17,6 +18,21 @@ namespace {
 
 constexpr std::chrono::milliseconds kMaxPause{100};
 
+bool meansNoMemory(int error) {
+  return error == ENOMEM || error == ENOBUFS || error == ENOSPC;
+}
+
+/// The limit that this process or its host has reached, if that is why.
+std::optional<std::string> limitReached(int error, size_t memory) {
+  if (const auto files = reachedFileLimit()) {
+    return "this process " + *files;
+  }
+  if (error == EADDRNOTAVAIL) {
+    return portLimits();
+  }
+  return meansNoMemory(error) ? std::optional(memoryLimits(memory)) : std::nullopt;
+}
+
 // What is over sooner or later.
 bool passesByItself(int error) {
   switch (error) {
@@ -25,11 +41,6 @@ bool passesByItself(int error) {
     case ECONNRESET:
     case ECONNABORTED:
     case EPIPE:
-    case EADDRNOTAVAIL: // no port left on this side
-    case EMFILE:
-    case ENFILE:
-    case ENOBUFS:
-    case ENOMEM:
       return true;
     default:
       return false;
@@ -66,7 +77,10 @@ void Connector::attempt() {
     if (target_.memorySize != 0) {
       memory_.emplace(MemoryFile::create(target_.memorySize));
     }
-  } catch (const std::exception& e) { // no files left, most likely
+  } catch (const std::system_error& e) { // no files or no memory left, most likely
+    tryAgain(e.what(), e.code().value());
+    return;
+  } catch (const std::exception& e) {
     tryAgain(e.what());
     return;
   }
@@ -78,11 +92,7 @@ void Connector::attempt() {
     error = errno;
   }
   if (error != 0 && error != EINPROGRESS) {
-    if (passesByItself(error) || meansNobodyThere(error)) {
-      tryAgain(std::strerror(error), error);
-    } else {
-      giveUp(ErrorCode::unreachable, std::strerror(error));
-    }
+    failed(error);
     return;
   }
   try {
@@ -119,7 +129,14 @@ void Connector::onConnected() {
   } else if (error == 0) {
     initiator_.emplace(key_, target_.medium, target_.lane);
     send(initiator_->greet(), kChallengeSize, Stage::awaitingChallenge);
-  } else if (passesByItself(error) || meansNobodyThere(error)) {
+  } else {
+    failed(error);
+  }
+}
+
+/// To connect has failed so.
+void Connector::failed(int error) {
+  if (passesByItself(error) || meansNobodyThere(error) || limitReached(error, 0)) {
     tryAgain(std::strerror(error), error);
   } else {
     giveUp(ErrorCode::unreachable, std::strerror(error));
@@ -171,20 +188,20 @@ void Connector::send(const HandshakeBytes& message, size_t expected, Stage next,
 }
 
 void Connector::onRefusal(const std::string& refusal) {
-  if (refusal == describe(Answer::outOfFiles)) {
-    waitForFiles(refusal, ErrorCode::refused);
+  if (refusal == describe(Answer::outOfFiles) || refusal == describe(Answer::outOfMemory)) {
+    waitAtLimit(refusal, ErrorCode::refused);
   } else {
     giveUp(ErrorCode::refused, refusal);
   }
 }
 
-/// A process has reached its limit of files.
-void Connector::waitForFiles(const std::string& limit, ErrorCode code) {
+/// A process, or this host, has reached that limit.
+void Connector::waitAtLimit(const std::string& limit, ErrorCode code) {
   watch_.reset();
   socket_ = Descriptor();
   const Clock::time_point now = Clock::now();
-  withoutFiles_ = withoutFiles_.value_or(now);
-  if (now - *withoutFiles_ >= limits_.limitPatience) {
+  atLimit_ = atLimit_.value_or(now);
+  if (now - *atLimit_ >= limits_.limitPatience) {
     giveUp(code, limit);
     return;
   }
@@ -197,11 +214,11 @@ void Connector::tryAgain(const std::string& reason, int error) {
   watch_.reset();
   socket_ = Descriptor();
   memory_.reset();
-  if (const auto limit = reachedFileLimit()) {
-    waitForFiles("this process " + *limit, ErrorCode::unreachable);
+  if (const auto limit = limitReached(error, target_.memorySize)) {
+    waitAtLimit(*limit, ErrorCode::atLimit);
     return;
   }
-  withoutFiles_.reset();
+  atLimit_.reset();
   lastReason_ = reason;
   if (meansNobodyThere(error) && Clock::now() - begin_ >= limits_.refusedPatience) {
     // A Unix socket's name may belong to another namespace of the same host.

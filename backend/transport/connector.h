@@ -21,12 +21,12 @@ struct DialLimits {
   std::chrono::milliseconds patience{10000}; // in all, with every new attempt
   // Nobody listens: for a moment that may be a peer that is just starting, then it is one that is gone.
   std::chrono::milliseconds refusedPatience{200};
-  // One of the two processes has no files left: for a moment that may be due to other handshakes.
+  // One of the two processes has no files, memory or ports left: for a moment that may be due to other handshakes.
   std::chrono::milliseconds limitPatience{300};
 };
 
 /// Tries until it succeeds, is refused by a peer's decision, or its time is over. What passes by itself (a
-/// full backlog, a peer that is not up yet) is tried again; no files left, on either side, for a moment. Loop-bound.
+/// full backlog, a peer that is not up yet) is tried again; a limit that either side has reached, for a moment. Loop-bound.
 class Connector {
  public:
   struct Target {
@@ -61,9 +61,10 @@ class Connector {
   void onAuthResult();
   void send(const HandshakeBytes& message, size_t expected, Stage next, int descriptor = -1);
   const char* objectionToPeer() const;
+  void failed(int error);
   void tryAgain(const std::string& reason, int error = 0);
   void onRefusal(const std::string& refusal);
-  void waitForFiles(const std::string& limit, ErrorCode code);
+  void waitAtLimit(const std::string& limit, ErrorCode code);
   void giveUp(ErrorCode code, const std::string& reason);
   void finish(const Error& error, Reached reached);
 
@@ -82,7 +83,7 @@ class Connector {
   Descriptor socket_;
   std::unique_ptr<FdWatch> watch_; // after socket_: it goes first
   std::chrono::milliseconds pause_{1};
-  std::optional<Clock::time_point> withoutFiles_; // since when
+  std::optional<Clock::time_point> atLimit_; // since when
   std::string lastReason_ = "no answer";
   LoopTimer retry_, deadline_;
 };

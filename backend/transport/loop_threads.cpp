@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/base/log.h"
+#include "backend/base/resource_limits.h"
 #include "backend/transport/loop.h"
 
 namespace torchwire {
@@ -46,7 +47,7 @@ std::shared_ptr<Loop> Loop::start(const std::string& name) {
   std::shared_ptr<Loop> loop(new Loop(), &Loop::end);
   Loop* const running = loop.get();
   running->name_ = name;
-  running->threads_[0] = std::thread([running] { running->runThread(0); });
+  running->threads_[0] = startThread([running] { running->runThread(0); });
   pthread_setname_np(running->threads_[0].native_handle(), name.c_str());
   return loop;
 }

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 
 namespace torchwire {
@@ -19,7 +19,7 @@ namespace {
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 [[noreturn]] void fail(const std::string& what) {
-  throw std::runtime_error("cannot " + what + " shared memory: " + std::strerror(errno));
+  throw std::system_error(errno, std::generic_category(), "cannot " + what + " shared memory");
 }
 
 /// What is wrong with memory that a peer sent, or null.

@@ -72,11 +72,12 @@ struct OutgoingFrame {
   size_t bytes() const;
 };
 
-/// A frame that arrived whole.
+/// A frame that arrived whole, or, where this process has no memory for it, only the header of one.
 struct IncomingFrame {
   std::vector<char> head;
   std::vector<std::vector<char>> payloads;
   std::vector<Blob> tensors;
+  size_t lost = 0; // bytes for which there was no memory: the head is no more than the header
 
   size_t bytes() const;
 };

@@ -72,6 +72,13 @@ def move_to_another_host():
         file.write(f"{uuid.uuid4()}\n")
 
 
+def small_file_system(path, size):
+    """Lets another file system be at that path, for this process and those that it starts."""
+    _must(_libc.unshare(_CLONE_NEWNS))
+    _must(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+    _must(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", 0, f"size={size}".encode()))
+
+
 def limit_files(soft, hard=None):
     """As ulimit -n does."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if hard is None else hard

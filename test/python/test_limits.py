@@ -3,15 +3,21 @@
 Limits are set once all workers have started, and lifted again, which takes no restart.
 """
 
+import contextlib
 import os
+import re
 import resource
+import socket
 import time
+from typing import Any, NamedTuple
 
+import network
 import pytest
+import torch
 import torch.distributed.rpc as rpc
 import torchwire
-from group import Group, file_in
-from machine_faults import limit_files, limit_user
+from group import Group, errors, file_in, init
+from machine_faults import limit_files, limit_user, small_file_system
 from processes import WorkerError
 
 # A call that meets a limit does not wait for its time-out.
@@ -138,4 +144,240 @@ def test_a_worker_that_can_start_no_thread_says_so_to_its_callers(tmp_path):
         assert group[1].run(call, "worker0") == 3  # as far as it needs none
         group[1].run(lift_limit_of_threads)
         assert group[0].run(call, "worker1") == 3
+        group.shut_down()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize("limited", [0, 1])
+def test_a_worker_that_can_start_no_thread_shuts_down(tmp_path, limited):
+    with Group(3) as group:
+        group.init(file_in(tmp_path), rpc_timeout=TIMEOUT)
+        for to in ("worker0", "worker1", "worker2"):
+            group.all(call, to)  # another user makes no connections any more
+        group[limited].run(leave_no_threads)
+        assert max(group.all(timed_shutdown)) < PROMPT
+
+
+# ---- each resource at each stage ----------------------------------------------------------------
+
+PORTS = range(50000, 50004)
+PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
+SHARED_MEMORY = "/dev/shm"
+MIB = 1 << 20
+ROOM = 64 * MIB  # for threads and small things, where only a large tensor is to have no memory
+
+taken = []  # by this process, for others not to have it
+
+
+def leave_memory(kind=resource.RLIMIT_AS, room=0):
+    name = {resource.RLIMIT_AS: "VmSize", resource.RLIMIT_DATA: "VmData"}[kind]
+    with open("/proc/self/status") as file:
+        used = int(re.search(rf"{name}:\s+(\d+) kB", file.read())[1]) * 1024
+    resource.setrlimit(kind, (used + room, resource.RLIM_INFINITY))
+
+
+def lift_limits_of_memory():
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        resource.setrlimit(kind, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def leave_no_ports():
+    with open(PORT_RANGE, "w") as file:
+        file.write(f"{PORTS[0]} {PORTS[-1]}")
+    for port in PORTS:
+        taken.append(socket.socket())
+        taken[-1].bind(("", port))
+
+
+def give_back_ports():
+    while taken:
+        taken.pop().close()
+
+
+def fill_shared_memory():
+    with open(f"{SHARED_MEMORY}/ballast", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(resource.getpagesize()))
+    assert os.statvfs(SHARED_MEMORY).f_bavail == 0
+
+
+def empty_shared_memory():
+    os.remove(f"{SHARED_MEMORY}/ballast")
+
+
+class Limit(NamedTuple):
+    """What leaves a process without a resource, and what lifts that again; what calls fail with that need a connection.
+
+    None: they do not fail.
+    """
+
+    reach: Any
+    lift: Any
+    own: str | None  # of the process itself
+    of_others: str | None
+    transport: str = "wire_shm"
+
+
+NO_PORTS = r"no port left for it: widen the range \(sysctl net.ipv4.ip_local_port_range, which is 50000 to 50003\)"
+LIMITS = {
+    "memory": Limit(
+        leave_memory,
+        lift_limits_of_memory,
+        r"its process has no memory for \d+ bytes: raise .*ulimit -v, which is \d+",
+        r"worker 'worker0'.*its process has no memory for another connection: raise .*ulimit -v",
+    ),
+    "ports": Limit(
+        leave_no_ports,
+        give_back_ports,
+        NO_PORTS,
+        NO_PORTS,  # who dials is on the same host
+        "wire_tcp",
+    ),
+    "shared memory": Limit(fill_shared_memory, empty_shared_memory, None, None),
+}
+
+
+@contextlib.contextmanager
+def workers(limit, size=3):
+    """Processes in which that limit can be reached without harm to others."""
+    with contextlib.ExitStack() as stack:
+        prepare = None
+        if limit == "ports":
+            prepare = [stack.enter_context(network.Hosts()).entrances()[0]] * size
+        elif limit == "shared memory":
+            prepare = [shared_memory_of_its_own] * size
+        yield stack.enter_context(Group(size, prepare=prepare))
+
+
+def shared_memory_of_its_own():
+    small_file_system(SHARED_MEMORY, 16 * resource.getpagesize())
+
+
+@pytest.fixture(params=LIMITS)
+def limited(request, tmp_path):
+    """A group of which the first worker has a connection to the second only, and a limit that it does not meet yet."""
+    name = request.param
+    if name != "memory" and (reason := network.why_impossible()):
+        pytest.skip(reason)
+    limit = LIMITS[name]
+    with workers(name) as group:
+        group.init(file_in(tmp_path), rpc_timeout=TIMEOUT, _transports=[limit.transport])
+        assert group[0].run(call, "worker1") == 3
+        assert group[1].run(call, "worker0") == 3
+        yield group, limit
+        assert max(group.all(timed_shutdown)) < PROMPT
+
+
+def timed_shutdown():
+    begin = time.monotonic()
+    rpc.shutdown()
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("stage", ["dial", "accept"])
+def test_a_limit_is_said_at_once_and_lifted_without_a_restart(limited, stage):
+    group, limit = limited
+    group[0].run(limit.reach)
+    expected, (caller, to) = (
+        (limit.own, (group[0], "worker2")) if stage == "dial" else (limit.of_others, (group[2], "worker0"))
+    )
+    kind, text, seconds = caller.run(failed_call, to)
+    assert kind == (expected and "WorkerUnreachable")
+    assert re.search(expected or "^$", text), text
+    assert seconds < PROMPT
+    assert group[0].run(call, "worker1") == 3
+    group[0].run(limit.lift)
+    assert caller.run(call, to) == 3
+
+
+def test_a_worker_at_a_limit_shuts_down(limited):
+    group, limit = limited
+    group[0].run(limit.reach)
+
+
+def test_init_rpc_without_ports_says_so(tmp_path):
+    if reason := network.why_impossible():
+        pytest.skip(reason)
+    with workers("ports", 1) as group:
+        group[0].run(leave_no_ports)
+        with pytest.raises(WorkerError, match="no port left for it: widen the range"):
+            group.init(file_in(tmp_path), _transports=["wire_tcp"])
+        group[0].run(give_back_ports)
+        group.init(file_in(tmp_path), _transports=["wire_tcp"])
+        group.shut_down()
+
+
+def test_init_rpc_without_memory_says_so_to_all(tmp_path):
+    with Group(2) as group:
+        group[0].run(leave_memory)
+        begin = time.monotonic()
+        first, second = errors([worker.start(init_two, file_in(tmp_path)) for worker in group])
+        assert time.monotonic() - begin < PROMPT
+        for error in (first, second):
+            assert "its process can start no more threads: raise" in error.message
+            assert "memory (ulimit -v" in error.message
+        assert "worker 'worker0' (rank 0) could not start" in second.message
+
+
+def init_two(store):
+    init(store, world_size=2)
+
+
+# ---- memory for a large tensor ------------------------------------------------------------------
+
+
+def numel(tensor):
+    return tensor.numel()
+
+
+def zeros(size):
+    return torch.zeros(size, dtype=torch.uint8)
+
+
+def failed_transfer(to, function, argument):
+    """What a call that carries a tensor of four times ROOM ends with, while another call to the same worker is under way."""
+    other = rpc.rpc_async(to, sleep_and_add, (1, 2))
+    begin = time.monotonic()
+    try:
+        rpc.rpc_sync(to, function, (argument(),))
+    except torchwire.RpcError as error:
+        return str(error), time.monotonic() - begin, other.wait()
+    return None, 0.0, other.wait()
+
+
+def sleep_and_add(a, b):
+    time.sleep(0.5)  # so that it is under way when the other fails
+    return a + b
+
+
+def large_tensor():
+    return zeros(4 * ROOM)
+
+
+def large_size():
+    return 4 * ROOM
+
+
+@pytest.mark.parametrize("direction", ["request", "answer"])
+@pytest.mark.parametrize("transport", ["wire_shm", "wire_tcp"])
+def test_a_tensor_without_memory_fails_its_own_call_only(tmp_path, transport, direction):
+    with Group(2) as group:
+        group.init(file_in(tmp_path), rpc_timeout=TIMEOUT, _transports=[transport])
+        assert group[0].run(call, "worker1") == 3
+        assert group[1].run(call, "worker0") == 3
+        group[1].run(leave_memory, resource.RLIMIT_DATA, ROOM)
+        caller, transfer = (
+            (group[0], ("worker1", numel, large_tensor))
+            if direction == "request"
+            else (group[1], ("worker0", zeros, large_size))
+        )
+        text, seconds, other = caller.run(failed_transfer, *transfer)
+        assert "worker1'" in text
+        size = re.search(r"no memory for (\d+) bytes: raise .*ulimit -d, which is \d+", text)
+        assert size, text
+        assert 0 <= int(size[1]) - 4 * ROOM < MIB  # what else is in the message
+        assert seconds < PROMPT
+        assert other == 3
+        group[1].run(lift_limits_of_memory)
+        assert caller.run(failed_transfer, *transfer) == (None, 0.0, 3)
         group.shut_down()

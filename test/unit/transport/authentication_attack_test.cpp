@@ -88,7 +88,7 @@ TEST_CASE("no message may be any byte shorter or longer", "[authentication]") {
 }
 
 TEST_CASE("an answer that nobody has defined is not understood", "[authentication]") {
-  for (unsigned answer = static_cast<unsigned>(Answer::outOfFiles) + 1; answer < 256; ++answer) {
+  for (unsigned answer = static_cast<unsigned>(Answer::outOfMemory) + 1; answer < 256; ++answer) {
     ObservedHandshake handshake;
     handshake.run({.challenge = [answer](HandshakeBytes& message) {
       message[kAnswerAt] = static_cast<unsigned char>(answer);
