@@ -27,6 +27,7 @@ const char* classOf(ErrorCode code) {
     case ErrorCode::workerDied:
       return "WorkerDied";
     case ErrorCode::unreachable:
+    case ErrorCode::atLimit:
     case ErrorCode::nobodyListens:
     case ErrorCode::linkBroken:
     case ErrorCode::silent:

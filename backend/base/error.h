@@ -14,7 +14,7 @@ enum class ErrorCode {
   cancelled, // the program has given a call up
   workerDied, // the peer's process is known to have ended
   unreachable, // the peer could not be dialed
-  atLimit, // neither could it, because this process or its host can have no more of what a connection takes
+  atLimit, // neither could it, because one of the two can have no more of what a connection takes
   nobodyListens, // neither could it, because its host says that nobody listens there
   linkBroken, // an established link failed
   silent, // the peer was not to be heard for as long as its session lasts without

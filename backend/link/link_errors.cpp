@@ -56,10 +56,12 @@ Error dialError(const WorkerRecord& peer, const Error& cause) {
   if (cause.code() == ErrorCode::refused || cause.code() == ErrorCode::declaredDead) {
     return Error(cause.code(), peer.describe() + " refused the connection: " + cause.message());
   }
-  // Nothing has left this process, so it is not the peer's affair.
+  // Nothing has left this process, or one of the two is at a limit: the address is not the matter.
   if (cause.executed() == Executed::no) {
+    const bool limit = cause.code() == ErrorCode::atLimit;
     return Error(
-        ErrorCode::unreachable, "cannot connect to " + peer.describe() + ": " + cause.message());
+        limit ? ErrorCode::atLimit : ErrorCode::unreachable,
+        "cannot connect to " + peer.describe() + ": " + cause.message());
   }
   return Error(
       cause.code() == ErrorCode::nobodyListens ? cause.code() : ErrorCode::unreachable,

@@ -174,7 +174,7 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
     incarnation = peer->record.incarnation;
     generation = ++peer->generation; // whatever else this dial reports is stale
     if (files) {
-      cause = Error(ErrorCode::unreachable, self_.describe() + " " + *files, Executed::no);
+      cause = Error(ErrorCode::atLimit, self_.describe() + " " + *files, Executed::no);
     } else if (limit) {
       cause = error.notSent();
     }

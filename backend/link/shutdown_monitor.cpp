@@ -76,7 +76,8 @@ void ShutdownMonitor::check(bool mayLeave) const {
         MutexLock lock(dialResult->mutex);
         const bool isGone = error.code() == ErrorCode::peerLeft ||
             error.code() == ErrorCode::workerDied || error.code() == ErrorCode::nobodyListens;
-        if (error && !isGone) {
+        // At a limit of this process's, or the peer's, nothing is known of the peer.
+        if (error && !isGone && error.code() != ErrorCode::atLimit) {
           dialResult->error = error;
         }
       });

@@ -189,7 +189,7 @@ void Connector::send(const HandshakeBytes& message, size_t expected, Stage next,
 
 void Connector::onRefusal(const std::string& refusal) {
   if (refusal == describe(Answer::outOfFiles) || refusal == describe(Answer::outOfMemory)) {
-    waitAtLimit(refusal, ErrorCode::refused);
+    waitAtLimit(refusal, ErrorCode::atLimit);
   } else {
     giveUp(ErrorCode::refused, refusal);
   }

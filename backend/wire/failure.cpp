@@ -21,6 +21,7 @@ uint8_t kindOf(ErrorCode code) {
     case ErrorCode::workerDied:
       return 4;
     case ErrorCode::unreachable:
+    case ErrorCode::atLimit:
     case ErrorCode::nobodyListens:
     case ErrorCode::linkBroken:
     case ErrorCode::silent:
