@@ -410,6 +410,12 @@ PYBIND11_MODULE(_C, module) {
   module.attr("TRANSPORTS") = torchwire::descriptionsOf(torchwire::transportTable());
   module.attr("CHANNELS") = torchwire::descriptionsOf(torchwire::channelTable());
   module.def(
+      "announce_start", &torchwire::announceStart, py::arg("store"), py::arg("name"),
+      py::arg("rank"), py::arg("world_size"), py::call_guard<py::gil_scoped_release>(),
+      "Has the workers of a static group that wait for the one that begins to start in this "
+      "process see if the "
+      "process ends before it has joined. Raises nothing.");
+  module.def(
       "tell_of_failed_start", &torchwire::tellOfFailedStart, py::arg("store"), py::arg("name"),
       py::arg("rank"), py::arg("world_size"), py::arg("reason"),
       py::call_guard<py::gil_scoped_release>(),

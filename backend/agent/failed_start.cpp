@@ -25,6 +25,15 @@ std::string torchVersion() {
   return full.substr(0, full.find('+')); // +cpu and +cu130 understand each other
 }
 
+Membership membershipWithoutAgent(
+    const c10::intrusive_ptr<c10d::Store>& store, const WorkerRecord& self, uint32_t worldSize) {
+  return Membership(
+      std::make_unique<BoundedStore>(
+          std::make_unique<TorchStore>(store), kTellingPatience, checkSignals),
+      self, worldSize, kTellingPatience, std::make_unique<SystemClock>(checkSignals),
+      [](const WorkerRecord& worker, bool) { return isOver(presenceOf(worker.process)); });
+}
+
 } // namespace
 
 WorkerRecord ownRecord(std::string name, WorkerId id) {
@@ -42,16 +51,23 @@ std::string describeFailedStart(const WorkerRecord& worker, const std::string& r
   return worker.describe() + " could not start: " + reason.substr(0, reason.find('\n'));
 }
 
+void announceStart(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
+    uint32_t worldSize) {
+  try {
+    membershipWithoutAgent(store, ownRecord(name, id), worldSize).announce();
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception&) {
+    // The agent asks the store next, and says what is wrong with it.
+  }
+}
+
 void tellOfFailedStart(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
     uint32_t worldSize, const std::string& reason) {
   const WorkerRecord self = ownRecord(name, id);
-  Membership membership(
-      std::make_unique<BoundedStore>(
-          std::make_unique<TorchStore>(store), kTellingPatience, checkSignals),
-      self, worldSize, kTellingPatience, std::make_unique<SystemClock>(checkSignals),
-      [](const WorkerRecord& worker, bool) { return isOver(presenceOf(worker.process)); });
-  membership.giveUpStart(describeFailedStart(self, reason));
+  membershipWithoutAgent(store, self, worldSize).giveUpStart(describeFailedStart(self, reason));
 }
 
 } // namespace torchwire

@@ -22,6 +22,8 @@ const std::string kDeaths = "deaths"; // Deaths, changed by compare-and-set only
 const std::string kStartupDecision =
     "startup_decision"; // "ok", or why the static group cannot start
 const std::string kAccepted = "ok";
+const std::string kArrived =
+    "arrived/"; // and a rank: systemTime(), and a Roster of its worker alone, which has begun to start
 const std::string kFailedAt =
     "startup_failed_at"; // where a worker has failed or ended: systemTime()
 
@@ -90,6 +92,22 @@ GroupKey Membership::agree(const std::string& secret) {
     }
     seen = std::move(now);
   }
+}
+
+void Membership::announce() {
+  if (worldSize_ == 0) {
+    return;
+  }
+  Roster alone;
+  alone.worldSize = worldSize_;
+  alone.workers.push_back(self_);
+  std::vector<char> bytes;
+  ByteWriter(bytes).number(systemTime());
+  const std::vector<char> record = alone.encode();
+  bytes.insert(bytes.end(), record.begin(), record.end());
+  asking(self_, kJoining, [&] {
+    store_->set(keyOf(kArrived + std::to_string(self_.id)), toStore(bytes));
+  });
 }
 
 Roster Membership::join(const std::string& address, const HostAddress& onHost) {
@@ -302,15 +320,44 @@ void Membership::endStartupWithoutTheDead() {
   }
   for (const WorkerRecord& worker : roster.workers) {
     if (worker.incarnation != self_.incarnation && hasEnded_(worker, &worker == asked)) {
-      const std::string why = "the RPC group of world_size=" + std::to_string(worldSize_) +
-          " cannot start: " + worker.describe() + " ended before all workers were there";
-      asking(self_, kJoining, [&] {
-        store_->set(keyOf(kFailedAt), toStore(std::to_string(systemTime())));
-      });
-      decide(why);
+      endStartupWithout(worker);
       return;
     }
   }
+  if (const auto arrived = nextMissing(roster); arrived && hasEnded_(*arrived, false)) {
+    endStartupWithout(*arrived);
+  }
+}
+
+void Membership::endStartupWithout(const WorkerRecord& dead) {
+  asking(self_, kJoining, [&] {
+    store_->set(keyOf(kFailedAt), toStore(std::to_string(systemTime())));
+  });
+  decide(
+      "the RPC group of world_size=" + std::to_string(worldSize_) +
+      " cannot start: " + dead.describe() + " ended before all workers were there");
+}
+
+/// The worker of the first rank after this one's that is not on the list, where it has begun to start. So each looks for one,
+/// and all for the last. None of an earlier group, all of whose workers have ended: it came before this process began.
+std::optional<WorkerRecord> Membership::nextMissing(const Roster& roster) {
+  WorkerId id = self_.id;
+  do {
+    id = (id + 1) % static_cast<WorkerId>(worldSize_);
+  } while (id != self_.id && roster.find(id) != nullptr);
+  const std::string key = keyOf(kArrived + std::to_string(id));
+  const std::vector<uint8_t> bytes = asking(self_, kJoining, [&] {
+    return store_->check(key) ? store_->get(key) : std::vector<uint8_t>();
+  });
+  if (bytes.empty()) {
+    return std::nullopt;
+  }
+  const std::vector<char> time(bytes.begin(), bytes.begin() + sizeof(int64_t));
+  if (ByteReader(time).number<int64_t>() < startOf(self_.process)) {
+    return std::nullopt;
+  }
+  const auto alone = decoded<Roster>({bytes.begin() + sizeof(int64_t), bytes.end()});
+  return alone.workers.at(0);
 }
 
 /// The one with the next rank, after the highest the lowest; none where there is no other.

@@ -42,6 +42,10 @@ class Membership {
   /// Throws std::runtime_error.
   GroupKey agree(const std::string& secret);
 
+  /// Tells the others of a static group that this worker's process begins to start, so that they see its end though it
+  /// has not joined yet. Throws std::runtime_error.
+  void announce();
+
   /// Enters this worker, which listens at `address` and at `onHost`, into the list. A static group: returns once all are
   /// there, with the same roster everywhere; if one of them cannot be in the group, throws the same sentence on every
   /// worker. Where all workers of a former group have ended, begins another in its place. A dynamic group: returns
@@ -149,6 +153,8 @@ class Membership {
   void awaitStartupDecision();
   std::optional<std::string> startupDecision();
   void endStartupWithoutTheDead();
+  void endStartupWithout(const WorkerRecord& dead);
+  std::optional<WorkerRecord> nextMissing(const Roster& roster);
   const WorkerRecord* nextTo(const Roster& roster) const;
   [[noreturn]] void endStartup(const std::string& objection);
   [[noreturn]] static void throwRefused(const std::string& standing, const std::string& objection);

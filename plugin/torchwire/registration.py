@@ -70,6 +70,7 @@ def _init_backend(
     """
     worker_checks.check_store(store, name)
     with failed_start.told_to_group(store, name, rank, world_size):
+        failed_start.announce(store, name, rank, world_size)
         checked = from_any(rpc_backend_options)
     return start_agent(store, name, rank, world_size, checked)
 

@@ -43,6 +43,7 @@ def _init_backend(
     """Like TORCHWIRE's. Raises OSError and ValueError for a plan that cannot be read, and OSError for a log folder."""
     worker_checks.check_store(store, name)
     with failed_start.told_to_group(store, name, rank, world_size):
+        failed_start.announce(store, name, rank, world_size)
         checked = options.from_any(rpc_backend_options)
         name = worker_checks.check_name(name)
         plan = options.plan_of(checked)

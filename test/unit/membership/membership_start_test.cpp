@@ -18,10 +18,12 @@ const std::string kWhy = "worker 'w2' (rank 2) could not start: it has no memory
 
 const auto kJoin = [](SimulatedWorker& self) { self.start(); };
 
-// Of a process that has ended before it came so far that the others know it.
-void giveUp(SimulatedGroup& group, SimulatedWorker::Settings settings) {
+// A process that ends before it came so far that it is on the list.
+void endEarly(
+    SimulatedGroup& group, SimulatedWorker::Settings settings,
+    const std::function<void(Membership&)>& last) {
   settings.name = "w2";
-  group.add(settings, [&group](SimulatedWorker& self) {
+  group.add(settings, [&group, last](SimulatedWorker& self) {
     WorkerRecord record;
     record.name = self.settings.name;
     record.id = self.settings.id;
@@ -30,8 +32,34 @@ void giveUp(SimulatedGroup& group, SimulatedWorker::Settings settings) {
         std::make_unique<ScheduledStore>(*self.store, *self.scheduler, self.settings.store), record,
         self.settings.worldSize, seconds(60), std::make_unique<ScheduledClock>(group.scheduler),
         self.settings.hasEnded);
-    membership.giveUpStart(kWhy);
+    last(membership);
   });
+}
+
+void giveUp(SimulatedGroup& group, const SimulatedWorker::Settings& settings) {
+  endEarly(group, settings, [](Membership& membership) { membership.giveUpStart(kWhy); });
+}
+
+/// Joins as this process, or as one that was started later.
+std::function<void(SimulatedWorker&)> joinAsProcess(bool isYounger) {
+  return [isYounger](SimulatedWorker& self) {
+    WorkerRecord record;
+    record.name = self.settings.name;
+    record.id = self.settings.id;
+    record.incarnation = 10 + static_cast<uint64_t>(record.id);
+    record.torchVersion = self.settings.torchVersion;
+    record.process = ProcessIdentity::ofThisProcess();
+    REQUIRE(record.process.isKnown());
+    if (isYounger) {
+      record.process.startTime += 1'000'000; // some hours
+    }
+    Membership membership(
+        std::make_unique<ScheduledStore>(*self.store, *self.scheduler, self.settings.store), record,
+        self.settings.worldSize, seconds(60), std::make_unique<ScheduledClock>(*self.scheduler),
+        self.settings.hasEnded);
+    membership.agree("");
+    membership.join("tcp://192.168.100.100:1");
+  };
 }
 
 } // namespace
@@ -171,24 +199,6 @@ TEST_CASE("processes started anew do not hear of a start that failed", "[members
 
 TEST_CASE("a process that was there before a start failed hears of it late", "[membership_start]") {
   const bool isYounger = GENERATE(false, true);
-  const auto joinAs = [&](SimulatedWorker& self) {
-    WorkerRecord record;
-    record.name = self.settings.name;
-    record.id = self.settings.id;
-    record.incarnation = 10 + static_cast<uint64_t>(record.id);
-    record.torchVersion = self.settings.torchVersion;
-    record.process = ProcessIdentity::ofThisProcess();
-    REQUIRE(record.process.isKnown());
-    if (isYounger) {
-      record.process.startTime += 1'000'000; // some hours
-    }
-    Membership membership(
-        std::make_unique<ScheduledStore>(*self.store, *self.scheduler, self.settings.store), record,
-        self.settings.worldSize, seconds(60), std::make_unique<ScheduledClock>(*self.scheduler),
-        self.settings.hasEnded);
-    membership.agree("");
-    membership.join("tcp://192.168.100.100:1");
-  };
   for (const unsigned seed : seeds(20)) {
     CAPTURE(seed);
     SimulatedGroup group(seed);
@@ -198,7 +208,7 @@ TEST_CASE("a process that was there before a start failed hears of it late", "[m
       settings.start = seconds(5);
       settings.hasEnded = [](const WorkerRecord& worker, bool) { return worker.incarnation == 1; };
       if (id < 2 || isYounger) {
-        group.add(settings, joinAs);
+        group.add(settings, joinAsProcess(isYounger));
       }
     }
     REQUIRE(group.run() == kNobody);
@@ -232,6 +242,43 @@ TEST_CASE("a worker that ends before all are there ends the start of all", "[mem
       CHECK(worker->end - Clock::TimePoint() < seconds(2));
     }
   }
+}
+
+TEST_CASE("a worker that ends before it has joined ends the start of all", "[membership_start]") {
+  for (const unsigned seed : seeds(60)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    SimulatedWorker::Settings settings = rankOf(4, 2);
+    endEarly(group, settings, [](Membership& membership) { membership.announce(); });
+    settings.hasEnded = [](const WorkerRecord& worker, bool) { return worker.incarnation == 1; };
+    for (const WorkerId id : {3, 0, 1}) {
+      settings.id = id;
+      settings.start = milliseconds(100 * (seed % 4) * id);
+      group.add(settings, kJoin);
+    }
+    REQUIRE(group.run() == kNobody);
+    const std::string sentence =
+        "the RPC group of world_size=4 cannot start: worker 'w2' (rank 2) ended before all workers "
+        "were there";
+    CHECK(group.errors() == std::vector<std::string>{"", sentence, sentence, sentence});
+    for (const auto& worker : group.workers) {
+      CHECK(worker->end - Clock::TimePoint() < seconds(2));
+    }
+  }
+}
+
+TEST_CASE(
+    "processes started anew do not hear of one that ended before it joined", "[membership_start]") {
+  SimulatedGroup group(1);
+  endEarly(group, rankOf(2, 1), [](Membership& membership) { membership.announce(); });
+  for (const WorkerId id : {0, 1}) {
+    SimulatedWorker::Settings settings = rankOf(2, id);
+    settings.start = seconds(2 + 2 * id);
+    settings.hasEnded = [](const WorkerRecord& worker, bool) { return worker.incarnation == 1; };
+    group.add(settings, joinAsProcess(/* isYounger */ true));
+  }
+  REQUIRE(group.run() == kNobody);
+  CHECK(group.errors() == std::vector<std::string>(3));
 }
 
 TEST_CASE("a worker that ends once the group runs does not end its start", "[membership_start]") {
