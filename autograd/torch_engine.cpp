@@ -98,9 +98,10 @@ void TorchEngine::peerLost(WorkerId peer) {
   passes_->rootLost(peer);
 }
 
-void TorchEngine::shutDown() {
+void TorchEngine::shutDown(const std::string& reason) {
   passes_->forgetAll(
-      network_.describe(network_.self()) + " shut its RPC agent down during the backward pass");
+      network_.describe(network_.self()) + " shut its RPC agent down during the backward pass" +
+      (reason.empty() ? "" : ": " + reason));
 }
 
 // ---- requests of recv functions -----------------------------------------------------------------

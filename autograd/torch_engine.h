@@ -61,7 +61,7 @@ class TorchEngine final : public Engine {
   }
 
   /// Ends all passes. Whoever waits for one gets an error. None begins any more.
-  void shutDown();
+  void shutDown(const std::string& reason = {});
 
  private:
   torch::distributed::rpc::RpcAgent& agent_;

@@ -144,7 +144,7 @@ void throwIfNotCreated(py::error_already_set& raised, const py::args& args) {
                             ->getOwnerCreationFuture();
   if (text.starts_with(kNotCreated) && creation && creation->hasError()) {
     if (const auto failed = callErrorIn(creation->exception_ptr())) {
-      throw CallError(failed->saying(text));
+      throw CallError(failed->saying(text + " Its creation failed: " + failed->message()));
     }
   }
 }

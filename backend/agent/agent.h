@@ -292,6 +292,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
 
   // Calls of this worker.
   void expectOwnProcess() const;
+  std::string describeReasonToLeave() const;
   void checkCanSend(const WorkerInfo& to, const Message& message) const;
   TensorDevices targetsOf(
       const WorkerInfo& to, const Message& request,

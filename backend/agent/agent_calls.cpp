@@ -131,13 +131,18 @@ void Agent::expectOwnProcess() const {
   }
 }
 
+std::string Agent::describeReasonToLeave() const {
+  const std::string reason = links_ ? links_->ownGoodbye().reason : "";
+  return reason.empty() ? "" : ": " + reason;
+}
+
 void Agent::checkCanSend(const WorkerInfo& to, const Message& message) const {
   expectOwnProcess();
   TORCH_CHECK(message.isRequest(), "Agent::send(..) is only for sending requests.");
   TORCH_CHECK(
       rpcAgentRunning_.load() && links_, "worker '", workerInfo_.name_,
       "' tried to send() a message of type ", message.type(), " to '", to.name_,
-      "' but RPC is no longer running on this node.");
+      "' but RPC is no longer running on this node", describeReasonToLeave(), ".");
 }
 
 /// Throws c10::Error for a tensor on a device that no map leads on from.

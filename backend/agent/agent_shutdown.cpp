@@ -49,7 +49,7 @@ void Agent::waitAllWorkers(float timeout) {
 }
 
 void Agent::interruptShutdown() {
-  if (membership_ && isStaticGroup()) {
+  if (membership_ && isStaticGroup() && !isInherited()) {
     membership_->interruptShutdown();
   }
 }
@@ -195,7 +195,7 @@ void Agent::shutdownImpl() {
   const Error error(
       ErrorCode::shutDown,
       "worker '" + workerInfo_.name_ + "' shut its RPC agent down before the call was answered");
-  engine_->shutDown();
+  engine_->shutDown(links_ ? links_->ownGoodbye().reason : "");
   calls_->failAll(error); // before the links go, whose loss would be a worse explanation
   if (links_) {
     links_->leave(kGoodbyePatience, isInterrupted);

@@ -240,8 +240,8 @@ def test_rrefs_of_a_worker_that_is_gone(trio):
     expect(trio[0].run(failure_of_kept_rref), "WorkerDied", "worker1", "no", has_died(1))
     of_creation, of_fetch = trio[0].run(failures_of_new_rref, "worker1")
     expect(of_creation, "WorkerDied", "worker1", "no", f"RPCErr:1:{has_died(1)}")
-    # Of a creation that has failed libtorch says only that.
     expect(of_fetch, "WorkerDied", "worker1", "no", "RRef creation via rpc.remote() timed out")
+    assert f"Its creation failed: {has_died(1)}" in of_fetch["text"]
 
 
 def failure_of_call_over_the_end(to):
