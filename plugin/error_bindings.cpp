@@ -5,6 +5,7 @@
 #include <exception>
 #include <string>
 
+#include "backend/agent/forked_agent.h"
 #include "backend/base/call_error.h"
 #include "backend/base/interruption.h"
 #include "backend/serve/remote_error.h"
@@ -100,6 +101,9 @@ void translate(std::exception_ptr exception) {
     raise(e, e, builtinOf(e));
   } catch (const Interrupted&) {
     raisePendingSignal();
+  } catch (const ForkedMeanwhile&) {
+    raisePendingSignal();
+    PyErr_SetString(PyExc_RuntimeError, ForkedAgent::refusalHere().c_str());
   }
 }
 

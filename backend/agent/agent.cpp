@@ -135,6 +135,7 @@ Agent::Agent(
   registerHandlers();
   connectTransfers();
   connectPeerStores();
+  ForkedAgent::standInForChildrenOf(workerInfo_); // it may be the current one before it starts
 }
 
 Agent::~Agent() {
@@ -233,7 +234,6 @@ void Agent::serveTrials(
 // ---- starting -----------------------------------------------------------------------------------
 
 void Agent::startImpl() {
-  ForkedAgent::standInForChildrenOf(workerInfo_);
   openMembership();
   try {
     joinGroup();

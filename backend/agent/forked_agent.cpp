@@ -72,6 +72,13 @@ ForkedAgent::ForkedAgent(WorkerInfo parent)
           "' after init_rpc, and the connections are that worker's: call init_rpc in it, or start "
           "it by the start method 'spawn'") {}
 
+std::string ForkedAgent::refusalHere() {
+  const auto agent = isCurrentRpcAgentSet()
+      ? std::dynamic_pointer_cast<ForkedAgent>(getCurrentRpcAgent())
+      : nullptr;
+  return agent ? agent->refusal() : "this process was forked while its parent waited here";
+}
+
 void ForkedAgent::standInForChildrenOf(const WorkerInfo& worker) {
   [[maybe_unused]] static const int registered =
       pthread_atfork(beforeFork, afterForkInParent, afterForkInChild);

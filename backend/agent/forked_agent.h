@@ -28,6 +28,9 @@ class ForkedAgent final : public torch::distributed::rpc::RpcAgent {
     return refusal_;
   }
 
+  /// The same of the current agent; what a process can be told that has none.
+  static std::string refusalHere();
+
   /// Throws std::runtime_error with refusal(), as do the two below.
   c10::intrusive_ptr<torch::distributed::rpc::JitFuture> send(
       const WorkerInfo& to, c10::intrusive_ptr<torch::distributed::rpc::Message> message,

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "backend/base/fork.h"
 #include "backend/base/interruption.h"
 #include "backend/base/thread_pool.h"
 #include "backend/serve/private_members.h"
@@ -52,11 +53,15 @@ bool handlesSignals() {
 
 bool runSignalHandlers() {
   const py::gil_scoped_acquire gil;
-  if (pending || PyErr_CheckSignals() == 0) {
-    return false;
+  const uint64_t generation = forkGeneration();
+  const bool raised = !pending && PyErr_CheckSignals() != 0;
+  if (raised) {
+    pending.emplace(Raised{{}, SteadyClock::now()});
   }
-  pending.emplace(Raised{{}, SteadyClock::now()});
-  return true;
+  if (forkGeneration() != generation) {
+    throw ForkedMeanwhile();
+  }
+  return raised;
 }
 
 void checkSignals() {

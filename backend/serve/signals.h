@@ -13,7 +13,7 @@ void noteMainThread();
 bool handlesSignals();
 
 /// Runs the handlers of signals that have come, and keeps what they raise until raisePendingSignal(). Whether they have
-/// raised anything. Takes the GIL, or is called with it.
+/// raised anything. Throws ForkedMeanwhile in a process that a handler has forked. Takes the GIL, or is called with it.
 bool runSignalHandlers();
 
 /// An InterruptionCheck: the same, where the calling thread handles signals, and throws Interrupted if one has raised; once

@@ -405,3 +405,53 @@ def test_a_child_that_returns_from_a_handler_ends(group):
 def test_a_handler_may_fork(group):
     text = group[0].run(rpc.rpc_sync, "worker1", fork_in_handler)
     assert "this process was forked from worker 'worker1' after init_rpc" in text
+
+
+def interrupt(process, handled):
+    """Has a signal come to the caller, and returns once its handler has run."""
+    os.kill(process, signal.SIGHUP)
+    end = time.monotonic() + LIMIT / 2
+    while not os.path.exists(handled) and time.monotonic() < end:
+        time.sleep(0.01)
+    return "handled"
+
+
+WAITS = {
+    "rpc_sync": lambda *args: rpc.rpc_sync("worker1", interrupt, args),
+    "async_wait": lambda *args: rpc.rpc_async("worker1", interrupt, args).wait(),
+    "to_here": lambda *args: rpc.remote("worker1", interrupt, args).to_here(),
+}
+
+
+def wait_while_a_signals_handler_forks(wait, handled, child_exits):
+    """What the wait returns, and how the child ends, which goes on in the wait of its parent."""
+    parent, statuses = os.getpid(), []
+
+    def fork(number, frame):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(LIMIT / 2))  # ends it where it hangs
+            if child_exits:
+                raise SystemExit("on purpose")
+            return
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        pathlib.Path(handled).touch()
+
+    signal.signal(signal.SIGHUP, fork)
+    try:
+        value = WAITS[wait](parent, handled)
+    except (SystemExit, RuntimeError) as error:
+        if os.getpid() == parent:
+            raise
+        os._exit(7 if str(error) == "on purpose" else 8 if REFUSED in str(error) else 9)
+    if os.getpid() != parent:
+        os._exit(10)
+    return value, statuses
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("child_exits, status", [(True, 7), (False, 8)])
+def test_a_child_that_a_signals_handler_forks_does_not_wait(group, tmp_path, wait, child_exits, status):
+    seen = group[0].run(wait_while_a_signals_handler_forks, wait, str(tmp_path / "handled"), child_exits)
+    assert seen == ("handled", [status])
