@@ -72,7 +72,7 @@ ContextRegistry::Open& ContextRegistry::open(ContextId id) {
   if (isNew) {
     entry->second.since = Clock::now();
     entry->second.generation = generation_;
-    entry->second.ending = isReleased(id);
+    entry->second.ending = isReleased(id) || gone_.contains(creatorOf(id));
   }
   return entry->second;
 }
@@ -208,6 +208,7 @@ std::function<void()> ContextRegistry::closeLater(std::vector<Closing> closings)
 
 std::function<void()> ContextRegistry::creatorLeft(WorkerId creator) {
   MutexLock lock(mutex_);
+  gone_.insert(creator);
   return closeLater(takeOutAllOf(creator));
 }
 
@@ -215,6 +216,7 @@ std::function<void()> ContextRegistry::creatorIsNew(WorkerId creator) {
   MutexLock lock(mutex_);
   auto rest = closeLater(takeOutAllOf(creator));
   came_[creator] = ++generation_;
+  gone_.erase(creator);
   std::erase_if(released_, [&](const auto& entry) { return creatorOf(entry.first) == creator; });
   return rest;
 }

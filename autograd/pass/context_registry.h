@@ -143,6 +143,7 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
   uint64_t generation_ GUARDED_BY(mutex_) = 0; // counts the workers that have come
   std::unordered_map<WorkerId, uint64_t> came_
       GUARDED_BY(mutex_); // the generation with which each did
+  Workers gone_ GUARDED_BY(mutex_); // creators that have left
   std::unordered_map<ContextId, Open> open_ GUARDED_BY(mutex_);
   std::unordered_map<ContextId, Clock::time_point> released_ GUARDED_BY(mutex_);
   std::deque<std::pair<Clock::time_point, ContextId>> oldest_

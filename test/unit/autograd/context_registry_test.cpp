@@ -235,6 +235,18 @@ TEST_CASE("what a worker that left has opened waits for its calls", "[context_re
 }
 
 TEST_CASE(
+    "a call that begins once its context's creator has left opens it for no longer",
+    "[context_registry]") {
+  Desk desk;
+  const ContextId theirs = contextOf(1);
+  desk.registry->creatorLeft(1)();
+  desk.registry->callBegins(theirs);
+  desk.container[theirs] = {1};
+  desk.registry->callEnds(theirs);
+  CHECK(desk.container.empty());
+}
+
+TEST_CASE(
     "a new worker's contexts are not taken for those of the one before", "[context_registry]") {
   Desk desk;
   const ContextId theirs = contextOf(1);
