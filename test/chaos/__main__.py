@@ -43,6 +43,8 @@ def parser():
     add("--kills", type=int, help="workers killed in a round; 1 if nothing else is to go wrong")
     add("--restarts", type=int, help="workers killed and started again in a round, whose group is a dynamic one")
     add("--freezes", type=int, help="workers that stand still for a while, in a round")
+    add("--departures", type=int, help="workers that leave without the others, in a round")
+    add("--interrupts", type=int, help="interrupts of a worker's main thread, in a round; after them nothing may fail")
     add("--plan", help="a file with a fault plan, see docs/fault_injection.md; needs a build with fault injection")
     add("--no-faults", action="store_true", help="nothing goes wrong, so nothing may fail")
     add("--operations", type=words, help=f"names, with commas between; all by default: {', '.join(operations.usual())}")
@@ -69,10 +71,11 @@ def words(text):
 
 def settings_from(arguments):
     given = {name: value for name, value in vars(arguments).items() if value is not None}
+    faults = {"kills", "restarts", "freezes", "departures", "plan"} & given.keys()
     if given.pop("no_faults"):
-        if {"kills", "restarts", "freezes", "plan"} & given.keys():
-            parser().error("--no-faults goes with none of --kills, --restarts, --freezes and --plan")
-    elif not {"kills", "restarts", "freezes", "plan"} & given.keys():
+        if faults:
+            parser().error("--no-faults goes with none of --kills, --restarts, --freezes, --departures and --plan")
+    elif not faults:
         given["kills"] = 1
     given.setdefault("output", tempfile.mkdtemp(prefix="torchwire-chaos-"))
     settings = dataclasses.replace(Settings(), **given)

@@ -68,6 +68,15 @@ def unreachable(names, timeout):
     return errors
 
 
+def call_until_interrupted(timeout):
+    me = rpc.get_worker_info().name
+    try:
+        while True:
+            rpc.rpc_sync(me, services.echo, (services.piece(0, 1000),), timeout=timeout)
+    except KeyboardInterrupt:
+        pass
+
+
 def let_go():
     """Drops all RRefs that services and reference cycles have."""
     services.let_go()

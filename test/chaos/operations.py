@@ -4,6 +4,8 @@ An operation is a function of a Caller. It raises WrongResult if something is no
 RPC pass.
 """
 
+import os
+import subprocess
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -174,6 +176,31 @@ def class_proxy(caller):
     parts = box.rpc_async(caller.timeout).part(0, middle), box.remote(caller.timeout).part(middle, size)
     expect_tensor(parts[0].wait(), whole[:middle], "the first half")
     expect_tensor(parts[1].to_here(caller.timeout), whole[middle:], "the second half")
+
+
+# ---- processes ----
+
+
+@operation(waits=1)
+def forked_child(caller):
+    """A child that is forked amid the calls of other threads: it is refused what is its parent's, and ends."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if _is_refused(caller) else 1)
+    expect(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0, "the child's exit status")
+
+
+def _is_refused(caller):
+    try:
+        caller.call(caller.anyone(), services.echo, torch.ones(1))
+    except RuntimeError as error:
+        return "this process was forked from worker" in str(error)
+    return False
+
+
+@operation(waits=0)
+def other_program(caller):
+    expect(subprocess.run(["/bin/true"]).returncode, 0, "the program's exit status")
 
 
 # ---- distributed autograd ----

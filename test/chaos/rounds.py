@@ -27,22 +27,22 @@ class ProcessFault(NamedTuple):
     """A fault that the round brings about itself."""
 
     wait: float  # seconds, after the one before
-    kind: str  # "kill", "restart" or "freeze"
+    kind: str  # "kill", "leave", "restart", "freeze" or "interrupt"
     victim: int  # rank
     seconds: float  # that a freeze lasts
 
 
 def draw_process_faults(settings, chance):
     """At most one for each worker, and none for at least one; but restarts for any that is not killed."""
-    kinds_of_all = ["kill"] * settings.kills + ["freeze"] * settings.freezes
+    kinds_of_all = ["kill"] * settings.kills + ["leave"] * settings.departures + ["freeze"] * settings.freezes
     if len(kinds_of_all) >= settings.world:
         raise ValueError(f"{len(kinds_of_all)} faults are too many for {settings.world} workers: one has to be left")
     chance.shuffle(kinds_of_all)
     victims = chance.sample(range(settings.world), len(kinds_of_all))
     killed = {victim for kind, victim in zip(kinds_of_all, victims) if kind == "kill"}
-    for _ in range(settings.restarts):
+    for kind in ["restart"] * settings.restarts + ["interrupt"] * settings.interrupts:
         place = chance.randint(0, len(kinds_of_all))
-        kinds_of_all.insert(place, "restart")
+        kinds_of_all.insert(place, kind)
         victims.insert(place, chance.choice([rank for rank in range(settings.world) if rank not in killed]))
     return [
         # Most freezes are shorter than the time-out of calls, some are longer.
@@ -77,6 +77,7 @@ class Round:
         self._workers = []
         self._survivors = []
         self._dead = []
+        self._has_departed = False
         self._outcome = Outcome(f"round {number} (seed {settings.seed})")
 
     def run(self):
@@ -131,7 +132,8 @@ class Round:
 
     def _shut_down(self):
         # What is not graceful waits for nobody, so that a worker that is late would meet others that have left.
-        graceful = not self._dead or self._chance.random() < 0.75
+        # Nor is it where somebody has left without the others.
+        graceful = not self._has_departed and (not self._dead or self._chance.random() < 0.75)
         errors = self._all(member.leave, graceful, limit=self._settings.shutdown_limit)
         for worker, error in errors.items():
             self._outcome.shutdowns["raised" if error else "ok"] += 1
@@ -149,12 +151,29 @@ class Round:
         if fault.kind == "kill":
             victim.kill()
             self._declareDead(victim)
+        elif fault.kind == "leave":
+            self._ask([victim], member.leave, False)
+            victim.kill()
+            self._declareDead(victim)
+            self._has_departed = True
         elif fault.kind == "restart":
             self._restart(fault.victim)
+        elif fault.kind == "interrupt":
+            self._interrupt(victim)
         else:
             victim.signal(signal.SIGSTOP)
             self._wait_out(fault.seconds)
             victim.signal(signal.SIGCONT)
+
+    def _interrupt(self, victim):
+        """Its main thread is in a call when the signal comes, and is told so at once."""
+        pending = victim.start(member.call_until_interrupted, self._settings.timeout)
+        self._wait_out(0.01 + 0.2 * self._chance.random())
+        victim.signal(signal.SIGINT)
+        if not pending.is_there(_ANSWER_LIMIT):
+            self._outcome.violate(kinds.HUNG, victim.name, "it was interrupted in a call, and is still there")
+            self._hang()
+        self._answer(victim, pending)
 
     def _restart(self, rank):
         """Another process comes in place of the worker; all can call it once it has joined."""

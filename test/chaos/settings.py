@@ -16,6 +16,8 @@ class Settings:
     kills: int = 0
     restarts: int = 0  # kills after which the worker comes back; the group is a dynamic one then
     freezes: int = 0
+    departures: int = 0  # workers that leave without the others, as a program that ends without rpc.shutdown()
+    interrupts: int = 0  # of the main thread of a worker, in a call
     plan: str | None = None  # path of a fault plan
 
     # The load.
@@ -40,7 +42,7 @@ class Settings:
 
     @property
     def faultless(self) -> bool:
-        return not (self.kills or self.restarts or self.freezes or self.plan)
+        return not (self.kills or self.restarts or self.freezes or self.departures or self.plan)
 
     @property
     def dynamic(self) -> bool:

@@ -74,6 +74,14 @@ def test_survivors_of_kills_go_on(tmp_path, transports, channels):
 
 @pytest.mark.slow
 @pytest.mark.alone
+def test_survivors_of_those_that_leave_go_on(tmp_path):
+    chosen = {"world": 4, "kills": 1, "departures": 1, "interrupts": 3, "timeout": 2, "seconds": 0.5}
+    (outcome,) = expect_good(tmp_path, 1, **chosen)
+    assert outcome.faults["leave"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.alone
 def test_a_group_goes_on_after_workers_stood_still(tmp_path):
     outcomes = expect_good(tmp_path, 2, world=3, freezes=1, timeout=2, seconds=0.5)
     assert sum(outcome.faults["freeze"] for outcome in outcomes) == 2
