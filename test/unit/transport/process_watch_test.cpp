@@ -20,13 +20,15 @@ namespace {
 // A child that does nothing until it is killed.
 class Child {
  public:
-  Child() : pid_(fork()) {
-    if (pid_ == 0) {
-      ::signal(SIGUSR1, [](int) { ::execl("/bin/sleep", "sleep", "60", nullptr); });
-      for (;;) {
-        pause();
-      }
+  Child() {
+    // Before the fork, so that no signal comes before it.
+    const auto former =
+        ::signal(SIGUSR1, [](int) { ::execl("/bin/sleep", "sleep", "60", nullptr); });
+    pid_ = fork();
+    while (pid_ == 0) {
+      pause();
     }
+    ::signal(SIGUSR1, former);
   }
   ~Child() {
     kill();
@@ -63,7 +65,7 @@ class Child {
   uint64_t stack() const {
     return statusOfProcess(pid_).value().stack;
   }
-  pid_t pid_;
+  pid_t pid_ = 0;
 };
 
 struct Watcher {
