@@ -18,14 +18,15 @@ import sys
 import threading
 import time
 
+import exit_programs
 import torch
 import torch.distributed as dist
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
-from exit_programs import ForkedProcess, is_in_shutdown, wait_until
+from exit_programs import ForkedProcess, is_in_shutdown
 
-LIMIT = 50.0  # s, after which a process is stuck
+LIMIT = 60.0  # s, of each wait here: nothing takes long but where the machine has much else to do
 STAY = ("owner", "other")
 NO_END = "error_in_handler"
 LATE = "in_init_rpc"  # comes to the group when it runs
@@ -234,6 +235,10 @@ class Worker:
         rpc.shutdown()
 
 
+def wait_until(condition):
+    exit_programs.wait_until(condition, LIMIT)
+
+
 # ---- what they call ----
 
 
@@ -357,7 +362,7 @@ def run(kind, transport, folder, *groups):
         if worker is not None:
             worker.stay() if worker.name in STAY else worker.end()
             return
-    limit = time.monotonic() + LIMIT
+    limit = time.monotonic() + 2 * LIMIT
     ended = [False]
     while not all(ended):
         ended = [group.look(time.monotonic() > limit) for group in running]

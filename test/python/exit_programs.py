@@ -269,8 +269,8 @@ WAYS_TO_END = {
 }
 
 
-def wait_until(condition):
-    end = time.monotonic() + LIMIT
+def wait_until(condition, limit=LIMIT):
+    end = time.monotonic() + limit
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError(f"{condition} did not come to pass")

@@ -117,7 +117,7 @@ def outcomes(tmp_path_factory):
         if (kind, transport) not in made:
             groups = GROUPS[kind]
             folder = tmp_path_factory.mktemp("groups")
-            process = run_script(PROGRAM, kind, transport, folder, *map(",".join, groups), limit=90)
+            process = run_script(PROGRAM, kind, transport, folder, *map(",".join, groups), limit=150)
             assert process.returncode == 0, process.stderr
             made[kind, transport] = [
                 Outcome(kind, ways, **outcome) for ways, outcome in zip(groups, json.loads(process.stdout), strict=True)
