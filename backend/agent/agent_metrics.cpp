@@ -182,7 +182,7 @@ void Agent::serveObservers() {
   });
 }
 
-std::string Agent::askObserver(WorkerId to, const std::string& question, milliseconds patience) {
+std::string Agent::askObserver(WorkerId to, const std::string& question, std::chrono::milliseconds patience) {
   const std::vector<char> answer = ask(
       to, own_messages::kObserve, std::vector<char>(question.begin(), question.end()), patience);
   return {answer.begin(), answer.end()};
