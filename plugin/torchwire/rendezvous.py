@@ -6,8 +6,8 @@ group may well start half an hour apart. But one that has reached the server's h
 answer, waits for the time-out of calls. Who comes to a dynamic group comes to one that runs: there the whole wait ends
 then.
 
-Two functions of torch.distributed are replaced once, when torchwire is imported, and for good. They ask at every call
-whether the options are torchwire's; of the one that is not given them, init_rpc tells.
+Two functions of torch.distributed are replaced once, when torchwire is imported, and for good. At every call they look
+into init_rpc, which calls them, whether the backend is torchwire's: it does not tell them.
 """
 
 # The functions of PyTorch's that are replaced here are private, and have no types.
@@ -30,7 +30,6 @@ from urllib.parse import urlparse
 import torch.distributed as dist
 import torch.distributed.rpc as rpc
 
-from torchwire.options import TorchwireRpcBackendOptions
 from torchwire.torch_parts import Store, rendezvous_helper, rendezvous_uses_agent_store
 
 _REACHED_BY_NETWORK = ("tcp", "env")
@@ -49,9 +48,10 @@ def install() -> None:
 
     @functools.wraps(original)
     def create_store_from_options(backend_options: Any, rank: int) -> Store:
-        if not isinstance(backend_options, TorchwireRpcBackendOptions) or backend_options.rpc_timeout == 0:
+        patience = _patience_of(sys._getframe(1))
+        if not patience:
             return original(backend_options, rank)
-        return _create_store(backend_options.init_method, rank, backend_options.rpc_timeout)
+        return _create_store(backend_options.init_method, rank, patience)
 
     dist._create_store_from_options = create_store_from_options
     dist.rendezvous = _with_patience(cast("Callable[..., Iterator[Any]]", dist.rendezvous))
@@ -77,18 +77,21 @@ def _with_patience(original: Callable[..., Iterator[Any]]) -> Callable[..., Iter
     @functools.wraps(original)
     def rendezvous(url: str, rank: int = -1, world_size: int = -1, **arguments: Any) -> Iterator[Any]:
         iterator = original(url, rank, world_size, **arguments)
-        options = _options_of(sys._getframe(1))
-        if options is None or urlparse(url).scheme not in _REACHED_BY_NETWORK:
+        patience = _patience_of(sys._getframe(1))
+        if patience is None or urlparse(url).scheme not in _REACHED_BY_NETWORK:
             return iterator
-        return _patiently(iterator, url, rank, options.rpc_timeout)
+        return _patiently(iterator, url, rank, patience)
 
     return rendezvous
 
 
-def _options_of(caller: FrameType) -> TorchwireRpcBackendOptions | None:
-    """The options with which init_rpc has been called, if it is the caller, and they are torchwire's."""
-    options = caller.f_locals.get("rpc_backend_options") if caller.f_code is rpc.init_rpc.__code__ else None
-    return options if isinstance(options, TorchwireRpcBackendOptions) else None
+def _patience_of(caller: FrameType) -> float | None:
+    """The time-out of calls, in seconds (0: none), if the caller is init_rpc, for torchwire; else None."""
+    if caller.f_code is not rpc.init_rpc.__code__:
+        return None
+    backend, options = (caller.f_locals[name] for name in ("backend", "rpc_backend_options"))
+    module = str(getattr(backend.value.init_backend_handler, "__module__", ""))
+    return float(options.rpc_timeout) if module.startswith("torchwire.") else None
 
 
 def _patiently(iterator: Iterator[Any], url: str, rank: int, patience: float) -> Iterator[Any]:

@@ -13,7 +13,6 @@ import time
 _TUNSETIFF = 0x400454CA
 _TAP_WITHOUT_HEADER = 0x0002 | 0x1000
 _LARGEST = 2048  # bytes of a packet, and more than any has
-_ETHERNET_HEADER = 14
 
 
 class BadCable:
@@ -21,8 +20,7 @@ class BadCable:
 
     `hosts` names the namespaces (see network.Hosts), which get the interface `name` with the addresses 10.79.0.1 and
     10.79.0.2. `loss` and `reorder` are probabilities; a packet takes `delay` seconds, and one that is reordered
-    arrives half of that later, behind others. cut() and heal() are for one way of the cable at a time, swallow_above() for
-    both.
+    arrives half of that later, behind others. cut() and heal() are for one way of the cable at a time.
     """
 
     ADDRESSES = ("10.79.0.1", "10.79.0.2")
@@ -35,7 +33,6 @@ class BadCable:
         self._under_way = []  # (when it arrives, number, to which end, packet)
         self._number = 0
         self._cut = None  # the end that nothing arrives at
-        self._largest = _LARGEST
         self.passed = self.lost = self.reordered = 0
 
     def __enter__(self):
@@ -65,10 +62,6 @@ class BadCable:
     def heal(self):
         self._cut = None
 
-    def swallow_above(self, size):
-        """From now on a packet with more than so many bytes vanishes, and nobody is told: a black hole."""
-        self._largest = size + _ETHERNET_HEADER
-
     def _run(self):
         with selectors.DefaultSelector() as selector:
             for side, end in enumerate(self._ends):
@@ -84,7 +77,7 @@ class BadCable:
         return max(0.0, min(0.05, self._under_way[0][0] - time.monotonic()))
 
     def _take(self, packet, to):
-        if to == self._cut or len(packet) > self._largest or self._random.random() < self._loss:
+        if to == self._cut or self._random.random() < self._loss:
             self.lost += 1
             return
         late = self._random.random() < self._reorder

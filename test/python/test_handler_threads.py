@@ -106,18 +106,21 @@ def square(x):
     return x * x
 
 
-def descend(names, depth):
+def descend(names, depth, timeout=LIMIT):
     """Calls the next worker, which calls the one after it, and so on."""
     if depth == 0:
         return 0
-    return 1 + rpc.rpc_sync(names[depth % len(names)], descend, (names, depth - 1), timeout=LIMIT)
+    return 1 + rpc.rpc_sync(names[depth % len(names)], descend, (names, depth - 1, timeout), timeout=timeout)
 
 
 def descend_by_future(names, depth):
     if depth == 0:
         return 0
     to = names[depth % len(names)]
-    futures = [rpc.rpc_async(to, square, (depth,)), rpc.rpc_async(to, descend_by_future, (names, depth - 1), timeout=LIMIT)]
+    futures = [
+        rpc.rpc_async(to, square, (depth,)),
+        rpc.rpc_async(to, descend_by_future, (names, depth - 1), timeout=LIMIT),
+    ]
     return 1 + torch.futures.wait_all(futures)[1]
 
 
@@ -145,7 +148,9 @@ def wait_for_own(rref):
 def own_value_in_many(names):
     """Functions that wait for a value which their own worker has yet to make, as long as they leave it a thread."""
     late = rpc.remote(names[1], descend, (names, 4))
-    return [future.wait() for future in [rpc.rpc_async(names[1], wait_for_own, (late,), timeout=LIMIT) for _ in range(8)]]
+    return [
+        future.wait() for future in [rpc.rpc_async(names[1], wait_for_own, (late,), timeout=LIMIT) for _ in range(8)]
+    ]
 
 
 def test_functions_that_call_each_other_do_not_stand_still(trio):
@@ -164,6 +169,6 @@ def test_workers_that_fetch_from_each_other_do_not_stand_still(tmp_path):
 
 
 def test_without_spare_threads_functions_that_call_each_other_stand_still(tmp_path):
-    with running(2, tmp_path, num_worker_threads=1, num_spare_threads=0, rpc_timeout=1.5) as group:
+    with running(2, tmp_path, num_worker_threads=1, num_spare_threads=0) as group:
         with pytest.raises(WorkerError, match="CallTimedOut"):
-            group[0].run(descend, ["worker0", "worker1"], 3)
+            group[0].run(descend, ["worker0", "worker1"], 3, timeout=1.5)

@@ -70,7 +70,8 @@ def test_calls_that_wait_for_a_lock_of_their_callers_form_a_cycle(tmp_path):
             r"call_back_with_the_lock to worker 'worker1' \(rank 1\) has taken .* it has been running at worker "
             r"'worker1' for 0\.\d s and has had another call under way for 0\.\d s,\n  call \d+ of "
             r"test_hang_help.try_the_rest to worker 'worker2' \(rank 2\): it has been running at worker 'worker2' for "
-            r".*,\n  call \d+ of test_hang_help.try_the_rest to worker 'worker1' \(rank 1\): it has been running at worker 'worker1' for 0\.\d s; these calls form a cycle, 'worker1' -> 'worker2' -> 'worker1': it "
+            r".*,\n  call \d+ of test_hang_help.try_the_rest to worker 'worker1' \(rank 1\): it has been running at "
+            r"worker 'worker1' for 0\.\d s; these calls form a cycle, 'worker1' -> 'worker2' -> 'worker1': it "
             r"may wait for what one of them holds, such as a lock, in\n.*acquire",
         )
         group[0].run(observed.wait_for_pending)
@@ -86,9 +87,9 @@ def test_calls_that_wait_for_threads_of_each_other_form_a_cycle(tmp_path):
         group[0].run(observed.begin, "worker1", call_each_other, ("worker0", "worker1", 6))
         wait_for_output(
             group[0],
-            r"it has been queued at worker '(worker\d)' for 0\.\d s: all 1 of its threads \(num_worker_threads\) run other "
-            r"requests or wait, as do 1 spare ones \(num_spare_threads\); the oldest that waits, "
-            r"test_hang_help.call_each_other of worker '.*; these calls form a cycle, .*: none of them can go on; raise one",
+            r"it has been queued at worker 'worker\d' for 0\.\d s: all 1 of its threads \(num_worker_threads\) run "
+            r"other requests or wait, as do 1 spare ones \(num_spare_threads\); the oldest that waits, "
+            r"test_hang_help.call_each_other of worker '.*; these calls form a cycle, .*: none of them can go on; ",
         )
         group[0].run(observed.error_of_pending)
 
@@ -118,9 +119,9 @@ def test_rrefs_that_wait_for_each_other_form_a_cycle(tmp_path):
         group[0].run(create_two_that_wait_for_each_other)
         wait_for_output(
             group[1],
-            r"call \d+ of a call \(fetch\) to worker 'worker2' \(rank 2\) has taken .*: the RRef has had no value at worker "
-            r"'worker2' for 0\.\d s: as to its creation, it has been running at worker 'worker2' for 0\.\d s and has had "
-            r"another call under way for .*these calls form a cycle, .*: none of them can go on",
+            r"call \d+ of a call \(fetch\) to worker 'worker2' \(rank 2\) has taken .*: the RRef has had no value at "
+            r"worker 'worker2' for 0\.\d s: as to its creation, it has been running at worker 'worker2' for .* and "
+            r"has had another call under way for .*these calls form a cycle, .*: none of them can go on",
         )
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed.rpc as rpc
 import torchwire
-from group import Group, errors, file_in, free_port, init
+from group import Group, file_in, free_port
 from machine_faults import limit_files, limit_user, small_file_system
 from processes import WorkerError
 
@@ -307,22 +307,6 @@ def test_init_rpc_without_ports_says_so(tmp_path):
         group.shut_down()
 
 
-def test_init_rpc_without_memory_says_so_to_all(tmp_path):
-    with Group(2) as group:
-        group[0].run(leave_memory)
-        begin = time.monotonic()
-        first, second = errors([worker.start(init_two, file_in(tmp_path)) for worker in group])
-        assert time.monotonic() - begin < PROMPT
-        for error in (first, second):
-            assert "its process can start no more threads: raise" in error.message
-            assert "memory (ulimit -v" in error.message
-        assert "worker 'worker0' (rank 0) could not start" in second.message
-
-
-def init_two(store):
-    init(store, world_size=2)
-
-
 # ---- memory for a large tensor ------------------------------------------------------------------
 
 
@@ -335,7 +319,7 @@ def zeros(size):
 
 
 def failed_transfer(to, function, argument):
-    """What a call that carries a tensor of four times ROOM ends with, while another call to the same worker is under way."""
+    """What a call with a tensor of four times ROOM ends with, while another one to the same worker is under way."""
     other = rpc.rpc_async(to, sleep_and_add, (1, 2))
     begin = time.monotonic()
     try:

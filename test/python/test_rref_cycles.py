@@ -1,4 +1,4 @@
-"""Objects that hold RRefs of each other's, across workers, so that none of them is ever dropped: shutdown does not wait for them.
+"""Objects that hold RRefs of each other's, across workers, so that none is ever dropped: shutdown waits for none.
 
 libtorch would wait 100 s and more for the forks to go.
 """

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+import torchwire
 from group import Group, environment_of_store, free_port, init
 from processes import WorkerError, WorkerProcess, close_all, wait_until
 from rref_counts import counts
@@ -267,23 +268,35 @@ def test_a_dynamic_group_is_not_held_up_by_its_store(apart, number):
 # ---- who comes when the store is gone ----
 
 
+# PyTorch's options as well as torchwire's.
+each_options_class = pytest.mark.parametrize(
+    "options_class", [torchwire.TorchwireRpcBackendOptions, rpc.TensorPipeRpcBackendOptions]
+)
+
+
+@each_options_class
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_newcomer_is_told(apart, number):
+def test_a_newcomer_is_told(apart, number, options_class):
     apart.signal(number)
     newcomer = WorkerProcess("worker1", apart.environment)
     try:
-        seconds, sentence = newcomer.run(init_timed, apart.init_method, rpc_timeout=TIMEOUT)
+        seconds, sentence = newcomer.run(
+            init_timed, apart.init_method, rpc_timeout=TIMEOUT, options_class=options_class
+        )
         assert TIMEOUT <= seconds < TIMEOUT + IN_ORDER
         assert re.fullmatch("the worker with rank 1 could not join the RPC group: the rendezvous store .*", sentence)
     finally:
         newcomer.close()
 
 
-def test_a_worker_of_a_static_group_is_told_of_a_store_that_stands_still(apart):
+@each_options_class
+def test_a_worker_of_a_static_group_is_told_of_a_store_that_stands_still(apart, options_class):
     apart.signal(signal.SIGSTOP)
     worker = WorkerProcess("worker0", apart.environment)
     try:
-        seconds, sentence = worker.run(init_timed, apart.init_method, world_size=2, rpc_timeout=TIMEOUT)
+        seconds, sentence = worker.run(
+            init_timed, apart.init_method, world_size=2, rpc_timeout=TIMEOUT, options_class=options_class
+        )
         assert TIMEOUT <= seconds < TIMEOUT + IN_ORDER
         assert sentence == (
             "the worker with rank 0 could not join the RPC group: the rendezvous store "
