@@ -352,11 +352,11 @@ std::optional<WorkerRecord> Membership::nextMissing(const Roster& roster) {
   if (bytes.empty()) {
     return std::nullopt;
   }
-  const std::vector<char> time(bytes.begin(), bytes.begin() + sizeof(int64_t));
-  if (ByteReader(time).number<int64_t>() < startOf(self_.process)) {
+  const std::vector<char> announced(bytes.begin(), bytes.end());
+  if (ByteReader(announced).number<int64_t>() < startOf(self_.process)) {
     return std::nullopt;
   }
-  const auto alone = decoded<Roster>({bytes.begin() + sizeof(int64_t), bytes.end()});
+  const auto alone = decoded<Roster>({announced.begin() + sizeof(int64_t), announced.end()});
   return alone.workers.at(0);
 }
 
