@@ -294,7 +294,8 @@ void bindMetrics(py::module_& module, AgentClass& agent) {
       .def(
           "whereabouts",
           [](Agent& self, WorkerId to, const std::vector<uint64_t>& calls, double patience) {
-            return self.whereabouts().find(to, calls, milliseconds(static_cast<int64_t>(patience * 1000)));
+            return self.whereabouts().find(
+                to, calls, milliseconds(static_cast<int64_t>(patience * 1000)));
           },
           py::arg("to"), py::arg("calls"), py::arg("patience"), ReleaseGil(),
           "Where each of those calls is, in a sentence, as the worker with rank `to` says, to "

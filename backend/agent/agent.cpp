@@ -94,8 +94,8 @@ Agent::Agent(
       worldSize_(static_cast<uint32_t>(worldSize.value_or(0))),
       options_(std::move(options)),
       self_(id),
-      requests_(options_.numWorkerThreads, "torchwire_work", runOnPythonThread,
-          options_.numSpareThreads),
+      requests_(
+          options_.numWorkerThreads, "torchwire_work", runOnPythonThread, options_.numSpareThreads),
       control_(
           std::make_shared<ThreadPool>(
               options_.numWorkerThreads, "torchwire_ctrl", runOnPythonThread)),
@@ -473,8 +473,8 @@ void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
   if (lost != 0) {
     const Error error(
         ErrorCode::unreachable,
-        "the answer of worker '" + directory_.nameOf(from) + "' is lost: at this worker, '" + workerInfo_.name_ + "', " +
-            memoryLimits(lost),
+        "the answer of worker '" + directory_.nameOf(from) + "' is lost: at this worker, '" +
+            workerInfo_.name_ + "', " + memoryLimits(lost),
         Executed::yes);
     log(LogLevel::warning, error.message());
     frame = readHeader(loopBack(failedAnswer(callId, error, disposer_)));
@@ -489,7 +489,8 @@ void Agent::refuseRequest(WorkerId from, uint64_t callId, const std::string& lim
   const bool ends = closed_.load();
   const Error error(
       ends ? ErrorCode::shutDown : ErrorCode::unreachable,
-      "worker '" + workerInfo_.name_ + "' does not serve the call: " + (ends ? "it shuts down" : limits),
+      "worker '" + workerInfo_.name_ +
+          "' does not serve the call: " + (ends ? "it shuts down" : limits),
       Executed::no);
   log(LogLevel::warning, error.message());
   if (from == self_) {

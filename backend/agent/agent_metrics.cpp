@@ -140,8 +140,7 @@ Whereabouts::Worker Agent::whatWhereaboutsLookAt() {
       [this](
           WorkerId to, std::vector<char> question, std::chrono::milliseconds patience,
           CallTable::Completion done) {
-        openOwnCall(
-            to, own_messages::kWhereabouts, std::move(question), patience, std::move(done));
+        openOwnCall(to, own_messages::kWhereabouts, std::move(question), patience, std::move(done));
       }};
 }
 
@@ -182,7 +181,8 @@ void Agent::serveObservers() {
   });
 }
 
-std::string Agent::askObserver(WorkerId to, const std::string& question, std::chrono::milliseconds patience) {
+std::string Agent::askObserver(
+    WorkerId to, const std::string& question, std::chrono::milliseconds patience) {
   const std::vector<char> answer = ask(
       to, own_messages::kObserve, std::vector<char>(question.begin(), question.end()), patience);
   return {answer.begin(), answer.end()};

@@ -96,7 +96,8 @@ struct Whereabouts::Question {
 /// What is known here of a call.
 struct Whereabouts::Finding {
   std::string text;
-  std::optional<CallTable::Pending> next = {}; // a call of this worker's that it waits for, where that is
+  std::optional<CallTable::Pending> next =
+      {}; // a call of this worker's that it waits for, where that is
   uint64_t thread = 0; // that has made it
 };
 
@@ -231,9 +232,9 @@ Whereabouts::Finding Whereabouts::ofRunning(
   if (const auto call = callOf(request)) {
     return follow(text + " and", request, *call, question);
   }
-  text += cycle(question.path, std::nullopt, "it may wait for what one of them holds, such as a lock");
-  const std::string stack =
-      question.withStack ? worker_.stackOf(request.thread) : std::string();
+  text +=
+      cycle(question.path, std::nullopt, "it may wait for what one of them holds, such as a lock");
+  const std::string stack = question.withStack ? worker_.stackOf(request.thread) : std::string();
   return {stack.empty() ? text : text + ", in\n" + stack};
 }
 
@@ -360,16 +361,14 @@ void Whereabouts::lookAfter(const std::vector<CallTable::Pending>& slow) const {
     byWorker[call.key.to].push_back(call);
   }
   for (const auto& [to, calls] : byWorker) {
-    const auto inquiry =
-        std::make_shared<Inquiry>(Inquiry{to, idsOf(calls), {{worker_.id, 0}}});
+    const auto inquiry = std::make_shared<Inquiry>(Inquiry{to, idsOf(calls), {{worker_.id, 0}}});
     inquire(inquiry, kPatience, [this, inquiry, calls = calls] {
       worker_.control.run([this, inquiry, calls] { note(calls, inquiry->texts); });
     });
   }
 }
 
-void Whereabouts::note(
-    const std::vector<CallTable::Pending>& calls, const Texts& where) const {
+void Whereabouts::note(const std::vector<CallTable::Pending>& calls, const Texts& where) const {
   size_t logged = 0;
   for (size_t i = 0; i < calls.size(); ++i) {
     const CallTable::Pending& call = calls[i];

@@ -46,8 +46,7 @@ class Whereabouts {
     std::function<std::string(uint64_t thread)> stackOf;
     /// Sends a question. `done` runs on whatever thread ends that call, perhaps on this one: it does not block.
     std::function<void(
-        WorkerId to, std::vector<char> question, Milliseconds patience,
-        CallTable::Completion done)>
+        WorkerId to, std::vector<char> question, Milliseconds patience, CallTable::Completion done)>
         ask;
   };
   explicit Whereabouts(Worker worker) : worker_(std::move(worker)) {}
@@ -83,7 +82,8 @@ class Whereabouts {
       std::string text, const ServedCalls::Status& running, const CallTable::Pending& call,
       const Question& question, const std::string& remedy = {}) const;
   std::string cycle(
-      const std::vector<Step>& path, std::optional<uint64_t> thread, const std::string& means) const;
+      const std::vector<Step>& path, std::optional<uint64_t> thread,
+      const std::string& means) const;
   void prepare(Inquiry& inquiry) const;
   void ask(
       const std::shared_ptr<Inquiry>& inquiry, bool withStack, Milliseconds patience,

@@ -32,9 +32,8 @@ std::string sentence(int error) {
 std::string ulimit(const std::string& option, int resource, size_t unit) {
   rlimit limit{};
   getrlimit(resource, &limit);
-  const std::string value = limit.rlim_cur == RLIM_INFINITY
-      ? std::string("unlimited")
-      : std::to_string(limit.rlim_cur / unit);
+  const std::string value = limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited")
+                                                            : std::to_string(limit.rlim_cur / unit);
   return "ulimit " + option + ", which is " + value;
 }
 
@@ -61,7 +60,8 @@ std::string portLimits() {
   size_t first = 0;
   size_t last = 0;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first >> last;
-  return "this host has no port left for it: widen the range (sysctl net.ipv4.ip_local_port_range, which is " +
+  return "this host has no port left for it: widen the range (sysctl net.ipv4.ip_local_port_range, "
+         "which is " +
       std::to_string(first) + " to " + std::to_string(last) + "), or close connections";
 }
 

@@ -70,8 +70,8 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
   void loop(const std::shared_ptr<Thread>& self);
   static void drive(Thread& self, const Idling& idling);
   bool takeNext(const std::shared_ptr<Thread>& self, Task& task, bool hasRun) EXCLUDES(mutex_);
-  bool sleep(const std::shared_ptr<Thread>& self, MutexLock& lock) REQUIRES(mutex_);
-  void retire(const std::shared_ptr<Thread>& self, MutexLock& lock) REQUIRES(mutex_);
+  bool sleep(Thread& self, MutexLock& lock) REQUIRES(mutex_);
+  std::vector<std::thread> retire(const std::shared_ptr<Thread>& self) REQUIRES(mutex_);
 
   const size_t capacity_;
   const size_t spare_;
@@ -208,7 +208,12 @@ bool ThreadPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task,
       drive(*self, *idling);
       lock.lock();
     }
-    if (!sleep(self, lock)) {
+    if (!sleep(*self, lock)) {
+      std::vector<std::thread> gone = retire(self);
+      lock.unlock();
+      for (std::thread& thread : gone) {
+        thread.join();
+      }
       return false;
     }
     if (!self->next && !waiting_.empty()) { // what had to wait for a task that runs elsewhere
@@ -224,34 +229,28 @@ bool ThreadPool::Core::takeNext(const std::shared_ptr<Thread>& self, Task& task,
 }
 
 /// Until the thread is called. False: it is not needed any more.
-bool ThreadPool::Core::sleep(const std::shared_ptr<Thread>& self, MutexLock& lock) {
-  const auto isCalled = [&]() REQUIRES(mutex_) {
-    return static_cast<bool>(self->next) || stopping_;
-  };
+bool ThreadPool::Core::sleep(Thread& self, MutexLock& lock) {
+  const auto isCalled = [&]()
+                            REQUIRES(mutex_) { return static_cast<bool>(self.next) || stopping_; };
   while (threads_.size() > capacity_) {
-    if (self->wake.wait_for(lock, kSparePatience, isCalled)) {
+    if (self.wake.wait_for(lock, kSparePatience, isCalled)) {
       return true;
     }
     if (threads_.size() > capacity_) {
-      retire(self, lock);
       return false;
     }
   }
-  self->wake.wait(lock, isCalled);
+  self.wake.wait(lock, isCalled);
   return true;
 }
 
-/// Takes an idle thread, the calling one, out of the pool, and joins those that have gone before.
-void ThreadPool::Core::retire(const std::shared_ptr<Thread>& self, MutexLock& lock) {
+/// Takes an idle thread, the calling one, out of the pool. Returns those that have gone before, to be joined unlocked.
+std::vector<std::thread> ThreadPool::Core::retire(const std::shared_ptr<Thread>& self) {
   std::erase(idle_, self);
   std::erase(threads_, self);
   std::vector<std::thread> gone = std::exchange(retired_, {});
   retired_.push_back(std::move(self->handle));
-  lock.unlock();
-  for (std::thread& thread : gone) {
-    thread.join();
-  }
-  lock.lock();
+  return gone;
 }
 
 void ThreadPool::Core::beginBlocking() {

@@ -280,9 +280,8 @@ void CallTable::noteWhereabouts(uint64_t id, std::string whereabouts) {
 }
 
 CallTable::Pending CallTable::pendingOf(uint64_t id, const Call& call, TimePoint now) {
-  return {
-      {call.to, id}, call.function, call.thread, now - call.begun, call.timeout,
-      call.whereabouts};
+  return {{call.to, id},    call.function, call.thread,
+          now - call.begun, call.timeout,  call.whereabouts};
 }
 
 std::vector<CallTable::Pending> CallTable::pending() const {

@@ -275,7 +275,8 @@ std::string Membership::decide(const std::string& decision) {
 
 void Membership::awaitStartupDecision() {
   std::optional<std::string> decision;
-  lookedFor_ = clock_->now(); // most groups are complete before a look at each process is worth its time
+  lookedFor_ =
+      clock_->now(); // most groups are complete before a look at each process is worth its time
   poll(*clock_, timeout_, [&] {
     decision = startupDecision();
     if (!decision) {

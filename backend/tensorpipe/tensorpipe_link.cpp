@@ -247,7 +247,8 @@ void TensorPipeLink::End::handOn(
 void TensorPipeLink::End::handOnHeader(const Received& received, const tp::Descriptor& descriptor) {
   const size_t bytes = bytesOf(descriptor);
   lost = Error(
-      ErrorCode::linkBroken, "this worker has no memory for a message of " + std::to_string(bytes) + " bytes");
+      ErrorCode::linkBroken,
+      "this worker has no memory for a message of " + std::to_string(bytes) + " bytes");
   IncomingFrame header;
   header.head.assign(descriptor.metadata.begin(), descriptor.metadata.end());
   header.lost = bytes;

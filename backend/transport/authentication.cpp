@@ -88,7 +88,8 @@ std::string describe(Answer answer) {
     case Answer::outOfFiles:
       return "its process has reached its limit of open files (ulimit -n): raise that limit";
     case Answer::outOfMemory:
-      return "its process has no memory for another connection: raise the limit that it has reached (ulimit -v, "
+      return "its process has no memory for another connection: raise the limit that it has "
+             "reached (ulimit -v, "
              "ulimit -d, or its host's)";
   }
   return "an unknown reason";

@@ -258,7 +258,8 @@ TEST_CASE("a task that waits makes room for another one", "[thread_pool]") {
   pool.join();
 }
 
-TEST_CASE("no more threads than the spare ones take the places of those that wait", "[thread_pool]") {
+TEST_CASE(
+    "no more threads than the spare ones take the places of those that wait", "[thread_pool]") {
   constexpr size_t kSpare = 2;
   std::atomic<size_t> waiting{0};
   std::latch go(1);
