@@ -158,7 +158,7 @@ bool ThreadPool::Core::runHere(Task& task) {
   {
     MutexLock lock(mutex_);
     --running_;
-    if (!stopping_ && !waiting_.empty() && begin(waiting_.front(), woken)) {
+    if (!stopping_ && !waiting_.empty() && hasRoom() && begin(waiting_.front(), woken)) {
       waiting_.pop_front(); // else a thread that is busy yet takes it
     }
     while (stopping_ && !waiting_.empty()) { // there may be no thread any more

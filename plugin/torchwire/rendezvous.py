@@ -96,7 +96,7 @@ def _patience_of(caller: FrameType) -> float | None:
 
 def _patiently(iterator: Iterator[Any], url: str, rank: int, patience: float) -> Iterator[Any]:
     hosts_store = rank == 0 and not rendezvous_uses_agent_store()
-    probe = None if hosts_store or patience == 0 else _Probe(*_address_of(url), patience)
+    probe = None if hosts_store or patience == 0 else _Probe(url, patience)
     try:
         yield within(threading.TIMEOUT_MAX, lambda: next(iterator), check=probe)
     except TimeoutError as error:
@@ -116,8 +116,8 @@ def _address_of(url: str) -> tuple[str, int]:
 class _Probe:
     """To be called while there is no answer: raises TimeoutError once somebody has listened there for a while."""
 
-    def __init__(self, host: str, port: int, patience: float) -> None:
-        self._host, self._port, self._patience = host, port, patience
+    def __init__(self, url: str, patience: float) -> None:
+        self._url, self._patience = url, patience
         self._next = time.monotonic() + _PROBE_INTERVAL
         self._reached: float | None = None  # since when
 
@@ -127,14 +127,15 @@ class _Probe:
             return
         self._next = now + _PROBE_INTERVAL
         try:
-            socket.create_connection((self._host, self._port), _PROBE_INTERVAL).close()
+            host, port = _address_of(self._url)
+            socket.create_connection((host, port), _PROBE_INTERVAL).close()
         except OSError:
             self._reached = None
             return
         self._reached = self._reached or now
         if now - self._reached >= self._patience:
             raise TimeoutError(
-                f"at {self._host}:{self._port} takes connections, but has not answered for {self._patience:g} s: the "
+                f"at {host}:{port} takes connections, but has not answered for {self._patience:g} s: the "
                 f"process that hosts it stands still, or is no store"
             )
 

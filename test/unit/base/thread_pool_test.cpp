@@ -299,18 +299,21 @@ TEST_CASE("a pool without spare threads makes no room for others", "[thread_pool
   std::latch begun(1);
   std::latch go(1);
   std::atomic<bool> second{false};
+  std::atomic<bool> wasAlone{false};
   ThreadPool pool(1, "test");
   pool.run([&] {
     const ThreadPool::BlockingScope blocking;
     begun.count_down();
     go.wait();
-    CHECK_FALSE(second);
+    wasAlone = !second;
   });
   begun.wait();
   pool.run([&] { second = true; });
+  CHECK(pool.blocked() == 1);
   CHECK(pool.idle() == 0);
   go.count_down();
   pool.join();
+  CHECK(wasAlone);
   CHECK(second);
 }
 
