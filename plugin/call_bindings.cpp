@@ -354,9 +354,7 @@ void expectToEnd() {
   if (forkGeneration() == 0) { // as nearly always
     return;
   }
-  const auto forked = RpcAgent::isCurrentRpcAgentSet()
-      ? std::dynamic_pointer_cast<ForkedAgent>(RpcAgent::getCurrentRpcAgent())
-      : nullptr;
+  const auto forked = ForkedAgent::current();
   if (!forked) {
     return;
   }

@@ -72,10 +72,13 @@ ForkedAgent::ForkedAgent(WorkerInfo parent)
           "' after init_rpc, and the connections are that worker's: call init_rpc in it, or start "
           "it by the start method 'spawn'") {}
 
+std::shared_ptr<ForkedAgent> ForkedAgent::current() {
+  return isCurrentRpcAgentSet() ? std::dynamic_pointer_cast<ForkedAgent>(getCurrentRpcAgent())
+                                : nullptr;
+}
+
 std::string ForkedAgent::refusalHere() {
-  const auto agent = isCurrentRpcAgentSet()
-      ? std::dynamic_pointer_cast<ForkedAgent>(getCurrentRpcAgent())
-      : nullptr;
+  const auto agent = current();
   return agent ? agent->refusal() : "this process was forked while its parent waited here";
 }
 

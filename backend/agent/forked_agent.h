@@ -23,6 +23,9 @@ class ForkedAgent final : public torch::distributed::rpc::RpcAgent {
   static void standInForChildrenOf(const WorkerInfo& worker);
   static void endForChildren();
 
+  /// The current agent, where it is one of these; null: it is not, or there is none.
+  static std::shared_ptr<ForkedAgent> current();
+
   /// "this process was forked from worker 'w' after init_rpc; ...", with the remedy.
   const std::string& refusal() const {
     return refusal_;

@@ -101,35 +101,27 @@ def test_many_kills_at_any_moment_of_a_shutdown(store, seed, transport):
     check_kill(store, seed, transport)
 
 
+def check_kill_in_init_rpc(store, group):
+    pending = [worker.start(init, store.init_method, world_size=SIZE) for worker in group]
+    wait_until(lambda: all(f"worker{rank}".encode() in store.get("rpc_prefix_0/torchwire/roster") for rank in range(3)))
+    begin = time.monotonic()
+    group[1].kill()
+    said = {error.message.partition("\n")[0] for error in errors([pending[0], pending[2]])}
+    assert said == {
+        "the RPC group of world_size=4 cannot start: worker 'worker1' (rank 1) ended before all workers were there"
+    }
+    assert time.monotonic() - begin < 10
+
+
 def test_a_worker_that_dies_in_init_rpc_ends_the_start_of_all(store):
     with Group(3, store.environment) as group:
-        pending = [worker.start(init, store.init_method, world_size=SIZE) for worker in group]
-        wait_until(
-            lambda: all(f"worker{rank}".encode() in store.get("rpc_prefix_0/torchwire/roster") for rank in range(3))
-        )
-        begin = time.monotonic()
-        group[1].kill()
-        said = {error.message.partition("\n")[0] for error in errors([pending[0], pending[2]])}
-        assert said == {
-            "the RPC group of world_size=4 cannot start: worker 'worker1' (rank 1) ended before all workers were there"
-        }
-        assert time.monotonic() - begin < 10
+        check_kill_in_init_rpc(store, group)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_worker_of_another_host_that_dies_in_init_rpc_ends_the_start_of_all(store):
     with Group(3, store.environment, prepare=[machine_faults.move_to_another_host] * 3) as group:
-        pending = [worker.start(init, store.init_method, world_size=SIZE) for worker in group]
-        wait_until(
-            lambda: all(f"worker{rank}".encode() in store.get("rpc_prefix_0/torchwire/roster") for rank in range(3))
-        )
-        begin = time.monotonic()
-        group[1].kill()
-        said = {error.message.partition("\n")[0] for error in errors([pending[0], pending[2]])}
-        assert said == {
-            "the RPC group of world_size=4 cannot start: worker 'worker1' (rank 1) ended before all workers were there"
-        }
-        assert time.monotonic() - begin < 10
+        check_kill_in_init_rpc(store, group)
         assert all("refused a connection" not in worker.output() for worker in group)
 
 
