@@ -16,6 +16,7 @@
 #include "backend/agent/forked_agent.h"
 #include "backend/agent/seconds.h"
 #include "backend/base/bytes.h"
+#include "backend/base/call_error.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
@@ -139,10 +140,17 @@ std::string Agent::describeReasonToLeave() const {
 void Agent::checkCanSend(const WorkerInfo& to, const Message& message) const {
   expectOwnProcess();
   TORCH_CHECK(message.isRequest(), "Agent::send(..) is only for sending requests.");
-  TORCH_CHECK(
-      rpcAgentRunning_.load() && links_, "worker '", workerInfo_.name_,
-      "' tried to send() a message of type ", message.type(), " to '", to.name_,
-      "' but RPC is no longer running on this node", describeReasonToLeave(), ".");
+  if (rpcAgentRunning_.load() && links_) {
+    return;
+  }
+  const Error error(
+      ErrorCode::shutDown,
+      c10::str(
+          "worker '", workerInfo_.name_, "' tried to send() a message of type ", message.type(),
+          " to '", to.name_, "' but RPC is no longer running on this node", describeReasonToLeave(),
+          "."),
+      Executed::no);
+  throw CallError(error.to(to.name_));
 }
 
 /// Throws c10::Error for a tensor on a device that no map leads on from.

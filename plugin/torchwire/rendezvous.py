@@ -6,6 +6,8 @@ group may well start half an hour apart. But one that has reached the server's h
 answer, waits for the time-out of calls. Who comes to a dynamic group comes to one that runs: there the whole wait ends
 then.
 
+The client's own attempts become rare, up to 90 s apart, so that it is made only once somebody listens.
+
 Two functions of torch.distributed are replaced once, when torchwire is imported, and for good. At every call they look
 into init_rpc, which calls them, whether the backend is torchwire's: it does not tell them.
 """
@@ -15,6 +17,7 @@ into init_rpc, which calls them, whether the backend is torchwire's: it does not
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import os
@@ -35,6 +38,7 @@ from torchwire.torch_parts import Store, rendezvous_helper, rendezvous_uses_agen
 _REACHED_BY_NETWORK = ("tcp", "env")
 _PROBE_INTERVAL = 1.0  # seconds
 _CHECK_INTERVAL = 0.2
+_LONGEST_START = dist.default_pg_timeout.total_seconds()  # PyTorch's limit
 
 _installed = False
 
@@ -98,6 +102,8 @@ def _patiently(iterator: Iterator[Any], url: str, rank: int, patience: float) ->
     hosts_store = rank == 0 and not rendezvous_uses_agent_store()
     probe = None if hosts_store or patience == 0 else _Probe(url, patience)
     try:
+        if not hosts_store:
+            _await_listener(url)
         yield within(threading.TIMEOUT_MAX, lambda: next(iterator), check=probe)
     except TimeoutError as error:
         raise RuntimeError(
@@ -113,6 +119,25 @@ def _address_of(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or 0
 
 
+def _is_listening(url: str) -> bool:
+    try:
+        socket.create_connection(_address_of(url), _PROBE_INTERVAL).close()
+    except OSError:
+        return False
+    return True
+
+
+def _await_listener(url: str) -> None:
+    """Raises TimeoutError once that has taken as long as PyTorch would wait."""
+    end = time.monotonic() + _LONGEST_START
+    with contextlib.suppress(KeyError, ValueError, OverflowError):  # PyTorch says what is wrong with the address
+        while not _is_listening(url):
+            if time.monotonic() > end:
+                host, port = _address_of(url)
+                raise TimeoutError(f"is not there: for {_LONGEST_START:g} s nobody has listened at {host}:{port}")
+            time.sleep(_CHECK_INTERVAL)
+
+
 class _Probe:
     """To be called while there is no answer: raises TimeoutError once somebody has listened there for a while."""
 
@@ -126,14 +151,12 @@ class _Probe:
         if now < self._next:
             return
         self._next = now + _PROBE_INTERVAL
-        try:
-            host, port = _address_of(self._url)
-            socket.create_connection((host, port), _PROBE_INTERVAL).close()
-        except OSError:
+        if not _is_listening(self._url):
             self._reached = None
             return
         self._reached = self._reached or now
         if now - self._reached >= self._patience:
+            host, port = _address_of(self._url)
             raise TimeoutError(
                 f"at {host}:{port} takes connections, but has not answered for {self._patience:g} s: the "
                 f"process that hosts it stands still, or is no store"

@@ -308,12 +308,14 @@ def test_a_worker_of_a_static_group_is_told_of_a_store_that_stands_still(apart, 
 
 
 @pytest.mark.slow
-def test_a_worker_of_a_static_group_waits_for_its_store_to_start(tmp_path):
+def test_a_worker_of_a_static_group_waits_for_its_store_to_start():
+    # So long that the next attempt of the store's own client would come later than calls time out.
+    timeout, wait = 2, 6
     port = free_port()
     with Group(2) as group:
-        early = group[1].start(init, f"tcp://127.0.0.1:{port}", world_size=2, rpc_timeout=TIMEOUT)
-        assert not early.is_there(TIMEOUT + 2)
-        group[0].run(init, f"tcp://127.0.0.1:{port}", world_size=2, rpc_timeout=TIMEOUT)
+        early = group[1].start(init, f"tcp://127.0.0.1:{port}", world_size=2, rpc_timeout=timeout)
+        assert not early.is_there(wait)
+        group[0].run(init, f"tcp://127.0.0.1:{port}", world_size=2, rpc_timeout=timeout)
         early.result()
         group.shut_down()
 
