@@ -242,6 +242,9 @@ void bindEnd(AgentClass& agent) {
           "ending_processes", &Agent::endingProcesses, ReleaseGil(),
           "The numbers of the processes on this host, which have not ended yet, of peers that left "
           "since they would.")
+      .def_property_readonly(
+          "has_begun_to_start", &Agent::hasBegunToStart,
+          "Whether it tells the other workers of a static group itself why it does not start.")
       .def(
           "interrupt_shutdown", &Agent::interruptShutdown, ReleaseGil(),
           "Has the other workers of a static group raise RuntimeError in rpc.shutdown(), which "

@@ -234,6 +234,7 @@ void Agent::serveTrials(
 // ---- starting -----------------------------------------------------------------------------------
 
 void Agent::startImpl() {
+  expectOwnProcess();
   openMembership();
   try {
     joinGroup();

@@ -191,6 +191,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void join(bool shutdown = false, float timeout = 0) override;
   void sync() override {}
   void startImpl() override;
+  /// Whether startImpl() has come so far that it tells the others why it fails. For the thread that starts.
+  bool hasBegunToStart() const {
+    return membership_ != nullptr;
+  }
   /// Why shutdown() will be called: what its peers' errors say of it.
   void explainLeave(Goodbye goodbye);
   /// The processes on this host, which have not ended yet, of peers that left since they would.

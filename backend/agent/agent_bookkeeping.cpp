@@ -100,8 +100,15 @@ void Agent::onBookkeepingEnd(Bookkeeping request, Outcome outcome) {
 void Agent::endBookkeeping(const Bookkeeping& request, c10::intrusive_ptr<Message> answer) {
   // libtorch's callbacks may begin calls, and run functions that have waited for this.
   const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
-  guarded(
-      "an RRef's bookkeeping", [&] { torchwire::complete(*request.future, std::move(answer)); });
+  guarded("an RRef's bookkeeping", [&] {
+    try {
+      torchwire::complete(*request.future, std::move(answer));
+    } catch (const std::exception&) {
+      if (!rrefs_->ledger().isGone(request.to)) { // else the fork has been let go meanwhile
+        throw;
+      }
+    }
+  });
   activeCalls_.finish();
 }
 

@@ -75,6 +75,11 @@ def of_shutdown(is_graceful: bool, before: BaseException | None) -> Ending | Non
     return Ending(reason if error is None else f"{reason} while handling {describe(error)}", error is not None)
 
 
+def of_start(error: BaseException) -> Ending:
+    """Why the agent is shut down that init_rpc has started."""
+    return Ending(f"its init_rpc failed: {describe(error)}", True)
+
+
 def explain(agent: TorchwireAgent, ending: Ending, process_ends: bool) -> None:
     """Has the agent's goodbye say so. Notes whose end came before."""
     _awaited.update(agent.ending_processes())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Generator
+from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 from torchwire import _C, ending
@@ -14,25 +14,44 @@ _RANKS = range(-(2**31), 2**31)  # that can be told of, whether or not a worker 
 _WORLD_SIZES = range(1, 2**31)
 
 
-def announce(store: Store, name: Any, rank: Any, world_size: Any) -> None:
-    """Has the workers of a static group see it if this process ends before its worker has joined."""
-    if _can_be_told_of(rank, world_size):
-        _C.announce_start(store, str(name), rank, world_size)
+@dataclass
+class Start:
+    """Of a worker, of whatever arguments.
 
+    As a context manager it tells the workers of a static group what the body raises, by their store, unless the agent
+    does.
+    """
 
-@contextlib.contextmanager
-def told_to_group(store: Store, name: Any, rank: Any, world_size: Any) -> Generator[None]:
-    """Tells the workers of a static group what the body raises, by their store."""
-    process = os.getpid()
-    try:
-        yield
-    except BaseException as error:
-        # A process that a handler of a signal has forked meanwhile is no worker.
-        if _can_be_told_of(rank, world_size) and process == os.getpid():
+    store: Store
+    name: Any
+    rank: Any
+    world_size: Any
+    agent: _C.TorchwireAgent | None = None
+    _process: int = field(default_factory=os.getpid)
+
+    def announce(self) -> None:
+        """Has the workers of a static group see it if this process ends before its worker has joined."""
+        if self._can_be_told_of():
+            _C.announce_start(self.store, str(self.name), self.rank, self.world_size)
+
+    def expect_own_process(self) -> None:
+        """Raises RuntimeError in a process that a handler of a signal has forked meanwhile."""
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"this process was forked from worker '{self.name}' in init_rpc; call init_rpc in it, or use spawn"
+            )
+
+    def __enter__(self) -> Start:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None or not self._can_be_told_of() or self._process != os.getpid():
+            return
+        if self.agent is None or not self.agent.has_begun_to_start:
             text = str(error) if isinstance(error, Exception) else ""
-            _C.tell_of_failed_start(store, str(name), rank, world_size, text or ending.describe(error))
-        raise
+            reason = text or ending.describe(error)
+            _C.tell_of_failed_start(self.store, str(self.name), self.rank, self.world_size, reason)
 
-
-def _can_be_told_of(rank: Any, world_size: Any) -> bool:
-    return isinstance(rank, int) and rank in _RANKS and isinstance(world_size, int) and world_size in _WORLD_SIZES
+    def _can_be_told_of(self) -> bool:
+        ranked = isinstance(self.rank, int) and self.rank in _RANKS
+        return ranked and isinstance(self.world_size, int) and self.world_size in _WORLD_SIZES

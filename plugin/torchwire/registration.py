@@ -13,8 +13,8 @@ from torch.distributed.rpc.backend_registry import BackendValue
 from torchwire import (
     backend_type,
     creation_sites,
+    ending,
     exit_hook,
-    failed_start,
     gathering,
     graceful_shutdown,
     lifetime,
@@ -23,6 +23,7 @@ from torchwire import (
     worker_checks,
 )
 from torchwire._C import LinkInterceptor, TorchwireAgent
+from torchwire.failed_start import Start
 from torchwire.observe import observers, trace
 from torchwire.options import TorchwireRpcBackendOptions, as_agent_options, from_any
 from torchwire.torch_parts import Store
@@ -69,67 +70,55 @@ def _init_backend(
     starting; RPC is then as uninitialized as before.
     """
     worker_checks.check_store(store, name)
-    with failed_start.told_to_group(store, name, rank, world_size):
-        failed_start.announce(store, name, rank, world_size)
-        checked = from_any(rpc_backend_options)
-    return start_agent(store, name, rank, world_size, checked)
+    with Start(store, name, rank, world_size) as start:
+        start.announce()
+        return start_agent(start, from_any(rpc_backend_options))
 
 
 def start_agent(
-    store: Store,
-    name: str,
-    rank: int,
-    world_size: int | None,
+    start: Start,
     checked: TorchwireRpcBackendOptions,
     interceptors: Sequence[LinkInterceptor] = (),
     before_leaving: Callable[[], None] = _nothing,
 ) -> TorchwireAgent:
-    """Like _init_backend, with options of torchwire's own.
+    """Like _init_backend, in the body of `start`, with options of torchwire's own.
 
     `interceptors` wrap the links, the innermost first, inside those that the options ask for. `before_leaving`
     is called when the agent shuts down, while the group and its store are still there; perhaps several times.
     """
     if checked.rpc_timeout == 0:
         # init_rpc gives the store the time-out of calls, and a store takes 0 not for "none" but for "at once".
-        store.set_timeout(_STORE_TIMEOUT)
-    with failed_start.told_to_group(store, name, rank, world_size):
-        agent, metrics = _make_agent(store, name, rank, world_size, checked, interceptors)
+        start.store.set_timeout(_STORE_TIMEOUT)
+    agent, metrics = _make_agent(start, checked, interceptors)
+    start.agent = agent
     try:
+        start.expect_own_process()  # from here on the agent does
         _start(agent)
-    except BaseException:
+        observers.open_for(agent, metrics, checked.status_socket)
+        graceful_shutdown.install(before_leaving)
+        creation_sites.install(record=checked.record_creation_site)
+        passed_rrefs.install()
+        exit_hook.install()
+    except BaseException as error:  # whoever interrupts a start by hand does not want half an agent either
         if metrics is not None:
             metrics.close()
+        _abandon(agent, error)
         raise
-    try:
-        observers.open_for(agent, metrics, checked.status_socket)
-    except BaseException:
-        observers.close()
-        _abandon(agent)
-        raise
-    graceful_shutdown.install(before_leaving)
-    creation_sites.install(record=checked.record_creation_site)
-    passed_rrefs.install()
-    exit_hook.install()
     return agent
 
 
 def _make_agent(
-    store: Store,
-    name: str,
-    rank: int,
-    world_size: int | None,
-    checked: TorchwireRpcBackendOptions,
-    interceptors: Sequence[LinkInterceptor],
+    start: Start, checked: TorchwireRpcBackendOptions, interceptors: Sequence[LinkInterceptor]
 ) -> tuple[TorchwireAgent, MetricsServer | None]:
     options = as_agent_options(checked)
     options["interceptors"] = [*interceptors, *options["interceptors"]]
-    name = worker_checks.check_name(name)
-    world_size = worker_checks.check_world_size(world_size, name)
-    rank = worker_checks.check_rank(rank, name)
+    name = worker_checks.check_name(start.name)
+    world_size = worker_checks.check_world_size(start.world_size, name)
+    rank = worker_checks.check_rank(start.rank, name)
     trace.check_requested(rank)
     metrics = observers.metrics_server(checked)  # a port in use is found before others see this worker
     try:
-        agent = TorchwireAgent(store, name, rank, world_size, options)
+        agent = TorchwireAgent(start.store, name, rank, world_size, options)
         trace.start_if_requested(agent)  # peers call it as soon as it has started
     except BaseException:
         if metrics is not None:
@@ -142,20 +131,17 @@ def _start(agent: TorchwireAgent) -> None:
     # init_rpc would do this once it has the agent, but would leave one that fails to start behind as the current one.
     lifetime.forget_gathers()
     gathering.begin_session()
-    try:
-        torch_parts.set_and_start_rpc_agent(agent)
-    except BaseException:  # whoever interrupts a start by hand does not want half an agent either
-        _abandon(agent)
-        raise
+    torch_parts.set_and_start_rpc_agent(agent)
 
 
-def _abandon(agent: TorchwireAgent) -> None:
-    steps = [agent.shutdown]
+def _abandon(agent: TorchwireAgent, error: BaseException) -> None:
+    steps = [lambda: ending.explain(agent, ending.of_start(error), process_ends=False), agent.shutdown]
     # Another thread's init_rpc may have been faster; then the current agent is not ours to reset.
     if torch_parts.is_current_rpc_agent_set() and torch_parts.get_current_rpc_agent() is agent:
-        steps += [torch_parts.cleanup_python_rpc_handler, torch_parts.reset_current_rpc_agent, agent.end_lifetime]
+        steps += [observers.close, torch_parts.cleanup_python_rpc_handler]
+        steps += [torch_parts.reset_current_rpc_agent, agent.end_lifetime]
     for step in steps:
         try:
             step()
         except Exception:  # the caller is about to see why the start failed, which matters more
-            logger.warning("clean-up after a failed start of torchwire: %s failed", step.__name__, exc_info=True)
+            logger.warning("clean-up after a failed start of torchwire failed in %r", step, exc_info=True)

@@ -97,7 +97,7 @@ std::vector<PassedForks::Fork> PassedForks::takeThoseOf(WorkerId worker) {
   std::vector<Fork> taken;
   MutexLock lock(mutex_);
   std::erase_if(passed_, [&](const auto& entry) {
-    if (entry.second.to != worker) {
+    if (entry.second.to != worker && entry.second.fork.owner != worker) {
       return false;
     }
     taken.push_back(entry.second.fork);

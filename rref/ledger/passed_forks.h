@@ -38,7 +38,7 @@ class PassedForks {
   }
   /// Who got the fork has told of itself, or of its end.
   void settled(const GlobalId& fork) EXCLUDES(mutex_);
-  /// Takes out what has gone to a worker, which is dead.
+  /// Takes out what has gone to a worker, which is dead, and what it would have to confirm as their owner.
   std::vector<Fork> takeThoseOf(WorkerId worker) EXCLUDES(mutex_);
   /// Takes out what sent() has returned of a message that nobody has got after all.
   std::vector<Fork> take(const Forks& forks) EXCLUDES(mutex_);

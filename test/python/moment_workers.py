@@ -199,10 +199,10 @@ class Victim(Worker):
         self._noted.wait(TIMEOUT)
 
     def _repeat_operation(self):
-        if self._run.operation != "init_rpc":
-            self.tell("ready")
         operation = OPERATIONS[self._run.operation]
         try:
+            if self._run.operation != "init_rpc":
+                self.tell("ready")
             while not self._noted.is_set():
                 operation(self._chance, self._chance.choice(self._others))
         except KeyboardInterrupt:

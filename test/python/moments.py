@@ -99,7 +99,11 @@ class Run:
         ended = r"it ended with sys\.exit\(3\)" if self.event == "sigterm" else "it ended by KeyboardInterrupt"
         how = [rf"it called rpc\.shutdown\(graceful=False\) while handling {raised}"]
         if self.answer != "leaves":
-            how = [ended, rf"its rpc\.shutdown\(\) failed: {raised}"]
+            how = [ended]
+        if self.answer != "leaves" or self.operation == "shutdown":
+            how.append(rf"its rpc\.shutdown\(\) failed: {raised}")
+        if self.operation == "init_rpc":
+            how.append(rf"its init_rpc failed: {raised}")
         left = [
             f"{who} has left the RPC group",
             f"{who} shut its RPC agent down during the backward pass",

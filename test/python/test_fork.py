@@ -19,6 +19,7 @@ import torchwire
 from group import Group, file_in, init, running
 from processes import LIMIT, run_script
 from torch.utils.data import DataLoader, Dataset
+from torchwire import registration
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["wire_shm", "wire_tcp"])
 PROGRAM = pathlib.Path(__file__).with_name("forking_program.py")
@@ -271,6 +272,43 @@ def test_a_child_may_join_its_parents_group_as_a_worker_of_its_own(tmp_path, tra
         group[0].run(call_all)
         for rank in (2, 3):
             assert group[0].run(child_joins, file_in(tmp_path), rank) == (("the child's", 2), 3)
+        group[0].run(call_all)
+        group.shut_down()
+
+
+def init_forked_before(name, init_method):
+    """What init_rpc raises in a child that is forked in it, as by a handler of a signal that returns."""
+    original = getattr(registration, name)
+    children, reading, writing = [], *os.pipe()
+
+    def fork_there(*args, **kwargs):
+        children.append(os.fork())
+        return original(*args, **kwargs)
+
+    setattr(registration, name, fork_there)
+    refusal = ""
+    try:
+        init(init_method, world_size=2)
+    except RuntimeError as error:
+        refusal = str(error)
+    if children[0] == 0:
+        os.write(writing, refusal.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    os.waitpid(children[0], 0)
+    return refusal, text
+
+
+@pytest.mark.parametrize("name", ["start_agent", "_make_agent", "_start"])
+def test_a_child_that_is_forked_in_init_rpc_is_refused_and_its_parent_starts(tmp_path, name):
+    with Group(2) as group:
+        other = group[1].start(init, file_in(tmp_path), world_size=2)
+        parents, childs = group[0].run(init_forked_before, name, file_in(tmp_path))
+        other.result()
+        assert parents == ""
+        assert childs.startswith("this process was forked from worker 'worker0'")
         group[0].run(call_all)
         group.shut_down()
 

@@ -17,6 +17,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, HostedStore, environment_of_store, errors, init
 from processes import WorkerProcess, wait_until
+from torchwire import registration
 
 # A wait looks for signals every 50 ms, but the machine may be busy. Without that each of these lasts a minute.
 PROMPT = 3.0
@@ -189,6 +190,45 @@ def test_init_rpc(store, number, raised):
         late = group[2].start(init, store.init_method, world_size=3)
         assert sentences([other, late]) == [INTERRUPTED + "init_rpc"] * 2
         assert group.all(is_initialized) == [False] * 3
+
+
+def init_interrupted_before(name, *args, **kwargs):
+    """In Python, before or after what the agent does."""
+    original = getattr(registration, name)
+
+    def raise_there(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGINT)
+        return original(*args, **kwargs)
+
+    setattr(registration, name, raise_there)
+    return interrupted(init, *args, **kwargs)[0]
+
+
+@pytest.mark.parametrize("name", ["start_agent", "_make_agent", "_start"])
+def test_init_rpc_before_the_agent_starts(store, name):
+    with Group(2, store.environment) as group:
+        other = group[1].start(init, store.init_method, world_size=2)
+        assert group[0].run(init_interrupted_before, name, store.init_method, world_size=2) == "KeyboardInterrupt"
+        assert sentences([other]) == ["worker 'worker0' (rank 0) could not start: KeyboardInterrupt"]
+
+
+def init_interrupted_after_the_start(*args, **kwargs):
+    def raise_there(*_):
+        rpc.rpc_sync("worker1", os.getpid)  # which hears the goodbye then
+        os.kill(os.getpid(), signal.SIGINT)
+
+    registration.observers.open_for = raise_there
+    return interrupted(init, *args, **kwargs)[0], is_initialized()
+
+
+def test_init_rpc_after_the_agent_has_started(store):
+    with Group(2, store.environment) as group:
+        other = group[1].start(init, store.init_method, world_size=2)
+        ended = group[0].run(init_interrupted_after_the_start, store.init_method, world_size=2)
+        assert ended == ("KeyboardInterrupt", False)
+        other.result()
+        (sentence,) = sentences([group[1].start(rpc.rpc_sync, "worker0", os.getpid)])
+        assert sentence.endswith("has left the RPC group: its init_rpc failed: KeyboardInterrupt")
 
 
 def test_init_rpc_whose_store_stands_still():

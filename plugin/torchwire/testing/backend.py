@@ -8,8 +8,9 @@ from typing import Any
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc.backend_registry import BackendValue
 
-from torchwire import backend_type, failed_start, registration, worker_checks
+from torchwire import backend_type, registration, worker_checks
 from torchwire._C import FaultInterceptor, TorchwireAgent
+from torchwire.failed_start import Start
 from torchwire.testing import control, fault, options
 from torchwire.testing.options import FaultyTorchwireRpcBackendOptions
 from torchwire.testing.plan_watch import PlanWatch
@@ -42,20 +43,18 @@ def _init_backend(
 ) -> TorchwireAgent:
     """Like TORCHWIRE's. Raises OSError and ValueError for a plan that cannot be read, and OSError for a log folder."""
     worker_checks.check_store(store, name)
-    with failed_start.told_to_group(store, name, rank, world_size):
-        failed_start.announce(store, name, rank, world_size)
+    with Start(store, name, rank, world_size) as start:
+        start.announce()
         checked = options.from_any(rpc_backend_options)
         name = worker_checks.check_name(name)
         plan = options.plan_of(checked)
         interceptor = FaultInterceptor(name, plan.to_interceptor(revision=0), _log_path(checked, name))
-    watch = PlanWatch(store, name, interceptor, plan)
-    try:
-        agent = registration.start_agent(
-            store, name, rank, world_size, checked, interceptors=[interceptor], before_leaving=watch.stop
-        )
-    except BaseException:
-        watch.stop()
-        raise
+        watch = PlanWatch(store, name, interceptor, plan)
+        try:
+            agent = registration.start_agent(start, checked, interceptors=[interceptor], before_leaving=watch.stop)
+        except BaseException:
+            watch.stop()
+            raise
     watch.start()
     control.take(agent, interceptor, watch)
     return agent

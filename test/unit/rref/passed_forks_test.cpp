@@ -81,6 +81,16 @@ TEST_CASE("a fork is forgotten when its holder has told of it, or has none", "[p
   CHECK(forks.size() == 0);
 }
 
+TEST_CASE("a fork is forgotten with its owner", "[passed_forks]") {
+  PassedForks forks;
+  forks.pickled(kOwn, kSelf);
+  forks.pickled(kOthers, kSelf);
+  forks.sent(1, kOwnPickled);
+  forks.sent(1, kOthersPickled);
+  CHECK(forksOf(forks.takeThoseOf(kOthers.owner)) == std::vector{kOthers.fork});
+  CHECK(forks.size() == 1);
+}
+
 TEST_CASE("of forks that are never sent only the newest are kept", "[passed_forks]") {
   PassedForks forks;
   forks.pickled(kOwn, kSelf);
