@@ -175,8 +175,11 @@ bool Membership::isOver(const Roster& roster) const {
 // A worker of a group that could not start may come when the others have ended already. To one that a launcher starts anew
 // that is no news: another was on the list in its place, others have begun the next group, or its process is the younger.
 void Membership::throwIfNewsOf(const Roster& over) {
-  const auto decision = startupDecision();
-  if (!decision || *decision == kAccepted || over.find(self_.id) != nullptr || nextHasBegun()) {
+  if (over.find(self_.id) != nullptr || nextHasBegun()) {
+    return;
+  }
+  const auto decision = self_.isElastic() ? startupDecision() : decisionAbout(over);
+  if (!decision || *decision == kAccepted) {
     return;
   }
   const int64_t failedAt = asking(self_, kJoining, [&] {
@@ -191,6 +194,18 @@ void Membership::throwIfNewsOf(const Roster& over) {
   }
   listAsRefused();
   throw std::runtime_error(*decision);
+}
+
+/// Of one that ended before any other could see it, this worker says so.
+std::optional<std::string> Membership::decisionAbout(const Roster& over) {
+  auto decision = startupDecision();
+  for (const WorkerRecord& worker : over.workers) {
+    if (!decision && arrivalOf(worker.id)) {
+      endStartupWithout(worker);
+      decision = startupDecision();
+    }
+  }
+  return decision;
 }
 
 bool Membership::nextHasBegun() {
@@ -340,12 +355,18 @@ void Membership::endStartupWithout(const WorkerRecord& dead) {
 }
 
 /// The worker of the first rank after this one's that is not on the list, where it has begun to start. So each looks for one,
-/// and all for the last. None of an earlier group, all of whose workers have ended: it came before this process began.
+/// and all for the last.
 std::optional<WorkerRecord> Membership::nextMissing(const Roster& roster) {
   WorkerId id = self_.id;
   do {
     id = (id + 1) % static_cast<WorkerId>(worldSize_);
   } while (id != self_.id && roster.find(id) != nullptr);
+  return arrivalOf(id);
+}
+
+/// Of a worker that has begun to start. None of an earlier group, all of whose workers have ended: it came before this
+/// process began.
+std::optional<WorkerRecord> Membership::arrivalOf(WorkerId id) {
   const std::string key = keyOf(kArrived + std::to_string(id));
   const std::vector<uint8_t> bytes = asking(self_, kJoining, [&] {
     return store_->check(key) ? store_->get(key) : std::vector<uint8_t>();

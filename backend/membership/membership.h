@@ -140,6 +140,7 @@ class Membership {
   Roster currentRoster();
   bool isOver(const Roster& roster) const;
   void throwIfNewsOf(const Roster& over);
+  std::optional<std::string> decisionAbout(const Roster& over);
   bool nextHasBegun();
   void listAsRefused();
   std::string keyOf(const std::string& name) const {
@@ -155,6 +156,7 @@ class Membership {
   void endStartupWithoutTheDead();
   void endStartupWithout(const WorkerRecord& dead);
   std::optional<WorkerRecord> nextMissing(const Roster& roster);
+  std::optional<WorkerRecord> arrivalOf(WorkerId id);
   const WorkerRecord* nextTo(const Roster& roster) const;
   [[noreturn]] void endStartup(const std::string& objection);
   [[noreturn]] static void throwRefused(const std::string& standing, const std::string& objection);

@@ -267,6 +267,37 @@ TEST_CASE("a worker that ends before it has joined ends the start of all", "[mem
   }
 }
 
+TEST_CASE("who comes when all others have ended hears of it", "[membership_start]") {
+  const bool isYounger = GENERATE(false, true);
+  for (const unsigned seed : seeds(60)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    SimulatedWorker::Settings settings = rankOf(3, 2);
+    settings.store.diesAt = 5 + seed % 8;
+    endEarly(group, settings, [](Membership& membership) {
+      membership.announce();
+      membership.agree("");
+      membership.join("tcp://192.168.100.100:1");
+    });
+    settings.store.diesAt = SimulatedWorker::Settings().store.diesAt;
+    settings.hasEnded = [](const WorkerRecord& worker, bool) { return worker.incarnation == 1; };
+    for (const WorkerId id : {0, 1, 2}) {
+      settings.id = id;
+      settings.start = milliseconds(2000 + 100 * (seed % 4) * id);
+      if (id < 2 || isYounger) {
+        group.add(settings, joinAsProcess(isYounger));
+      }
+    }
+    REQUIRE(group.run() == kNobody);
+    REQUIRE(group.workers[0]->died);
+    const std::string sentence =
+        "the RPC group of world_size=3 cannot start: worker 'w2' (rank 2) ended before all workers "
+        "were there";
+    const size_t others = isYounger ? 3 : 2;
+    CHECK(group.errors() == std::vector<std::string>(others, isYounger ? "" : sentence));
+  }
+}
+
 TEST_CASE(
     "processes started anew do not hear of one that ended before it joined", "[membership_start]") {
   SimulatedGroup group(1);
