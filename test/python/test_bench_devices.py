@@ -6,10 +6,13 @@ from pathlib import Path
 
 import accelerator
 import pytest
+import torch
 from processes import run_script
 from torchwire import command_line
 from torchwire.bench import device_command, device_steps, report
+from torchwire.bench.device_member import DeviceMember
 from torchwire.bench.device_steps import Direction
+from torchwire.bench.member import Place
 from torchwire.bench.step import QUICK
 
 HERE = Path(__file__).resolve().parent
@@ -52,6 +55,13 @@ def test_the_cpu_is_measured_with_any_channels(tmp_path):
         "torchwire/mpt_wire_tcp",
     ]
     assert "| torchwire/basic | torchwire on the channel basic |" in text
+
+
+@pytest.mark.parametrize("backend", ["TENSORPIPE", "TORCHWIRE"])
+def test_both_backends_get_the_device_map(backend, tmp_path):
+    member = DeviceMember(Place(0, 2, tmp_path), "cuda:0", "cuda:0", "", backend=backend)
+    device = torch.device("cuda:0")
+    assert member.backend_options().device_maps == {"worker1": {device: device}}
 
 
 def test_without_a_device_it_says_so(capsys, monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed.rpc as rpc
@@ -23,17 +24,24 @@ class RpcMember(Member):
 
     def join(self) -> None:
         torchwire.restore_tensorpipe()  # should the environment ask for torchwire in its place
-        options = dict(self.options)
-        backend = rpc.backend_registry.BackendType[options.pop("backend")]
         torch_parts.init_rpc(
             name_of(self.place.rank),
-            backend=backend,
+            backend=rpc.backend_registry.BackendType[self.options["backend"]],
             rank=self.place.rank,
             world_size=self.place.size,
-            rpc_backend_options=torch_parts.construct_rpc_backend_options(
-                backend, init_method=f"file://{self.place.folder}/store", **options
-            ),
+            rpc_backend_options=self.backend_options(),
         )
+
+    def backend_options(self) -> Any:
+        options = dict(self.options)
+        backend = rpc.backend_registry.BackendType[options.pop("backend")]
+        maps = options.pop("device_maps", {})
+        made = torch_parts.construct_rpc_backend_options(
+            backend, init_method=f"file://{self.place.folder}/store", **options
+        )
+        for worker, device_map in maps.items():  # stock's backend drops those that it is given at once
+            made.set_device_map(worker, device_map)
+        return made
 
     def leave(self) -> None:
         rpc.shutdown()
