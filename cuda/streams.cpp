@@ -132,15 +132,20 @@ OwnStreams::OwnStreams(std::vector<c10::Stream> streams) : streams_(std::move(st
   }
 }
 
-RequestStreams::RequestStreams(const std::vector<c10::Device>& devices) : OwnStreams(devices) {
+RequestStreams::RequestStreams(const std::vector<c10::Device>& devices, StreamOrder order)
+    : OwnStreams(devices), order_(order) {
   begin();
 }
 
-RequestStreams::RequestStreams(std::vector<c10::Stream> streams) : OwnStreams(std::move(streams)) {
+RequestStreams::RequestStreams(std::vector<c10::Stream> streams, StreamOrder order)
+    : OwnStreams(std::move(streams)), order_(order) {
   begin();
 }
 
 void RequestStreams::begin() {
+  if (order_ == StreamOrder::none) {
+    return;
+  }
   for (const c10::Stream& stream : streams_) {
     TORCHWIRE_SYNCHRONIZE(
         requestBehindDefault, putBehind(stream, defaultStreamOf(stream.device())));
@@ -148,6 +153,9 @@ void RequestStreams::begin() {
 }
 
 void RequestStreams::end() {
+  if (order_ == StreamOrder::none) {
+    return;
+  }
   TORCHWIRE_SYNCHRONIZE(defaultBehindRequest, putDefaultsBehind(streams_));
 }
 

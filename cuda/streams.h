@@ -44,20 +44,29 @@ class OwnStreams {
   std::optional<c10::MultiStreamGuard> guard_;
 };
 
-/// The streams on which a request runs. They begin behind what the devices' default streams have been given to do, and
-/// end() puts the default streams behind them. So a request sees what earlier ones have left in a model's weights, say, and
-/// the program, which as a rule works on default streams, sees what requests have left.
+/// What requests and devices' default streams have to do with each other.
+enum class StreamOrder {
+  none, // nothing, as with PyTorch's backend
+  /// A request begins behind what the default streams have been given to do, and they go on behind the request. So it sees
+  /// what earlier ones have left in a model's weights, say, and the program, which as a rule works on default streams, sees
+  /// what requests have left.
+  defaultStream,
+};
+
+/// The streams on which a request runs.
 class RequestStreams : public OwnStreams {
  public:
-  explicit RequestStreams(const std::vector<c10::Device>& devices);
+  RequestStreams(const std::vector<c10::Device>& devices, StreamOrder order);
   /// Those of a request that has been interrupted and goes on, be it on another thread.
-  explicit RequestStreams(std::vector<c10::Stream> streams);
+  RequestStreams(std::vector<c10::Stream> streams, StreamOrder order);
 
   /// Before anybody can know that the request has run.
   void end();
 
  private:
   void begin();
+
+  const StreamOrder order_;
 };
 
 /// What their devices' default streams are given from now on waits for what the streams have been given until now.

@@ -92,6 +92,9 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.stackOf = pythonsStackOf;
   options.answer = pythonsAnswer;
   options.devices.nccl = dict["nccl"].cast<bool>();
+  options.deviceStreamOrder = dict["device_stream_order"].cast<std::string>() == "default_stream"
+      ? cuda::StreamOrder::defaultStream
+      : cuda::StreamOrder::none;
   return options;
 }
 

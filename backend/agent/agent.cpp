@@ -154,6 +154,7 @@ void Agent::registerHandlers() {
     }
     return [this, passed = std::move(passed)] { takeBack(passed); };
   });
+  dispatcher_.orderStreams(options_.deviceStreamOrder);
   dispatcher_.runFunctionsOn([this](Task&& task) { return requests_.run(std::move(task)); });
   dispatcher_.handleDirectCalls(
       [this](Message& request) { return serveDirectCall(dispatcher_, request); });

@@ -80,6 +80,7 @@ struct AgentOptions {
   // Answers what an observer asks of this worker, on a thread that may block. Throws where it cannot.
   std::function<std::string(const std::string& question)> answer;
   cuda::DeviceRecord devices; // the worker's name is the agent's
+  cuda::StreamOrder deviceStreamOrder = cuda::StreamOrder::none;
 };
 
 /// Runs everything of torch.distributed.rpc over links. In eight files: agent.cpp starts and wires it,

@@ -175,7 +175,7 @@ c10::intrusive_ptr<JitFuture> Dispatcher::runOnceConfirmed(
       const at::ThreadLocalStateGuard restoredAfterwards{
           at::ThreadLocalState()}; // as in Server::run
       try {
-        cuda::RequestStreams streams(filling);
+        cuda::RequestStreams streams(filling, streamOrder_);
         const auto result = runProfiledByServer(caller, *command, type);
         streams.end();
         result->addCallback([response](JitFuture& done) {

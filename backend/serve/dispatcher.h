@@ -10,6 +10,7 @@
 #include "backend/base/task.h"
 #include "backend/serve/script_call_reader.h"
 #include "backend/wire/roster.h"
+#include "cuda/streams.h"
 
 namespace torchwire {
 
@@ -85,6 +86,14 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
     runFunctions_ = std::move(run);
   }
 
+  /// Of requests, and the default streams of devices.
+  void orderStreams(cuda::StreamOrder order) {
+    streamOrder_ = order;
+  }
+  cuda::StreamOrder streamOrder() const {
+    return streamOrder_;
+  }
+
   /// Serves a request that `caller` has sent, once the RRefs in its arguments are known to their owners.
   /// The future holds a response message, or why there is none. Does not throw.
   c10::intrusive_ptr<JitFuture> process(WorkerId caller, Message& request) const;
@@ -146,6 +155,7 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
     return Undo();
   };
   RunFunctions runFunctions_ = [](Task&&) { return false; };
+  cuda::StreamOrder streamOrder_ = cuda::StreamOrder::none;
   mutable ScriptCallReader scriptCalls_;
 };
 

@@ -183,7 +183,7 @@ c10::intrusive_ptr<rpc::JitFuture> Server::process(
   try {
     try {
       devices_->expectUsed(request.targets.devices);
-      streams.emplace(request.targets.devices);
+      streams.emplace(request.targets.devices, dispatcher_.streamOrder());
     } catch (const std::exception&) { // of a device that is lost
       transfers_->discard(caller, tensors, request.targets);
       throw;

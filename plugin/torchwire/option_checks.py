@@ -15,6 +15,7 @@ from torchwire.suggestion import did_you_mean
 
 MIN_SECRET = 16  # bytes, as GroupKey::kMinSecret
 BACKWARD_MODES = ("smart", "fast")
+DEVICE_STREAM_ORDERS = ("none", "default_stream")
 HOW_TO_MAKE_A_SECRET = 'python -c "import secrets; print(secrets.token_hex(32))"'
 
 HIGHEST_PORT = 65535
@@ -122,12 +123,12 @@ def session_timeout(argument: str, value: Any) -> float:
 
 def backward_mode(argument: str, value: Any) -> str:
     """The name of the algorithm of backward passes."""
-    if not isinstance(value, str):
-        raise TypeError(f"{argument} must be the name of an algorithm, got {_described(value)}")
-    if value not in BACKWARD_MODES:
-        known = " or ".join(map(repr, BACKWARD_MODES))
-        raise ValueError(f"{argument}: unknown name {value!r}{did_you_mean(value, BACKWARD_MODES)}; choose {known}")
-    return value
+    return _choice(argument, value, BACKWARD_MODES, "an algorithm")
+
+
+def device_stream_order(argument: str, value: Any) -> str:
+    """The name of what requests and devices' default streams wait for."""
+    return _choice(argument, value, DEVICE_STREAM_ORDERS, "an order")
 
 
 def secret(argument: str, value: Any) -> bytes | None:
@@ -205,6 +206,15 @@ def _number_of_seconds(argument: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{argument} must be a number of seconds, got {_described(value)}")
     return float(value)
+
+
+def _choice(argument: str, value: Any, choices: Sequence[str], kind: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be the name of {kind}, got {_described(value)}")
+    if value not in choices:
+        known = " or ".join(map(repr, choices))
+        raise ValueError(f"{argument}: unknown name {value!r}{did_you_mean(value, choices)}; choose {known}")
+    return value
 
 
 def _check_name(argument: str, name: Any, known: Mapping[str, str]) -> None:

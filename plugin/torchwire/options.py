@@ -143,6 +143,10 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     nccl: whether large tensors of CUDA devices go by NCCL to workers whose memory cannot be opened, of other hosts
         too, if those have the option as well. Default False. A transfer that waits for its other end
         occupies some of the GPU.
+    device_stream_order: what a request and the default streams of its devices wait for. "none", the default: not for
+        each other, as with PyTorch's backend. "default_stream": a request begins behind them, and they go on behind
+        it, so that it sees what the program and earlier requests have left, such as a parameter server's optimizer; a
+        default stream that is busy, or waits for another worker, then holds requests up.
     slow_call_warning: seconds after which a call that is under way is logged, once, with where it is: not sent, on the
         wire, queued at its callee, or running there, with the Python stack. Default 30; 0 means never. A call with a
         time-out of a second or more is looked after when three quarters of that are over, too, so that the error of
@@ -188,6 +192,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     max_bytes_in_flight = _Checked(option_checks.byte_count)
     checksums = _Checked(option_checks.switch)
     nccl = _Checked(option_checks.switch)
+    device_stream_order = _Checked(option_checks.device_stream_order)
     _transports = _Checked(_transport_names)
     _channels = _Checked(_channel_names)
     _device_paths = _Checked(_device_path_names)
@@ -216,6 +221,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         max_bytes_in_flight: int = 1 << 30,
         checksums: bool = False,
         nccl: bool = False,
+        device_stream_order: str = "none",
         slow_call_warning: float = 30.0,
         metrics_port: int | str | None = None,
         status_socket: bool = True,
@@ -247,6 +253,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self.max_bytes_in_flight = max_bytes_in_flight
         self.checksums = checksums
         self.nccl = nccl
+        self.device_stream_order = device_stream_order
         self.slow_call_warning = slow_call_warning
         self.metrics_port = metrics_port
         self.status_socket = status_socket
@@ -363,6 +370,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "channels": options._channels,
         "device_paths": options._device_paths,
         "nccl": options.nccl,
+        "device_stream_order": options.device_stream_order,
         "slow_call_warning": options.slow_call_warning,
         "interceptors": [_C.ChecksumInterceptor()] if options.checksums else [],
         "devices": devices.describe(options._device_maps, options._automatic_device_maps, options.devices),

@@ -296,9 +296,11 @@ PROGRAMS = (
     backward,
     backward_with_one_gradient_for_two,
     backward_through_three,
-    train,
     send_tensors_that_share,
 )
+
+# With device_stream_order="default_stream" only.
+ORDERED_PROGRAMS = (train,)
 
 
 # ---- memory that is given back while somebody still reads it ----
@@ -316,6 +318,7 @@ def double_on_held_stream(tensor):
 def release_held():
     device, stream, result = _held.pop()
     accelerator.load().release(device.index, stream)
+    device_kind.module().synchronize(device)  # this function's stream is another one
     expect(result, 6, str(device))
 
 
@@ -359,6 +362,17 @@ def give_it_time(is_over):
     end = time.monotonic() + 0.3
     while not is_over() and time.monotonic() < end:
         time.sleep(0.005)
+
+
+def call_beside_a_held_default_stream(to):
+    """As one that waits in a collective, which the caller joins after its call."""
+    if to == rpc.get_worker_info().name:
+        return  # the caller's current stream is the one that is held, and what it sends is copied behind that
+    given = filled(3, FIRST)
+    rpc.rpc_sync(to, hold_default_stream, (MAPS[FIRST],))
+    future = rpc.rpc_async(to, double, (given,))
+    expect(future.wait(), 6, FIRST)
+    rpc.rpc_sync(to, release_default_stream, (MAPS[FIRST],))
 
 
 def use_what_an_earlier_request_has_left(to):
@@ -450,8 +464,9 @@ HOLDING_PROGRAMS = (
     drop_what_a_request_still_reads,
     drop_what_is_not_copied_yet,
     use_gradients_on_another_stream,
-    use_what_an_earlier_request_has_left,
 )
+UNORDERED_HOLDING_PROGRAMS = (call_beside_a_held_default_stream,)
+ORDERED_HOLDING_PROGRAMS = (use_what_an_earlier_request_has_left,)
 
 
 def run(name, to):

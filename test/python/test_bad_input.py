@@ -66,6 +66,12 @@ WRONG_OPTIONS = [
     ({"backward_mode": "FAST"}, ValueError, "backward_mode: unknown name 'FAST'; choose 'smart' or 'fast'"),
     ({"backward_mode": True}, TypeError, r"backward_mode must be the name of an algorithm, got True \(bool\)"),
     (
+        {"device_stream_order": "default"},
+        ValueError,
+        r"unknown name 'default' \(did you mean 'default_stream'\?\); choose 'none' or 'default_stream'",
+    ),
+    ({"device_stream_order": None}, TypeError, r"device_stream_order must be the name of an order, got None"),
+    (
         {"device_maps": {"w": {0: 1, 1: 1}}},
         ValueError,
         "device map for worker 'w': cuda:0 and cuda:1 both map to cuda:1",

@@ -84,10 +84,33 @@ def pair(maps_and_seed, tmp_path_factory):
         yield group
 
 
-@pytest.mark.parametrize("to", ["worker1", "worker0"], ids=["peer", "self"])
-@pytest.mark.parametrize("program", [program.__name__ for program in device_bodies.PROGRAMS])
+@pytest.fixture(scope="module")
+def ordered_pair(maps_and_seed, tmp_path_factory):
+    """Whose requests and default streams wait for each other."""
+    maps, seed = maps_and_seed
+    need(2 if maps == "crossing" else 1)
+    options = [{"device_maps": maps_for(rank, maps), "device_stream_order": "default_stream"} for rank in range(2)]
+    with pair_with(tmp_path_factory.mktemp("devices"), *options, seed=seed, maps=maps) as group:
+        yield group
+
+
+TO_EACH = pytest.mark.parametrize("to", ["worker1", "worker0"], ids=["peer", "self"])
+
+
+def each_of(*programs):
+    return pytest.mark.parametrize("program", [program.__name__ for program in programs])
+
+
+@TO_EACH
+@each_of(*device_bodies.PROGRAMS)
 def test_tensors_of_devices_come_whole(pair, program, to):
     pair[0].run(device_bodies.run, program, to)
+
+
+@TO_EACH
+@each_of(*device_bodies.PROGRAMS, *device_bodies.ORDERED_PROGRAMS)
+def test_tensors_come_whole_where_default_streams_are_waited_for(ordered_pair, program, to):
+    ordered_pair[0].run(device_bodies.run, program, to)
 
 
 def test_a_tensor_without_a_mapping_is_refused_on_the_side_that_sends_it(pair, maps_and_seed):
@@ -121,9 +144,23 @@ def test_calls_to_oneself_stay_on_the_devices(pair):
 
 
 @pytest.mark.standin
-@pytest.mark.parametrize("to", ["worker1", "worker0"], ids=["peer", "self"])
-@pytest.mark.parametrize("program", [program.__name__ for program in device_bodies.HOLDING_PROGRAMS])
+@TO_EACH
+@each_of(*device_bodies.HOLDING_PROGRAMS)
 def test_what_is_held_is_waited_for(pair, program, to):
+    pair[0].run(device_bodies.run, program, to)
+
+
+@pytest.mark.standin
+@TO_EACH
+@each_of(*device_bodies.HOLDING_PROGRAMS, *device_bodies.ORDERED_HOLDING_PROGRAMS)
+def test_default_streams_that_are_held_are_waited_for(ordered_pair, program, to):
+    ordered_pair[0].run(device_bodies.run, program, to)
+
+
+@pytest.mark.standin
+@TO_EACH
+@each_of(*device_bodies.UNORDERED_HOLDING_PROGRAMS)
+def test_default_streams_that_are_held_hold_up_nobody(pair, program, to):
     pair[0].run(device_bodies.run, program, to)
 
 

@@ -26,6 +26,7 @@ def start(rank: int) -> None:
         devices=["cuda:0", 1],
         secret=b"0123456789abcdef",
         backward_mode="fast",
+        device_stream_order="default_stream",
         elastic=True,
         slow_call_warning=2.5,
         metrics_port=0,

@@ -21,6 +21,12 @@ ON_CUDA = {
     "laneBehindFilling": test_nccl_lane.notice_lane_behind_filling,
     "laneKeptLent": test_nccl_lane.notice_lane_kept_lent,
 }
+PROGRAMS = (
+    *device_bodies.ORDERED_HOLDING_PROGRAMS,
+    *device_bodies.HOLDING_PROGRAMS,
+    *device_bodies.PROGRAMS,
+    *device_bodies.ORDERED_PROGRAMS,
+)
 ROUNDS = 6  # a busy machine hides some of them for a while
 
 
@@ -28,7 +34,14 @@ ROUNDS = 6  # a busy machine hides some of them for a while
 def pair_without(name, folder):
     """Two workers that leave it out, on devices that take their time."""
     environment = {"TORCHWIRE_TEST_LEAVE_OUT": name, "TORCHWIRE_TEST_ACCELERATOR_MAX_DELAY_US": "20000"}
-    options = [{"device_maps": test_devices.maps_for(rank, "crossing"), "rpc_timeout": 20} for rank in range(2)]
+    options = [
+        {
+            "device_maps": test_devices.maps_for(rank, "crossing"),
+            "device_stream_order": "default_stream",
+            "rpc_timeout": 20,
+        }
+        for rank in range(2)
+    ]
     with test_devices.processes_with_devices(**environment) as group:
         for one in test_devices.begin_init(group, folder, options):
             one.result()
@@ -37,7 +50,7 @@ def pair_without(name, folder):
 
 def programs():
     for _ in range(ROUNDS):
-        for program in [*device_bodies.HOLDING_PROGRAMS, *device_bodies.PROGRAMS]:
+        for program in PROGRAMS:
             for to in ("worker1", "worker0"):
                 yield program.__name__, to
 

@@ -21,6 +21,7 @@ def pair(tmp_path, accelerator_file):
                 rank=rank,
                 world_size=2,
                 device_maps=test_devices.maps_for(rank, "crossing"),
+                device_stream_order="default_stream",
                 fault_plan=LATE_CONFIRMATION,
             )
             for rank, worker in enumerate(group)
