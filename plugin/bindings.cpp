@@ -138,9 +138,12 @@ py::dict descriptionsOf(const std::vector<Entry>& table) {
   return dict;
 }
 
-/// Destroying an agent joins threads that may need the GIL. An agent that is still there when Python has
+/// Destroying an agent joins threads that may need the GIL, and that a forked child does not have. An agent that is still there when Python has
 /// ended (PyTorch holds it in a static variable) was shut down before, by torchwire.exit_hook.
 void destroy(Agent* agent) {
+  if (agent->isInherited()) {
+    return;
+  }
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
     const py::gil_scoped_release release;
     delete agent;

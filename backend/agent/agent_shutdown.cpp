@@ -131,6 +131,9 @@ Membership::Totals Agent::awaitEndOfCalls(const ShutdownMonitor& monitor) {
 // for one that is lost. When no call is under way any more, neither is such a message, so that what is left can be told
 // from what is lost.
 void Agent::settleRRefs(float timeout, milliseconds patience) {
+  if (isInherited()) {
+    return;
+  }
   if (!isStaticGroup()) {
     if (rrefs_->ledger().hasGone()) {
       dropUnheldForks(*rrefs_, patience);

@@ -306,9 +306,9 @@ class Survivor(Worker):
         for other in self._others:
             if other != self._victim:
                 pass_backward(self._chance, other)
+        self.meet("shared_all", survivors)  # what one of them passes on, another keeps
         _kept.clear()
         gc.collect()
-        self.meet("dropped", survivors)
         begin = time.monotonic()
         while left := self._books():
             if time.monotonic() - begin > BOOKS:

@@ -113,7 +113,10 @@ class Run:
         patterns.append(f"({'|'.join(left)}): ({'|'.join(how)})")
         if self.operation == "init_rpc":
             # It has said goodbye before it had a link to this worker.
-            patterns.append(rf"cannot reach {who} .*Connection refused|{who} has died: its process \d+ has ended")
+            unlinked = (
+                r"Connection refused|has died: its process \d+ has ended|refused the connection: .* is shutting down"
+            )
+            patterns.append(rf"{who} .*({unlinked})")
         return "|".join(patterns)
 
     def statuses(self, is_out):

@@ -313,6 +313,22 @@ def test_a_child_that_is_forked_in_init_rpc_is_refused_and_its_parent_starts(tmp
         group.shut_down()
 
 
+def drop_agent_in_child():
+    """After the shutdown, when nothing but a program's reference keeps the agent."""
+    agent = rpc._get_current_rpc_agent()
+    rpc.shutdown()
+    kept = [agent]
+    del agent
+    in_child(kept.clear)
+
+
+@TRANSPORTS
+def test_a_child_may_drop_the_last_reference_to_the_agent(tmp_path, transport):
+    with Group(2) as group:
+        group.init(file_in(tmp_path), _transports=[transport])
+        group.all(drop_agent_in_child)
+
+
 # ---- in the middle of calls ----------------------------------------------------------------------
 
 
