@@ -36,7 +36,7 @@ class RpcMember(Member):
         options = dict(self.options)
         backend = rpc.backend_registry.BackendType[options.pop("backend")]
         maps = options.pop("device_maps", {})
-        made = torch_parts.construct_rpc_backend_options(
+        made: Any = torch_parts.construct_rpc_backend_options(
             backend, init_method=f"file://{self.place.folder}/store", **options
         )
         for worker, device_map in maps.items():  # stock's backend drops those that it is given at once
