@@ -315,19 +315,24 @@ def double_on_held_stream(tensor):
     _held.append((tensor.device, stream.stream_id, tensor * 2))
 
 
-def release_held():
+def release_held(in_order=False):
     device, stream, result = _held.pop()
     accelerator.load().release(device.index, stream)
-    device_kind.module().synchronize(device)  # this function's stream is another one
+    if not in_order:
+        device_kind.module().synchronize(device)  # this function's stream is another one
     expect(result, 6, str(device))
 
 
-def drop_what_a_request_still_reads(to):
+def drop_what_a_request_still_reads(to, in_order=False):
     with on_stream_of_its_own(FIRST), on_stream_of_its_own(MAPS[FIRST]):
         rpc.rpc_sync(to, double_on_held_stream, (filled(3, FIRST),))
         for _ in range(8):
             filled(9, MAPS[FIRST]).cpu()
-    rpc.rpc_sync(to, release_held)
+    rpc.rpc_sync(to, release_held, (in_order,))
+
+
+def read_what_a_request_still_writes(to):
+    drop_what_a_request_still_reads(to, in_order=True)
 
 
 # ---- what has to wait for what a held stream has still to do ----
@@ -466,7 +471,7 @@ HOLDING_PROGRAMS = (
     use_gradients_on_another_stream,
 )
 UNORDERED_HOLDING_PROGRAMS = (call_beside_a_held_default_stream,)
-ORDERED_HOLDING_PROGRAMS = (use_what_an_earlier_request_has_left,)
+ORDERED_HOLDING_PROGRAMS = (use_what_an_earlier_request_has_left, read_what_a_request_still_writes)
 
 
 def run(name, to):
