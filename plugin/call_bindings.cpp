@@ -37,6 +37,7 @@
 #include "backend/serve/python_rpc.h"
 #include "backend/serve/signals.h"
 #include "rref/context_lifetime.h"
+#include "rref/failed_creation.h"
 #include "rref/own_value.h"
 
 namespace py = pybind11;
@@ -134,18 +135,14 @@ void expectRRefOfThisLifetime(const py::args& args) {
 /// failed, why it has failed.
 void throwIfNotCreated(py::error_already_set& raised, const py::args& args) {
   constexpr std::string_view kNotCreated = "RRef creation via rpc.remote() timed out";
-  if (!raised.matches(PyExc_RuntimeError) || args.empty() ||
+  if (raised.type().ptr() != PyExc_RuntimeError || args.empty() || // else it says why already
       !py::isinstance<rpc::PyRRef>(args[0])) {
     return;
   }
   const auto text = py::str(raised.value()).cast<std::string>();
-  const auto creation = c10::static_intrusive_pointer_cast<rpc::RRef>(
-                            args[0].cast<rpc::PyRRef&>().toIValue().toRRef())
-                            ->getOwnerCreationFuture();
-  if (text.starts_with(kNotCreated) && creation && creation->hasError()) {
-    if (const auto failed = callErrorIn(creation->exception_ptr())) {
-      throw CallError(failed->saying(text + " Its creation failed: " + failed->message()));
-    }
+  if (text.starts_with(kNotCreated)) {
+    const auto rref = args[0].cast<rpc::PyRRef&>().toIValue().toRRef();
+    throwCreationError(static_cast<const rpc::RRef&>(*rref), text);
   }
 }
 
@@ -557,6 +554,24 @@ void bindCalls(py::module_& module) {
       "call has ended when it has been sent. It has no frame of Python's, in which the traceback "
       "of "
       "an error would keep its object.");
+  module.def(
+      "method_of_created",
+      [](const py::object& type, const py::function& method, const std::string& name,
+         const std::string& doc) {
+        return py::cpp_function(
+            [method](const py::args& args, const py::kwargs& kwargs) {
+              try {
+                return py::object(method(*args, **kwargs));
+              } catch (py::error_already_set& e) {
+                throwIfNotCreated(e, args);
+                throw;
+              }
+            },
+            py::name(name.c_str()), py::is_method(type), py::doc(doc.c_str()));
+      },
+      py::arg("type"), py::arg("method"), py::arg("name"), py::arg("doc"),
+      "A method of RRefs that does what `method` does, and says why the creation has failed where "
+      "that is what it fails with.");
   // Keeps the GIL: a lock is held for a moment at most.
   module.def(
       "in_current_context", &inCurrentContext, py::arg("callback"),

@@ -14,6 +14,7 @@
 #include "backend/serve/response.h"
 #include "rref/context_lifetime.h"
 #include "rref/context_view.h"
+#include "rref/failed_creation.h"
 
 namespace torchwire::rref {
 namespace {
@@ -97,6 +98,7 @@ void backward(
     int64_t contextId, bool retainGraph) {
   if (!rref->isOwner()) {
     expectOfThisLifetime(*rref);
+    throwCreationError(*rref, "no backward pass can start from an RRef that does not exist.");
     askOwner(agent, *rref, contextId, retainGraph);
     return;
   }

@@ -39,4 +39,13 @@ void setCreationFailed(rpc::RRef& rref, const rpc::JitFuture& creation) {
   }
 }
 
+void throwCreationError(const rpc::RRef& rref, const std::string& text) {
+  const auto creation = rref.getOwnerCreationFuture();
+  if (creation && creation->hasError()) {
+    if (const auto failed = callErrorIn(creation->exception_ptr())) {
+      throw CallError(failed->saying(text + " Its creation failed: " + failed->message()));
+    }
+  }
+}
+
 } // namespace torchwire

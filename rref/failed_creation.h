@@ -3,6 +3,8 @@
 
 #include <torch/csrc/distributed/rpc/rref_impl.h>
 
+#include <string>
+
 namespace torchwire {
 
 /// When a creation fails with a time-out (as which torchwire reports a lost link too), libtorch calls
@@ -20,5 +22,8 @@ void keepErrorHandlersValid();
 /// the same is too late, as it is for RRefs of other workers. Thread-safe. Wakes who waits for the owner's value.
 void setCreationFailed(
     torch::distributed::rpc::RRef& rref, const torch::distributed::rpc::JitFuture& creation);
+
+/// Throws, if the creation of the RRef has failed, what its call has failed with, after `text`. Thread-safe.
+void throwCreationError(const torch::distributed::rpc::RRef& rref, const std::string& text);
 
 } // namespace torchwire

@@ -46,6 +46,7 @@ def install() -> None:
         setattr(api, name, _C.noting_calls(getattr(api, name)))
     _replace_invoke()
     _replace_to_here()
+    _replace_methods_of_created()
     _replace_get_future()
     _replace_wait()
     _replace_then("then")
@@ -127,10 +128,17 @@ def _has_own_pickler() -> bool:
     return api._default_pickler is _PICKLER
 
 
+# torch.distributed.rpc.RRef looks its methods up in the class PyRRef at each call.
 def _replace_to_here() -> None:
-    # torch.distributed.rpc.RRef looks its methods up in this class at each call.
     original = cast("Any", PyRRef.to_here)
     PyRRef.to_here = _C.awaiting_method(PyRRef, original, "to_here", original.__doc__)
+
+
+def _replace_methods_of_created() -> None:
+    """Those by which an RRef is passed on, and proxies find out what to call."""
+    for name in ("_serialize", "_get_type"):
+        original: Any = getattr(PyRRef, name)
+        setattr(PyRRef, name, _C.method_of_created(PyRRef, original, name, original.__doc__ or ""))
 
 
 def _replace_get_future() -> None:

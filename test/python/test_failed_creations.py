@@ -3,13 +3,16 @@
 import contextlib
 import ctypes
 import gc
+import re
 import signal
 import threading
 import time
 
 import pytest
 import torch
+import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+import torchwire
 from group import Group, file_in, running
 from processes import LIMIT, wait_until
 from rref_counts import counts, wait_until_none_is_left
@@ -145,3 +148,51 @@ def test_rrefs_whose_owner_dies_during_their_creation_all_say_so(tmp_path, trans
             assert text is not None and text.startswith(FAILED)
             assert seconds < LIMIT / 2
         group.kill()
+
+
+def backward(rref):
+    with dist_autograd.context() as context:
+        rref.backward(context)
+
+
+USES = {
+    "to_here": lambda rref: rref.to_here(),
+    "passed by rpc_sync": lambda rref: rpc.rpc_sync("worker2", type, (rref,)),
+    "passed by rpc_async": lambda rref: rpc.rpc_async("worker2", type, (rref,)).wait(),
+    "passed by remote": lambda rref: rpc.remote("worker2", type, (rref,)).to_here(),
+    "passed to oneself": lambda rref: rpc.rpc_sync("worker0", type, (rref,)),
+    "passed in a list": lambda rref: rpc.rpc_sync("worker2", len, ([rref],)),
+    "proxy, rpc_sync": lambda rref: rref.rpc_sync().tolist(),
+    "proxy, rpc_async": lambda rref: rref.rpc_async().tolist().wait(),
+    "proxy, remote": lambda rref: rref.remote().tolist().to_here(),
+    "backward": backward,
+}
+
+
+def errors_of_uses(to):
+    """What each use of an RRef raises whose owner has died before its creation."""
+    rref = rpc.remote(to, torch.add, (torch.ones(2), 1))
+    with contextlib.suppress(torchwire.WorkerDied):
+        rref._get_future().wait()
+    return {name: error_of(use, rref) for name, use in USES.items()}
+
+
+def error_of(use, *args):
+    try:
+        use(*args)
+    except Exception as error:
+        return type(error).__name__, getattr(error, "worker", None), str(error)
+    return None
+
+
+def test_each_use_of_an_rref_that_was_not_created_says_why(tmp_path):
+    with Group(3) as group:
+        group.init(file_in(tmp_path))
+        group[1].kill()
+        errors = group[0].run(errors_of_uses, "worker1")
+        group.kill()
+    for name, (kind, worker, text) in errors.items():
+        assert (kind, worker) == ("WorkerDied", "worker1"), name
+        assert re.fullmatch(
+            r"(?!.*failed.*failed).*Its creation failed: .*worker 'worker1' \(rank 1\) has died.*", text
+        ), name
