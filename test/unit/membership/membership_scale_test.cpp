@@ -80,7 +80,7 @@ TEST_CASE("a thousand workers of a static group join and shut down", "[membershi
   report(numberOf(kMany) + "join a static group, one each millisecond", joined);
   report(numberOf(kMany) + "shut down in two rounds", shutDown);
   CHECK(joined.compareSets <= 7 * kMany);
-  CHECK(joined.gets == 2 * kMany);
+  CHECK(joined.gets <= 3 * kMany); // the third: who is missing has announced itself
   CHECK(joined.checks <= 220 * kMany); // all but the last wait for those who come later
   CHECK(joined.bytes <= uint64_t{500} * kMany * kMany);
   CHECK(shutDown.adds <= 12 * kMany);
