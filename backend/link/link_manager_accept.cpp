@@ -130,8 +130,11 @@ Refusal LinkManager::goneRefusal(const Peer& peer) {
 
 bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
   switch (peer.state) {
-    case State::dialing: // a dial that waits for its next attempt gives way
-      return peer.link != nullptr && self_.id < hello.self.id;
+    case State::dialing: { // a dial that waits for its next attempt gives way
+      // As does one after another that was not answered: the peer may have another address by now.
+      const bool mayBeElsewhere = isResuming(peer) && peer.attempts > 1;
+      return peer.link != nullptr && self_.id < hello.self.id && !mayBeElsewhere;
+    }
     case State::greeting:
     case State::connected: // it was dialed before this link came about
     case State::

@@ -72,11 +72,17 @@ class TcpTraits final : public EndpointTraits {
     if (patience_.interval.count() != 0) {
       keepAlive(socket, patience_.interval);
     }
-    return std::make_unique<TcpStream>(loop, socket, patience_);
+    auto addresses = addresses_.lock();
+    if (!addresses) {
+      addresses = std::make_shared<AddressWatch>(loop);
+      addresses_ = addresses;
+    }
+    return std::make_unique<TcpStream>(loop, socket, patience_, std::move(addresses));
   }
 
  private:
   const AckWatch::Patience patience_;
+  mutable std::weak_ptr<AddressWatch> addresses_; // of all connections; loop-bound
 };
 
 Descriptor listenOn(const std::string& where) {

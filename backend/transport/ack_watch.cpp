@@ -27,9 +27,15 @@ void AckWatch::expect() {
 void AckWatch::look() {
   int underWay = 0; // bytes that are not acknowledged
   ioctl(socket_, SIOCOUTQ, &underWay);
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  getsockopt(socket_, IPPROTO_TCP, TCP_INFO, &info, &size);
+  if (info.tcpi_retransmits > 0) {
+    allowFragments();
+  }
   if (underWay == 0) {
     expecting_ = false;
-  } else if (isSilent()) {
+  } else if (isSilent(info)) {
     const auto silent = silent_;
     silent();
   } else {
@@ -37,12 +43,16 @@ void AckWatch::look() {
   }
 }
 
+// A part of the path may have a smaller MTU and drop what would say so: the sender's word that nobody may fragment its
+// packets is what makes the large ones get lost there. Routers fragment those of IPv4 alone.
+void AckWatch::allowFragments() const {
+  const int allowed = IP_PMTUDISC_DONT;
+  setsockopt(socket_, IPPROTO_IP, IP_MTU_DISCOVER, &allowed, sizeof allowed);
+}
+
 // A peer without room acknowledges each question whether it has any, and those become rare: so only lost packets are
 // reason for less patience.
-bool AckWatch::isSilent() const {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  getsockopt(socket_, IPPROTO_TCP, TCP_INFO, &info, &size);
+bool AckWatch::isSilent(const tcp_info& info) const {
   const milliseconds silence(info.tcpi_last_ack_recv);
   if (patience_.whileLost.count() != 0 && info.tcpi_retransmits > 0) {
     // It may be as old as the beats are apart, which is longer, where there was nothing to hear.

@@ -1,6 +1,8 @@
 // Whether a peer still acknowledges what is sent to it over TCP.
 #pragma once
 
+#include <netinet/tcp.h>
+
 #include <chrono>
 #include <functional>
 
@@ -31,7 +33,8 @@ class AckWatch {
   using Clock = std::chrono::steady_clock;
 
   void look();
-  bool isSilent() const;
+  bool isSilent(const tcp_info& info) const;
+  void allowFragments() const;
   std::chrono::milliseconds untilNextLook() const;
 
   const int socket_;

@@ -19,7 +19,9 @@ bool isToBeTriedAgain(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-constexpr int kPeerClosed = -1; // beside the numbers in errno
+// Beside the numbers in errno.
+constexpr int kPeerClosed = -1;
+constexpr int kAddressLost = -2;
 
 std::string sentenceFor(int error) {
   if (error == kPeerClosed) {
@@ -28,19 +30,24 @@ std::string sentenceFor(int error) {
   if (error == ETIMEDOUT) {
     return "the peer has not answered for long (see keepalive_interval)";
   }
+  if (error == kAddressLost) {
+    return "this host's address of the connection is gone";
+  }
   return std::strerror(error);
 }
 
 } // namespace
 
-TcpStream::TcpStream(Loop& loop, int socket, AckWatch::Patience patience)
-    : loop_(loop), socket_(socket) {
+TcpStream::TcpStream(
+    Loop& loop, int socket, AckWatch::Patience patience, std::shared_ptr<AddressWatch> addresses)
+    : loop_(loop), socket_(socket), addresses_(std::move(addresses)) {
   if (patience.interval.count() != 0) {
-    acks_.emplace(loop, socket, patience, [this] { onSilence(); });
+    acks_.emplace(loop, socket, patience, [this] { endWith(ETIMEDOUT); });
   }
 }
 
 TcpStream::~TcpStream() {
+  addresses_->remove(this);
   watch_.reset();
   close(socket_);
 }
@@ -50,6 +57,11 @@ void TcpStream::start(std::function<void()> ready) {
   ready_ = std::move(ready);
   watch_ = std::make_unique<FdWatch>(loop_, socket_, [this] { onReady(); });
   watch();
+  addresses_->add(this, [this] {
+    if (hasLostItsAddress(socket_)) {
+      endWith(kAddressLost);
+    }
+  });
 }
 
 void TcpStream::setInterest(bool reading, bool writing) {
@@ -82,8 +94,8 @@ void TcpStream::onReady() {
   ready_(); // last: it may destroy this
 }
 
-void TcpStream::onSilence() {
-  error_ = ETIMEDOUT;
+void TcpStream::endWith(int error) {
+  error_ = error;
   watch();
   ready_(); // last: it may destroy this
 }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "backend/transport/ack_watch.h"
+#include "backend/transport/address_watch.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/loop_watch.h"
 #include "backend/transport/stream.h"
@@ -16,8 +17,9 @@ namespace torchwire {
 /// Takes a connected, non-blocking socket. See Stream for what may be called where.
 class TcpStream final : public Stream {
  public:
-  /// A peer that does not answer for so long ends the stream. No interval: never.
-  TcpStream(Loop& loop, int socket, AckWatch::Patience patience);
+  /// A peer that does not answer for so long ends the stream. No interval: never. So does the loss of its own address.
+  TcpStream(
+      Loop& loop, int socket, AckWatch::Patience patience, std::shared_ptr<AddressWatch> addresses);
   ~TcpStream() override;
 
   void start(std::function<void()> ready) override;
@@ -27,7 +29,7 @@ class TcpStream final : public Stream {
 
  private:
   void onReady();
-  void onSilence();
+  void endWith(int error);
   void watch();
   bool fill(void* into, size_t length, size_t& given);
   size_t stagedBytes() const {
@@ -38,6 +40,7 @@ class TcpStream final : public Stream {
   const int socket_;
   std::unique_ptr<FdWatch> watch_;
   std::optional<AckWatch> acks_;
+  const std::shared_ptr<AddressWatch> addresses_;
   std::atomic<bool> wrote_{false}; // since acks_ was told
   std::function<void()> ready_;
   bool reading_ = false, writing_ = false;

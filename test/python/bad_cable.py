@@ -12,6 +12,8 @@ import time
 
 _TUNSETIFF = 0x400454CA
 _TAP_WITHOUT_HEADER = 0x0002 | 0x1000
+_IPV4 = 0x0800
+_DONT_FRAGMENT = 0x4000
 _LARGEST = 2048  # bytes of a packet, and more than any has
 
 
@@ -20,20 +22,21 @@ class BadCable:
 
     `hosts` names the namespaces (see network.Hosts), which get the interface `name` with the addresses 10.79.0.1 and
     10.79.0.2. `loss` and `reorder` are probabilities; a packet takes `delay` seconds, and one that is reordered
-    arrives half of that later, behind others. cut() and heal() are for one way of the cable at a time.
+    arrives half of that later, behind others. A packet of IPv4 with more than `mtu` bytes is lost where it may not be
+    fragmented, and nobody is told. cut() and heal() are for one way of the cable at a time.
     """
 
     ADDRESSES = ("10.79.0.1", "10.79.0.2")
 
-    def __init__(self, hosts, name="net2", *, loss=0.0, delay=0.0, reorder=0.0, seed=1):
-        self._loss, self._delay, self._reorder = loss, delay, reorder
+    def __init__(self, hosts, name="net2", *, loss=0.0, delay=0.0, reorder=0.0, mtu=None, seed=1):
+        self._loss, self._delay, self._reorder, self._mtu = loss, delay, reorder, mtu
         self._random = random.Random(seed)
         self._name = name
         self._hosts = hosts
         self._under_way = []  # (when it arrives, number, to which end, packet)
         self._number = 0
         self._cut = None  # the end that nothing arrives at
-        self.passed = self.lost = self.reordered = 0
+        self.passed = self.lost = self.reordered = self.too_long = 0
 
     def __enter__(self):
         with contextlib.ExitStack() as undo:
@@ -80,6 +83,9 @@ class BadCable:
         if to == self._cut or self._random.random() < self._loss:
             self.lost += 1
             return
+        if self._mtu is not None and _too_long(packet, self._mtu):
+            self.too_long += 1
+            return
         late = self._random.random() < self._reorder
         self.reordered += late
         self._number += 1
@@ -92,6 +98,11 @@ class BadCable:
             with contextlib.suppress(BlockingIOError, OSError):  # its queue is full, or it is down: lost
                 os.write(to, packet)
                 self.passed += 1
+
+
+def _too_long(frame, mtu):
+    kind, _, length, _, flags = struct.unpack_from("!HHHHH", frame, 12)
+    return kind == _IPV4 and length > mtu and flags & _DONT_FRAGMENT != 0
 
 
 def _open_tap(name):

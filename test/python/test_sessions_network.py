@@ -224,3 +224,64 @@ def test_after_a_longer_cut_of_one_way_each_error_says_what_is_known(hosts, deaf
         time.sleep(6)
         cable.heal()
         expect_that_each_error_says_what_is_known(group)
+
+
+@needs_tun
+@pytest.mark.parametrize("both", [True, False], ids=["calls both ways", "calls one way"])
+def test_calls_go_on_where_large_packets_are_lost(hosts, both):
+    with BadCable(hosts, mtu=1300) as cable, running_across(hosts, "net2") as group:
+        init(group, keepalive_interval=4)
+        if both:
+            begin_on_both(group, Calls)
+            stop_and_expect_one_run_each(group)
+        else:
+            group[0].run(begin, Calls, "worker1")
+            wait_until(lambda: group[0].run(count) >= 3)
+            group[0].run(stop)
+        assert cable.too_long
+        group.shut_down()
+
+
+def move(hosts, side, old, new):
+    hosts.ip(side, "address", "del", f"{old}/24", "dev", "net1")
+    hosts.ip(side, "address", "add", f"{new}/24", "dev", "net1")
+
+
+@pytest.fixture
+def moving(hosts):
+    """moving(side) gives the host another address on the cable that is not the store's."""
+    moved = []
+
+    def to_another(side):
+        old, new = Hosts.ADDRESSES[1][side], f"10.78.0.{side + 11}"
+        move(hosts, side, old, new)
+        moved.append((side, new, old))
+
+    yield to_another
+    for back in moved:
+        move(hosts, *back)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_calls_both_ways_go_on_after_a_change_of_a_workers_own_address(hosts, moving, side):
+    with running_across(hosts, "net1") as group:
+        init(group)
+        begin_on_both(group, Calls)
+        moving(side)
+        await_steps(group, 3, BACK)
+        stop_and_expect_one_run_each(group)
+        group.shut_down()
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("caller", [0, 1])
+def test_a_connection_that_rests_outlasts_a_change_of_a_workers_own_address(hosts, moving, side, caller):
+    with running_across(hosts, "net1") as group:
+        init(group)
+        callee = f"worker{1 - caller}"
+        group[caller].run(rpc.rpc_sync, callee, torch.add, (torch.ones(1), 1))
+        moving(side)
+        begun = time.monotonic()
+        group[caller].run(rpc.rpc_sync, callee, torch.add, (torch.ones(1), 1))
+        assert time.monotonic() - begun < BACK
+        group.shut_down()

@@ -109,7 +109,8 @@ TEST_CASE("a TCP stream is read to its end, however the peer went", "[stream_end
     part();
   }
   Reader reader(loop, [&] {
-    return std::make_unique<TcpStream>(*loop, connection.accepted.take(), kNoKeepAlive);
+    return std::make_unique<TcpStream>(
+        *loop, connection.accepted.take(), kNoKeepAlive, std::make_shared<AddressWatch>(*loop));
   });
   if (!beforeTheStart) {
     part();
@@ -188,8 +189,10 @@ TEST_CASE("streams leave no files behind", "[stream_end]") {
   for (int i = 0; i < 10; ++i) {
     Connection tcp(Medium::tcp), local(Medium::shm);
     onLoop(*loop, [&] {
-      TcpStream started(*loop, tcp.dialed.take(), kNoKeepAlive);
-      TcpStream never(*loop, tcp.accepted.take(), kNoKeepAlive);
+      TcpStream started(
+          *loop, tcp.dialed.take(), kNoKeepAlive, std::make_shared<AddressWatch>(*loop));
+      TcpStream never(
+          *loop, tcp.accepted.take(), kNoKeepAlive, std::make_shared<AddressWatch>(*loop));
       started.start([] {});
       const auto memory = [] { return MemoryFile::create(ShmStream::memorySize()); };
       ShmStream first(*loop, local.dialed.take(), memory(), true);
