@@ -16,12 +16,13 @@ from collections.abc import Iterator
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+\s+(.*?)\s*$", re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
-_LEFT_OUT = {"build", ".venv", ".git"}
+_LEFT_OUT = {"build", ".git"}
 
 
 def documents_of(root: pathlib.Path) -> Iterator[pathlib.Path]:
     for path in sorted(root.rglob("*.md")):
-        if not _LEFT_OUT & set(path.relative_to(root).parts):
+        parts = path.relative_to(root).parts
+        if not any(part in _LEFT_OUT or part.startswith(".venv") for part in parts):
             yield path
 
 

@@ -428,6 +428,9 @@ class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner
   void warnOfLosses(const std::set<WorkerId>& missing) const;
   std::string describe(const std::set<WorkerId>& workers) const;
   void joinStatic(std::chrono::milliseconds timeout, bool shutdown);
+  bool awaitPools();
+  void joinPools();
+  void warnOfRunning() const;
 
   // What takes the rendezvous store's place, once that is gone.
   void connectPeerStores();

@@ -1,7 +1,12 @@
 // Agent: leaving the group, and the end of all threads.
+#include <future>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "backend/agent/agent.h"
 #include "backend/agent/forked_agent.h"
@@ -21,6 +26,9 @@ using std::chrono::milliseconds;
 
 // How long a leaving worker waits for its peers to take note.
 constexpr milliseconds kGoodbyePatience{2000};
+// How long it waits for functions that run without a word.
+constexpr milliseconds kSilentPatience{5000};
+using Requests = std::vector<ServedCalls::Status>;
 
 /// What a handler has raised is raised when the agent has been shut down.
 bool isInterrupted() {
@@ -218,18 +226,71 @@ void Agent::shutdownImpl() {
   if (server_) {
     const auto neverCalled = server_->shutDown();
   }
+  if (awaitPools()) {
+    waitForWaiters();
+    if (buffers_) {
+      buffers_->close();
+    }
+  }
+  ForkedAgent::endForChildren();
+  flushLog(); // what follows may end the process without it
+}
+
+/// A handler of a call may never return. Where the main thread waits for it, what a handler of a signal raises ends that:
+/// false. The threads then stay, and the agent with them.
+bool Agent::awaitPools() {
+  const auto self = handlesSignals() ? getCurrentRpcAgent() : nullptr;
+  if (self.get() != this) {
+    joinPools();
+    return true;
+  }
+  const auto joined = std::make_shared<std::promise<void>>();
+  const std::future<void> end = joined->get_future();
+  std::thread joining;
+  try {
+    joining = std::thread([self, this, joined] {
+      joinPools();
+      joined->set_value();
+    });
+  } catch (const std::system_error&) { // there can be no more threads
+    joinPools();
+    return true;
+  }
+  auto silence = kSilentPatience;
+  while (end.wait_for(kInterruptionInterval) == std::future_status::timeout) {
+    if (isInterrupted()) {
+      joining.detach();
+      return false;
+    }
+    silence -= kInterruptionInterval;
+    if (silence.count() == 0) {
+      warnOfRunning();
+    }
+  }
+  joining.join();
+  return true;
+}
+
+void Agent::warnOfRunning() const {
+  std::string requests;
+  for (const ServedCalls::Status& running : server_ ? server_->served().all() : Requests()) {
+    const auto* const function = running.request.function;
+    requests += (requests.empty() ? "" : ", ") +
+        (function != nullptr ? function->describe() : std::string("a function")) + " for " +
+        directory_.describe(running.request.caller);
+  }
+  log(LogLevel::warning,
+      "rpc.shutdown() waits for functions that run here" +
+          (requests.empty() ? "" : ": " + requests));
+}
+
+void Agent::joinPools() {
   requests_.join();
   deaths_.join();
   copies_->join();
   control_->join();
   evaluations_.join();
   completions_.join();
-  waitForWaiters();
-  if (buffers_) {
-    buffers_->close();
-  }
-  ForkedAgent::endForChildren();
-  flushLog(); // what follows may end the process without it
 }
 
 } // namespace torchwire

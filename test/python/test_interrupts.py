@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, HostedStore, environment_of_store, errors, init
-from processes import WorkerProcess, wait_until
+from processes import LIMIT, WorkerProcess, wait_until
 from torchwire import registration
 
 # A wait looks for signals every 50 ms, but the machine may be busy. Without that each of these lasts a minute.
@@ -81,6 +81,19 @@ def until_cancelled():
     call = torchwire.current_call()
     while not call.cancelled:
         time.sleep(0.01)
+
+
+NEVER = threading.Event()  # of a worker process: the function has begun
+
+
+def never_return():
+    NEVER.set()
+    while True:
+        time.sleep(0.01)
+
+
+def await_function_that_never_returns():
+    assert NEVER.wait(LIMIT)
 
 
 def note_signals(path):
@@ -303,6 +316,31 @@ def test_a_shutdown_while_an_rref_of_its_own_is_created(store):
         await_key(store, "shutdown/join1/of/1")
         assert interrupt(group[0], waiting) == "KeyboardInterrupt"
         assert sentences([other]) == [IN_SHUTDOWN]
+
+
+@SIGNALS
+def test_a_shutdown_without_the_others_while_a_handler_never_returns(store, number, raised):
+    with hosted(2, store) as group:
+        call = group[1].start(rpc.rpc_sync, "worker0", never_return)
+        group[0].run(await_function_that_never_returns)
+        waiting = group[0].start(interrupted_in, "shutdown", number, rpc.shutdown, graceful=False)
+        name, ran, came, sent = waiting.result()
+        assert name == raised and len(ran) == 1
+        check_prompt(sent, ran[0], came)
+        assert errors([call])
+        assert group[0].run(is_initialized) is False
+
+
+def test_a_shutdown_says_for_which_function_it_waits(store):
+    with hosted(2, store) as group:
+        call = group[1].start(rpc.rpc_sync, "worker0", never_return)
+        group[0].run(await_function_that_never_returns)
+        waiting = group[0].start(rpc.shutdown, graceful=False)
+        said = "rpc.shutdown() waits for functions that run here: test_interrupts.never_return for worker 'worker1' (rank 1)"
+        wait_until(lambda: said in group[0].output())
+        assert errors([call])
+        group[0].kill()
+        assert errors([waiting])
 
 
 def test_the_shutdown_of_a_dynamic_group(tmp_path):
