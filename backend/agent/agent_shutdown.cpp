@@ -1,4 +1,6 @@
 // Agent: leaving the group, and the end of all threads.
+#include <pthread.h>
+
 #include <future>
 #include <memory>
 #include <optional>
@@ -239,7 +241,9 @@ void Agent::shutdownImpl() {
 /// A handler of a call may never return. Where the main thread waits for it, what a handler of a signal raises ends that:
 /// false. The threads then stay, and the agent with them.
 bool Agent::awaitPools() {
-  const auto self = handlesSignals() ? getCurrentRpcAgent() : nullptr;
+  const auto self = handlesSignals() && isCurrentRpcAgentSet()
+      ? getCurrentRpcAgent()
+      : nullptr; // else it is being destroyed
   if (self.get() != this) {
     joinPools();
     return true;
@@ -249,6 +253,7 @@ bool Agent::awaitPools() {
   std::thread joining;
   try {
     joining = std::thread([self, this, joined] {
+      pthread_setname_np(pthread_self(), "torchwire_join");
       joinPools();
       joined->set_value();
     });

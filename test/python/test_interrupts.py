@@ -336,7 +336,7 @@ def test_a_shutdown_says_for_which_function_it_waits(store):
         call = group[1].start(rpc.rpc_sync, "worker0", never_return)
         group[0].run(await_function_that_never_returns)
         waiting = group[0].start(rpc.shutdown, graceful=False)
-        said = "rpc.shutdown() waits for functions that run here: test_interrupts.never_return for worker 'worker1' (rank 1)"
+        said = "rpc.shutdown() waits for functions that run here: test_interrupts.never_return for worker 'worker1'"
         wait_until(lambda: said in group[0].output())
         assert errors([call])
         group[0].kill()
