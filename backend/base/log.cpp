@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "backend/base/line_writer.h"
+#include "backend/base/one_line.h"
 
 namespace torchwire {
 namespace {
@@ -72,7 +73,10 @@ void log(LogLevel level, std::string_view text) {
     return;
   }
   std::string line = "torchwire ";
-  line.append(kLevelNames[static_cast<size_t>(level)]).append(": ").append(text).append("\n");
+  line.append(kLevelNames[static_cast<size_t>(level)])
+      .append(": ")
+      .append(printableLines(text))
+      .append("\n");
   writer().add(std::move(line));
   if (isEnding.load()) { // nobody waits any more, and there may be no other chance
     flushLog(kLastPatience);

@@ -41,6 +41,20 @@ bool isControl(uint32_t character) {
       (character >= 0x2066 && character <= 0x2069);
 }
 
+/// The first of a text, which is not empty.
+struct Character {
+  uint32_t value = 0;
+  const size_t length; // 0: it is none
+  const std::string_view bytes;
+
+  explicit Character(std::string_view text)
+      : length(lengthOfCharacter(text, value)), bytes(text.substr(0, length == 0 ? 1 : length)) {}
+
+  bool isPrintable() const {
+    return length != 0 && !isControl(value);
+  }
+};
+
 void appendEscaped(std::string& line, std::string_view bytes) {
   for (const char byte : bytes) {
     if (byte == '\n') {
@@ -57,17 +71,29 @@ void appendEscaped(std::string& line, std::string_view bytes) {
 
 } // namespace
 
+std::string printableLines(std::string_view text) {
+  std::string lines;
+  while (!text.empty()) {
+    const Character next(text);
+    if (next.isPrintable() || next.bytes == "\n" || next.bytes == "\t") {
+      lines += next.bytes;
+    } else {
+      appendEscaped(lines, next.bytes);
+    }
+    text.remove_prefix(next.bytes.size());
+  }
+  return lines;
+}
+
 std::string oneLine(std::string_view text, size_t maxBytes) {
   std::string line;
   size_t whole = 0; // as much of the line as leaves room for kCut
   while (!text.empty()) {
-    uint32_t character = 0;
-    const size_t length = lengthOfCharacter(text, character);
-    const std::string_view bytes = text.substr(0, length == 0 ? 1 : length);
-    if (length == 0 || isControl(character)) {
-      appendEscaped(line, bytes);
+    const Character next(text);
+    if (next.isPrintable()) {
+      line += next.bytes;
     } else {
-      line += bytes;
+      appendEscaped(line, next.bytes);
     }
     if (line.size() > maxBytes) {
       line.resize(whole);
@@ -76,7 +102,7 @@ std::string oneLine(std::string_view text, size_t maxBytes) {
     if (line.size() + kCut.size() <= maxBytes) {
       whole = line.size();
     }
-    text.remove_prefix(bytes.size());
+    text.remove_prefix(next.bytes.size());
   }
   return line;
 }

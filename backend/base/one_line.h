@@ -10,4 +10,7 @@ namespace torchwire {
 /// line nor steers a terminal. At most `maxBytes`, the last of which are "..." where it is longer.
 std::string oneLine(std::string_view text, size_t maxBytes);
 
+/// The same of text that may have several lines and be as long as it is: line feeds and tabs stay.
+std::string printableLines(std::string_view text);
+
 } // namespace torchwire

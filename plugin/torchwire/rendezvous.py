@@ -8,6 +8,9 @@ then.
 
 The client's own attempts become rare, up to 90 s apart, so that it is made only once somebody listens.
 
+Who hosts a store on an address of the loopback interface listens there alone, where PyTorch would listen on all:
+whoever reaches the store reads the secret that the group draws, and can say where its workers are.
+
 Two functions of torch.distributed are replaced once, when torchwire is imported, and for good. At every call they look
 into init_rpc, which calls them, whether the backend is torchwire's: it does not tell them.
 """
@@ -20,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import ipaddress
 import os
 import socket
 import sys
@@ -33,11 +37,13 @@ from urllib.parse import urlparse
 import torch.distributed as dist
 import torch.distributed.rpc as rpc
 
-from torchwire.torch_parts import Store, rendezvous_helper, rendezvous_uses_agent_store
+from torchwire.torch_parts import Store, TCPStore, rendezvous_helper, rendezvous_uses_agent_store
 
 _REACHED_BY_NETWORK = ("tcp", "env")
 _PROBE_INTERVAL = 1.0  # seconds
 _CHECK_INTERVAL = 0.2
+_BACKLOG = 2048  # of a store, as PyTorch's
+_DYNAMIC = -1  # the world size of a group whose workers come and go
 _LONGEST_START = dist.default_pg_timeout.total_seconds()  # PyTorch's limit
 
 _installed = False
@@ -68,7 +74,13 @@ def _create_store(init_method: str, rank: int, timeout: float) -> Store:
     if urlparse(init_method).scheme in _REACHED_BY_NETWORK:
         arguments["timeout"] = datetime.timedelta(seconds=timeout)
     try:
-        store, _, _ = within(timeout, lambda: next(rendezvous_helper(init_method, rank, None, **arguments)))
+        store, _, _ = within(
+            timeout,
+            lambda: (
+                _store_on_loopback(init_method, rank, _DYNAMIC, **arguments)
+                or next(rendezvous_helper(init_method, rank, None, **arguments))
+            ),
+        )
     except (dist.DistError, TimeoutError) as error:
         raise RuntimeError(
             f"the worker with rank {rank} could not join the RPC group: the rendezvous store (init_method, MASTER_ADDR "
@@ -84,7 +96,7 @@ def _with_patience(original: Callable[..., Iterator[Any]]) -> Callable[..., Iter
         patience = _patience_of(sys._getframe(1))
         if patience is None or urlparse(url).scheme not in _REACHED_BY_NETWORK:
             return iterator
-        return _patiently(iterator, url, rank, patience)
+        return _patiently(iterator, url, rank, world_size, patience)
 
     return rendezvous
 
@@ -98,18 +110,50 @@ def _patience_of(caller: FrameType) -> float | None:
     return float(options.rpc_timeout) if module.startswith("torchwire.") else None
 
 
-def _patiently(iterator: Iterator[Any], url: str, rank: int, patience: float) -> Iterator[Any]:
+def _patiently(iterator: Iterator[Any], url: str, rank: int, world_size: int, patience: float) -> Iterator[Any]:
     hosts_store = rank == 0 and not rendezvous_uses_agent_store()
     probe = None if hosts_store or patience == 0 else _Probe(url, patience)
     try:
         if not hosts_store:
             _await_listener(url)
-        yield within(threading.TIMEOUT_MAX, lambda: next(iterator), check=probe)
+        yield within(
+            threading.TIMEOUT_MAX, lambda: _store_on_loopback(url, rank, world_size) or next(iterator), check=probe
+        )
     except TimeoutError as error:
         raise RuntimeError(
             f"the worker with rank {rank} could not join the RPC group: the rendezvous store {error}"
         ) from None
     yield from iterator
+
+
+def _store_on_loopback(
+    url: str, rank: int, world_size: int, timeout: datetime.timedelta = dist.default_pg_timeout
+) -> tuple[Store, int, int] | None:
+    """What a rendezvous finds where this worker hosts the store; None where PyTorch is to make it."""
+    if rank != 0 or rendezvous_uses_agent_store() or urlparse(url).scheme not in _REACHED_BY_NETWORK:
+        return None
+    if urlparse(url).query:
+        return None
+    listening = _listen_on_loopback(url)
+    if listening is None:
+        return None
+    host, port = _address_of(url)
+    store = TCPStore(host, port, world_size, True, timeout, multi_tenant=True, master_listen_fd=listening.detach())
+    return store, rank, world_size
+
+
+def _listen_on_loopback(url: str) -> socket.socket | None:
+    """None where the address is another one, or not to be had: a store of this process may listen there already."""
+    try:
+        host, port = _address_of(url)
+        found = [info[4][0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        address = min(map(ipaddress.ip_address, found), key=lambda one: one.version)  # who says localhost may mean ::1
+        if port == 0 or not all(ipaddress.ip_address(one).is_loopback for one in found):
+            return None
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        return socket.create_server((str(address), port), family=family, backlog=_BACKLOG)
+    except (OSError, KeyError, ValueError, OverflowError):
+        return None
 
 
 def _address_of(url: str) -> tuple[str, int]:

@@ -245,8 +245,15 @@ def test_blocked_ports_of_workers_are_found_and_opening_them_helps(hosts):
 
 @pytest.mark.parametrize(
     "way",
-    ["{not json", '["wire_tcp", "basic", "of a later version"]', "1", "[" * 100_000, b"\xff"],
-    ids=["no JSON", "too long", "no list", "too deep", "no text"],
+    [
+        "{not json",
+        '["wire_tcp", "basic", "of a later version"]',
+        "1",
+        "[" * 100_000,
+        b"\xff",
+        '["uv", "basic"]',  # who has no secret could have calls run
+    ],
+    ids=["no JSON", "too long", "no list", "too deep", "no text", "a transport that lets strangers in"],
 )
 def test_a_client_that_asks_for_what_is_not_known_costs_only_its_own_turn(way):
     said = []

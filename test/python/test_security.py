@@ -24,6 +24,20 @@ VARIABLE = "TORCHWIRE_SECRET_FILE"
 CREDENTIALS_KEY = "rpc_prefix_{}/torchwire/credentials"
 ROSTER_KEY = "rpc_prefix_{}/torchwire/roster"
 
+# ---- who can reach the store ----
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_store_on_the_loopback_interface_listens_on_its_address_alone(host):
+    port = free_port()
+    with Group(2) as group:
+        group.init(f"tcp://{host}:{port}")  # by PyTorch's own way it would listen on all
+        socket.create_connection(("127.0.0.1", port), 5).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port), 5)
+        group.shut_down()
+
+
 # ---- where the secret comes from ----
 
 

@@ -23,6 +23,7 @@ from torchwire.doctor import (
 from torchwire.doctor.arguments import DEFAULT_WORKERS, PROGRAM, SERVE
 from torchwire.doctor.check import FAILED, Check, failed
 from torchwire.doctor.server import Server
+from torchwire.printable import printable
 
 _FAILED = 1
 _BAD_USAGE = 2
@@ -102,7 +103,7 @@ def _checked(check: Callable[[], list[Check]]) -> list[Check]:
 
 def _report(checks: Iterable[Check], as_json: bool) -> int:
     done = list(checks)
-    print(report.as_json(done) if as_json else report.as_table(done))
+    print(report.as_json(done) if as_json else printable(report.as_table(done)))
     return _FAILED if any(check.status == FAILED for check in done) else 0
 
 
@@ -137,4 +138,4 @@ def _check_address(command: argparse.Namespace) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    print(printable(text), flush=True)

@@ -47,9 +47,17 @@ class Way(NamedTuple):
 
 
 def decode_way(text: bytes) -> Way | None:
-    """None where the client has said that it is done. Raises ValueError, TypeError or RecursionError for nonsense."""
+    """None where the client has said that it is done. Raises ValueError, TypeError or RecursionError for nonsense.
+
+    A client chooses among the ways that are measured: by another one it could have a worker that lets strangers in.
+    """
     value = json.loads(text)
-    return Way(*value) if value else None
+    if not value:
+        return None
+    way = Way(*value)
+    if way not in (DEFAULT_WAY, *ON_ONE_HOST, *BY_NETWORK):
+        raise ValueError(f"{way} is not measured")
+    return way
 
 
 DONE = json.dumps(None)

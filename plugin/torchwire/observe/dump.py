@@ -14,6 +14,7 @@ from torchwire._C import TorchwireAgent
 from torchwire.current_agent import agent_for
 from torchwire.observe.parallel import of_each
 from torchwire.observe.stacks import stack_of
+from torchwire.printable import printable
 
 _PATIENCE = 2.0  # seconds, twice, that a peer has to say where calls are
 _MOST = 1000  # calls in each part
@@ -46,7 +47,7 @@ def text_of(agent: TorchwireAgent, with_threads: bool = True) -> str:
     lines += _served(agent, names)
     if with_threads:
         lines += ["", "threads of this process:", _all_threads()]
-    return "\n".join([*lines, ""])
+    return printable("\n".join([*lines, ""]))
 
 
 def _made(agent: TorchwireAgent, names: dict[int, str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torchwire.observe import status_socket
 from torchwire.observe.parallel import of_each
+from torchwire.printable import printable
 from torchwire.top import sources
 from torchwire.top.arguments import FAILED, add_store, exit_status, name_filter, remote_group
 
@@ -60,7 +61,7 @@ def _print(asked: Sequence[tuple[str, _Ask]]) -> int:
         if text is None:
             status = FAILED
         else:
-            print(text)
+            print(printable(text))
     return status
 
 
@@ -69,5 +70,5 @@ def _text(asked: tuple[str, _Ask]) -> str | None:
     try:
         return ask()["text"]
     except RuntimeError as error:
-        print(f"{_PROGRAM}: {name} {error}", file=sys.stderr)
+        print(printable(f"{_PROGRAM}: {name} {error}"), file=sys.stderr)
         return None

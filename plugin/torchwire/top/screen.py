@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TextIO
 
+from torchwire.printable import printable
 from torchwire.top.rates import Row
 
 _WIDE = 1000  # characters, where it is no terminal
@@ -38,7 +39,7 @@ def print_table(rows: Sequence[Row], title: str) -> None:
 
 
 def problem_text(row: Row) -> str:
-    return f"{row.worker} {row.problem}"
+    return printable(f"{row.worker} {row.problem}")
 
 
 def table(rows: Sequence[Row], title: str | None, width: int | None, expand: bool = False) -> Any:
@@ -116,4 +117,4 @@ def size_text(size: float) -> str:
 def _escaped(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(printable(text))
