@@ -259,8 +259,10 @@ void bindEnd(AgentClass& agent) {
       .def(
           "shutdown", &shutDown,
           "Ends the agent at once: calls that are under way fail with RpcError, peers are told, "
-          "and all of its threads have ended when it returns, once the handlers that run have. "
-          "Does nothing the second time. Raises nothing.");
+          "and all of its threads have ended when it returns, once the functions that run here "
+          "have. Where one never returns, a handler of a signal that raises on the main thread "
+          "ends the wait, and so does the end of the process after 5 s.\n\n"
+          "Does nothing the second time. Raises what a handler of a signal has raised.");
 }
 
 template <typename AnyAgent>

@@ -98,7 +98,9 @@ void backward(
     int64_t contextId, bool retainGraph) {
   if (!rref->isOwner()) {
     expectOfThisLifetime(*rref);
-    throwCreationError(*rref, "no backward pass can start from an RRef that does not exist.");
+    throwCreationError(
+        *rref,
+        "no backward pass can start from an RRef of which it is possible that it does not exist.");
     askOwner(agent, *rref, contextId, retainGraph);
     return;
   }

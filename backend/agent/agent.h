@@ -87,7 +87,9 @@ struct AgentOptions {
 /// agent_shutdown.cpp ends it, agent_calls.cpp and agent_completion.cpp have the calls of this worker,
 /// agent_bookkeeping.cpp those that must not fail, agent_deaths.cpp what becomes of workers that die, agent_stores.cpp what
 /// takes the rendezvous store's place, agent_metrics.cpp what it tells about itself. Thread-safe.
-class Agent final : public torch::distributed::rpc::RpcAgent, public EngineOwner {
+class Agent final : public torch::distributed::rpc::RpcAgent,
+                    public EngineOwner,
+                    public std::enable_shared_from_this<Agent> {
  public:
   using Message = torch::distributed::rpc::Message;
   using JitFuture = torch::distributed::rpc::JitFuture;

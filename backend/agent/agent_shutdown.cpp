@@ -1,6 +1,7 @@
 // Agent: leaving the group, and the end of all threads.
 #include <pthread.h>
 
+#include <chrono>
 #include <future>
 #include <memory>
 #include <optional>
@@ -28,8 +29,8 @@ using std::chrono::milliseconds;
 
 // How long a leaving worker waits for its peers to take note.
 constexpr milliseconds kGoodbyePatience{2000};
-// How long it waits for functions that run without a word.
-constexpr milliseconds kSilentPatience{5000};
+// How long it waits without a word for functions that run.
+constexpr milliseconds kWarnAfter{5000};
 using Requests = std::vector<ServedCalls::Status>;
 
 /// What a handler has raised is raised when the agent has been shut down.
@@ -221,9 +222,6 @@ void Agent::shutdownImpl() {
     context_->join(); // from here on no event comes
   }
   calls_->failAll(error); // before handlers are waited for, which may wait for one
-  if (loop_) {
-    loop_->stopAside();
-  }
   transfers_->close();
   if (server_) {
     const auto neverCalled = server_->shutDown();
@@ -238,58 +236,62 @@ void Agent::shutdownImpl() {
   flushLog(); // what follows may end the process without it
 }
 
-/// A handler of a call may never return. Where the main thread waits for it, what a handler of a signal raises ends that:
-/// false. The threads then stay, and the agent with them.
+/// A function that another worker has called may never return. Returns false, and leaves its thread running, and the agent
+/// with it, once a handler of a signal has raised something on the main thread, or where this process ends.
 bool Agent::awaitPools() {
-  const auto self = handlesSignals() && isCurrentRpcAgentSet()
-      ? getCurrentRpcAgent()
-      : nullptr; // else it is being destroyed
-  if (self.get() != this) {
+  const auto self = weak_from_this().lock(); // null: the agent is being destroyed
+  if (!self ||
+      ThreadPool::
+          isRunningTask()) { // or one of the pools' threads is this one, which does not wait for itself
     joinPools();
     return true;
   }
   const auto joined = std::make_shared<std::promise<void>>();
   const std::future<void> end = joined->get_future();
-  std::thread joining;
   try {
-    joining = std::thread([self, this, joined] {
+    std::thread([self, joined] {
       pthread_setname_np(pthread_self(), "torchwire_join");
-      joinPools();
+      self->joinPools();
       joined->set_value();
-    });
+    }).detach(); // a child that is forked by a handler of a signal has no such thread
   } catch (const std::system_error&) { // there can be no more threads
     joinPools();
     return true;
   }
-  auto silence = kSilentPatience;
+  const auto begun = std::chrono::steady_clock::now();
+  bool hasWarned = false;
   while (end.wait_for(kInterruptionInterval) == std::future_status::timeout) {
-    if (isInterrupted()) {
-      joining.detach();
-      return false;
-    }
-    silence -= kInterruptionInterval;
-    if (silence.count() == 0) {
+    if (!hasWarned && std::chrono::steady_clock::now() - begun >= kWarnAfter) {
+      hasWarned = true;
       warnOfRunning();
     }
+    if (isInterrupted() || (hasWarned && links_ && links_->ownGoodbye().processEnds)) {
+      deaths_.join(); // what these do ends, and touches RRefs
+      copies_->join();
+      control_->join();
+      return false;
+    }
   }
-  joining.join();
   return true;
 }
 
 void Agent::warnOfRunning() const {
-  std::string requests;
-  for (const ServedCalls::Status& running : server_ ? server_->served().all() : Requests()) {
-    const auto* const function = running.request.function;
-    requests += (requests.empty() ? "" : ", ") +
-        (function != nullptr ? function->describe() : std::string("a function")) + " for " +
-        directory_.describe(running.request.caller);
+  std::string running;
+  for (const ServedCalls::Status& request : server_ ? server_->served().all() : Requests()) {
+    if (request.state == ServedCalls::State::running) {
+      const auto* const function = request.request.function;
+      running += (running.empty() ? ": " : ", ") +
+          (function != nullptr ? function->describe() : std::string("a function")) + " for " +
+          directory_.describe(request.request.caller);
+    }
   }
-  log(LogLevel::warning,
-      "rpc.shutdown() waits for functions that run here" +
-          (requests.empty() ? "" : ": " + requests));
+  log(LogLevel::warning, "rpc.shutdown() waits for functions that run here" + running);
 }
 
 void Agent::joinPools() {
+  if (loop_) {
+    loop_->stopAside();
+  }
   requests_.join();
   deaths_.join();
   copies_->join();

@@ -34,8 +34,8 @@
 // fails.
 //
 // When two workers dial each other at the same time, the dial of the one with the lower id stands: it
-// refuses the other's hello (duplicateLink), and the other accepts its hello while dialing. (Not to resume a
-// session, once a dial has not been answered.) The other's hello may also arrive when the first dial has
+// refuses the other's hello (duplicateLink), and the other accepts its hello while dialing. (Of those to
+// resume a session only each second does: the peer may have another address by now.) The other's hello may also arrive when the first dial has
 // already succeeded. To tell it from the hello of a peer whose link broke unnoticed here, a hello names the
 // last link that its sender has had with the receiver: only one that names the present link replaces it.
 #pragma once
@@ -201,6 +201,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     uint64_t lastLinkId = 0; // of the newest link that was established
     std::deque<Waiting> waiting;
     int attempts = 0;
+    std::chrono::steady_clock::time_point connectedAt; // the newest link that was established
     std::string death; // why it is dead, or will be once its link is read to the end
     Goodbye goodbye; // once it has left
     bool isReclaimed = false; // dead or left, and nothing is left of it

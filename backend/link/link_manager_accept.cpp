@@ -131,8 +131,9 @@ Refusal LinkManager::goneRefusal(const Peer& peer) {
 bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
   switch (peer.state) {
     case State::dialing: { // a dial that waits for its next attempt gives way
-      // As does one after another that was not answered: the peer may have another address by now.
-      const bool mayBeElsewhere = isResuming(peer) && peer.attempts > 1;
+      // As does each second one to resume a session: the peer may have another address by now. Not each, or the two might
+      // give way to each other for ever.
+      const bool mayBeElsewhere = isResuming(peer) && peer.attempts % 2 == 0;
       return peer.link != nullptr && self_.id < hello.self.id && !mayBeElsewhere;
     }
     case State::greeting:

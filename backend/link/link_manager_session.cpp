@@ -13,6 +13,8 @@ namespace {
 
 // A listener may be opened anew, as one is that a stray connection has closed.
 constexpr int kRefusedDials = 2;
+// A link that has lasted so long was of use, though nothing came.
+constexpr std::chrono::seconds kSettled{2};
 
 } // namespace
 
@@ -48,7 +50,9 @@ bool LinkManager::resumes(const Handle& broken, const Error& cause) {
     peer->state = State::dialing;
     generation = ++peer->generation;
     peer->link = nullptr;
-    peer->attempts = 0;
+    if (peer->session->hasReceivedSinceLinked() || timer_.now() - peer->connectedAt >= kSettled) {
+      peer->attempts = 0; // else this goes on where the last dials came to nothing
+    }
     peer->refusedDials = 0;
     ++peer->traffic.linksLost;
     dialsFirst = self_.id < peer->record.id;

@@ -131,6 +131,7 @@ LinkManager::Established LinkManager::establish(
   peer.state = State::connected;
   peer.link = handle.link;
   peer.lastLinkId = handle.linkId;
+  peer.connectedAt = timer_.now();
   peer.refusedDials = 0;
   peer.traffic.carryBy(description);
   peer.description = std::move(description);

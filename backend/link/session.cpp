@@ -11,6 +11,7 @@ constexpr int kQuarters = 4;
 
 SentFrames::Rest Session::linked(const Receipts& peers) {
   established_ = true;
+  hasReceived_ = false;
   arriving_ = false;
   silentFor_ = 0;
   acknowledgeNow(); // in the hello or the welcome
@@ -43,6 +44,7 @@ Session::Arrival Session::receive(const FrameHeader& header, size_t bytes) {
     sent_.acknowledge(header.acknowledged);
   }
   ++heard_;
+  hasReceived_ = true;
   arriving_ = false; // frames come one after another
   Arrival arrival;
   if (header.sequence == 0) {

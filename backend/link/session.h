@@ -60,6 +60,10 @@ class Session {
   SentFrames::Rest linked(const Receipts& peers);
   /// The link has broken. `badFrame`: through a frame that made no sense.
   void broke(Error why, bool badFrame);
+  /// Whether anything has come on the newest link.
+  bool hasReceivedSinceLinked() const {
+    return hasReceived_;
+  }
   /// Whether the frame that broke the link before last has done so again: nothing has come in order in between.
   bool failsRepeatedly() const {
     return badFrames_ > 1;
@@ -125,6 +129,7 @@ class Session {
   const uint64_t serial_;
   bool established_ = false;
   uint64_t breaks_ = 0;
+  bool hasReceived_ = false; // since the newest link
   Error brokenBy_;
   int badFrames_ = 0; // that broke a link while `badAfter_` was the last frame in order
   uint64_t badAfter_ = 0;

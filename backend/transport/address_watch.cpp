@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -16,6 +17,9 @@
 
 namespace torchwire {
 namespace {
+
+// The kernel tells of an address a moment before it forgets it; and whoever renews one may take it away first.
+constexpr std::chrono::milliseconds kSettling{100};
 
 Descriptor openNetlink() {
   Descriptor opened(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
@@ -52,11 +56,12 @@ bool hasLostItsAddress(int socket) {
   return trial.get() >= 0 && bind(trial.get(), address, size) != 0 && errno == EADDRNOTAVAIL;
 }
 
-AddressWatch::AddressWatch(Loop& loop) : socket_(openNetlink()) {
-  if (socket_.get() < 0) {
-    return;
-  }
+AddressWatch::AddressWatch(Loop& loop) : loop_(loop), socket_(openNetlink()), settling_(loop) {
+  loop.expectOnLoop();
   try {
+    if (socket_.get() < 0) {
+      throw std::runtime_error(std::strerror(errno));
+    }
     watch_ = std::make_unique<FdWatch>(loop, socket_.get(), [this] { onMessages(); });
     watch_->want(FdWatch::readable);
   } catch (const std::runtime_error& e) {
@@ -66,17 +71,22 @@ AddressWatch::AddressWatch(Loop& loop) : socket_(openNetlink()) {
 }
 
 void AddressWatch::add(const void* listener, std::function<void()> lost) {
+  loop_.expectOnLoop();
   listeners_[listener] = std::move(lost);
 }
 
 void AddressWatch::remove(const void* listener) {
+  loop_.expectOnLoop();
   listeners_.erase(listener);
 }
 
 void AddressWatch::onMessages() {
-  if (!takeMessages()) {
-    return;
+  if (takeMessages()) {
+    settling_.start(kSettling, [this] { tell(); });
   }
+}
+
+void AddressWatch::tell() {
   const auto self = shared_from_this(); // the last listener may have held it
   std::vector<const void*> told;
   for (const auto& [listener, lost] : listeners_) {

@@ -31,7 +31,7 @@ std::string sentenceFor(int error) {
     return "the peer has not answered for long (see keepalive_interval)";
   }
   if (error == kAddressLost) {
-    return "this host's address of the connection is gone";
+    return "the connection's own address is none of this host's any more";
   }
   return std::strerror(error);
 }
@@ -57,11 +57,13 @@ void TcpStream::start(std::function<void()> ready) {
   ready_ = std::move(ready);
   watch_ = std::make_unique<FdWatch>(loop_, socket_, [this] { onReady(); });
   watch();
-  addresses_->add(this, [this] {
-    if (hasLostItsAddress(socket_)) {
-      endWith(kAddressLost);
-    }
-  });
+  if (!hasLostItsAddress(socket_)) { // else it is one that only looks like that
+    addresses_->add(this, [this] {
+      if (hasLostItsAddress(socket_)) {
+        endWith(kAddressLost);
+      }
+    });
+  }
 }
 
 void TcpStream::setInterest(bool reading, bool writing) {
@@ -95,6 +97,9 @@ void TcpStream::onReady() {
 }
 
 void TcpStream::endWith(int error) {
+  if (error_ != 0) {
+    return;
+  }
   error_ = error;
   watch();
   ready_(); // last: it may destroy this

@@ -1,5 +1,6 @@
 """Processes that are forked from a worker: strangers to its group, who neither harm it nor hang, and may join one."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, init, running
-from processes import LIMIT, run_script
+from processes import LIMIT, run_script, wait_until
 from torch.utils.data import DataLoader, Dataset
 from torchwire import registration
 
@@ -470,10 +471,31 @@ def interrupt(process, handled):
     return "handled"
 
 
+def interrupt_shutdown(parent, handled):
+    """Once the parent waits for functions that run on it, of which this is one."""
+    wait_until(lambda: b"torchwire_join" in names_of_threads(parent))
+    return interrupt(parent, handled)
+
+
+def names_of_threads(process):
+    names = set()
+    for file in pathlib.Path(f"/proc/{process}/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            names.add(file.read_bytes().strip())
+    return names
+
+
+def shut_down(parent, handled):
+    rpc.rpc_async("worker0", interrupt_shutdown, (parent, handled))
+    rpc.shutdown(graceful=False)
+    return "handled"
+
+
 WAITS = {
     "rpc_sync": lambda *args: rpc.rpc_sync("worker1", interrupt, args),
     "async_wait": lambda *args: rpc.rpc_async("worker1", interrupt, args).wait(),
     "to_here": lambda *args: rpc.remote("worker1", interrupt, args).to_here(),
+    "shutdown": shut_down,
 }
 
 
@@ -504,8 +526,19 @@ def wait_while_a_signals_handler_forks(wait, handled, child_exits):
 
 
 @TRANSPORTS
-@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("wait", [wait for wait in WAITS if wait != "shutdown"])
 @pytest.mark.parametrize("child_exits, status", [(True, 7), (False, 8)])
 def test_a_child_that_a_signals_handler_forks_does_not_wait(group, tmp_path, wait, child_exits, status):
     seen = group[0].run(wait_while_a_signals_handler_forks, wait, str(tmp_path / "handled"), child_exits)
     assert seen == ("handled", [status])
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("child_exits, status", [(True, 7), (False, 8)])
+def test_a_child_that_a_signals_handler_forks_does_not_wait_in_a_shutdown(tmp_path, transport, child_exits, status):
+    with Group(2) as group:
+        group.init(file_in(tmp_path), _transports=[transport])
+        group[0].run(call_all)
+        seen = group[0].run(wait_while_a_signals_handler_forks, "shutdown", str(tmp_path / "handled"), child_exits)
+        assert seen == ("handled", [status])
+        group[1].run(rpc.shutdown, graceful=False)

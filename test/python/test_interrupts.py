@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,10 +59,15 @@ def interrupted(function, *args, **kwargs):
 def interrupted_in(name, number, function, *args, **kwargs):
     """The same for a signal that comes once the main thread is in the function of this name; and when that was."""
     main = threading.main_thread().ident
+    return interrupted_while(lambda: _is_in(sys._current_frames()[main], name), number, function, *args, **kwargs)
+
+
+def interrupted_while(condition, number, function, *args, **kwargs):
+    """The same for a signal that comes once the condition holds."""
     sent = []
 
     def interrupt_there():
-        wait_until(lambda: _is_in(sys._current_frames()[main], name))
+        wait_until(condition)
         sent.append(time.monotonic())
         os.kill(os.getpid(), number)
 
@@ -90,6 +96,21 @@ def never_return():
     NEVER.set()
     while True:
         time.sleep(0.01)
+
+
+def call_what_never_returns(to, calls_before=0):
+    for _ in range(calls_before):
+        rpc.rpc_sync(to, int)
+    rpc.rpc_sync(to, never_return)
+
+
+def joins_pools():
+    """Whether this process waits for functions that run here."""
+    names = []
+    for file in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            names.append(file.read_text().strip())
+    return "torchwire_join" in names
 
 
 def await_function_that_never_returns():
@@ -319,11 +340,12 @@ def test_a_shutdown_while_an_rref_of_its_own_is_created(store):
 
 
 @SIGNALS
-def test_a_shutdown_without_the_others_while_a_handler_never_returns(store, number, raised):
+@pytest.mark.parametrize("calls_before", [0, 300])  # which have the next one run on the loop's thread
+def test_a_shutdown_without_the_others_while_a_handler_never_returns(store, number, raised, calls_before):
     with hosted(2, store) as group:
-        call = group[1].start(rpc.rpc_sync, "worker0", never_return)
+        call = group[1].start(call_what_never_returns, "worker0", calls_before)
         group[0].run(await_function_that_never_returns)
-        waiting = group[0].start(interrupted_in, "shutdown", number, rpc.shutdown, graceful=False)
+        waiting = group[0].start(interrupted_while, joins_pools, number, rpc.shutdown, graceful=False)
         name, ran, came, sent = waiting.result()
         assert name == raised and len(ran) == 1
         check_prompt(sent, ran[0], came)
@@ -333,7 +355,7 @@ def test_a_shutdown_without_the_others_while_a_handler_never_returns(store, numb
 
 def test_a_shutdown_says_for_which_function_it_waits(store):
     with hosted(2, store) as group:
-        call = group[1].start(rpc.rpc_sync, "worker0", never_return)
+        call = group[1].start(call_what_never_returns, "worker0")
         group[0].run(await_function_that_never_returns)
         waiting = group[0].start(rpc.shutdown, graceful=False)
         said = "rpc.shutdown() waits for functions that run here: test_interrupts.never_return for worker 'worker1'"

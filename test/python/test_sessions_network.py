@@ -18,6 +18,7 @@ from test_sessions import Calls, runs
 
 STORE = f"tcp://{Hosts.ADDRESSES[0][0]}:29500"
 BACK = 1.0  # seconds after which calls go on as before
+MOVED = 5.0  # the same, on a busy machine, where a worker has to be found by the other at another address
 SIZES = (1, 1000, 100_000)
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
@@ -268,7 +269,7 @@ def test_calls_both_ways_go_on_after_a_change_of_a_workers_own_address(hosts, mo
         init(group)
         begin_on_both(group, Calls)
         moving(side)
-        await_steps(group, 3, BACK)
+        await_steps(group, 3, MOVED)
         stop_and_expect_one_run_each(group)
         group.shut_down()
 
@@ -283,5 +284,5 @@ def test_a_connection_that_rests_outlasts_a_change_of_a_workers_own_address(host
         moving(side)
         begun = time.monotonic()
         group[caller].run(rpc.rpc_sync, callee, torch.add, (torch.ones(1), 1))
-        assert time.monotonic() - begun < BACK
+        assert time.monotonic() - begun < MOVED
         group.shut_down()

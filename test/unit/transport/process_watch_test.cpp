@@ -1,5 +1,6 @@
 #include "backend/transport/process_watch.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -24,11 +25,10 @@ class Child {
  public:
   Child() {
     int ends[2];
-    REQUIRE(pipe(ends) == 0);
+    REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
     pid_ = fork();
     if (pid_ == 0) {
-      ::close(ends[1]);
-      waitAndReplaceProgram(ends[0]);
+      waitAndReplaceProgram(ends[0], ends[1]);
     }
     ::close(ends[0]);
     request_ = Descriptor(ends[1]);
@@ -66,7 +66,8 @@ class Child {
 
  private:
   // By the system's own calls: the sanitizers' wait for locks that the fork may have copied locked.
-  [[noreturn]] static void waitAndReplaceProgram(int request) {
+  [[noreturn]] static void waitAndReplaceProgram(int request, int parents) {
+    ::syscall(SYS_close, parents);
     char byte = 0;
     if (::syscall(SYS_read, request, &byte, 1) == 1) {
       ::execl("/bin/sleep", "sleep", "60", nullptr);
