@@ -557,10 +557,14 @@ void bindCalls(py::module_& module) {
   module.def(
       "method_of_created",
       [](const py::object& type, const py::function& method, const std::string& name,
-         const std::string& doc) {
+         const std::string& doc, bool needsValue) {
         return py::cpp_function(
-            [method](const py::args& args, const py::kwargs& kwargs) {
+            [method, needsValue](const py::args& args, const py::kwargs& kwargs) {
               try {
+                if (needsValue) {
+                  awaitOwnValue(args, kwargs);
+                  raisePendingSignal();
+                }
                 return py::object(method(*args, **kwargs));
               } catch (py::error_already_set& e) {
                 throwIfNotCreated(e, args);
@@ -569,9 +573,10 @@ void bindCalls(py::module_& module) {
             },
             py::name(name.c_str()), py::is_method(type), py::doc(doc.c_str()));
       },
-      py::arg("type"), py::arg("method"), py::arg("name"), py::arg("doc"),
+      py::arg("type"), py::arg("method"), py::arg("name"), py::arg("doc"), py::arg("needs_value"),
       "A method of RRefs that does what `method` does, and says why the creation has failed where "
-      "that is what it fails with.");
+      "that is what it fails with. If it needs the value, and the RRef is this worker's own, it "
+      "waits for that first, as signals allow.");
   // Keeps the GIL: a lock is held for a moment at most.
   module.def(
       "in_current_context", &inCurrentContext, py::arg("callback"),

@@ -61,7 +61,7 @@ thread_local Sending* Sending::current = nullptr;
 
 thread_local Agent::SentCalls sentCalls;
 thread_local Agent::AwaitingSend* awaiting = nullptr; // that has no call yet
-thread_local int endingHere = 0; // calls that the thread has waited for
+thread_local int endingHere = 0; // calls that the thread waits for, or has waited for
 
 // Whether it makes one, for certain.
 bool creates(rpc::MessageType type) {
@@ -395,7 +395,6 @@ void Agent::call(
   if (outcome.error) {
     outcome.error = outcome.error.to(to.name_);
   }
-  ++endingHere;
   const auto ended = c10::make_scope_exit([this] {
     --endingHere;
     --endingOnWaiters_;
@@ -466,7 +465,10 @@ Outcome Agent::outcomeOf(
   if (const Error failed = transmit(to.id_, callId, std::move(request.frame), request.counted)) {
     calls_->fail(callId, failed);
   }
+  ++endingHere; // the caller's, from now on: a handler of a signal, which runs below this, may shut the agent down
+  auto waits = c10::make_scope_exit([] { --endingHere; });
   awaitEnd(*waiter, callId);
+  waits.release();
   return std::move(*result);
 }
 
@@ -539,14 +541,14 @@ void Agent::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
   if (!calls_->await(callId, waiter)) {
     return;
   }
+  ++endingHere; // also while it waits: a handler of a signal, which runs below this, may shut the agent down
+  const auto over = c10::make_scope_exit([] { --endingHere; });
   Task end = awaitEnd(*waiter, callId);
   if (hasCallbacks()) {
     endOn(completions_, std::move(end));
   } else {
-    ++endingHere;
     guarded("the end of a call", end);
     end = Task();
-    --endingHere;
   }
   --endingOnWaiters_;
   endingOnWaiters_.notify_all();

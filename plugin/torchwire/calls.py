@@ -135,10 +135,11 @@ def _replace_to_here() -> None:
 
 
 def _replace_methods_of_created() -> None:
-    """Those by which an RRef is passed on, and proxies find out what to call."""
-    for name in ("_serialize", "_get_type"):
+    """Those by which an RRef is passed on, proxies find out what to call, and an owner gets at its value."""
+    for name, needs_value in (("_serialize", False), ("_get_type", True), ("local_value", True)):
         original: Any = getattr(PyRRef, name)
-        setattr(PyRRef, name, _C.method_of_created(PyRRef, original, name, original.__doc__ or ""))
+        method = _C.method_of_created(PyRRef, original, name, original.__doc__ or "", needs_value)
+        setattr(PyRRef, name, method)
 
 
 def _replace_get_future() -> None:

@@ -113,6 +113,54 @@ def joins_pools():
     return "torchwire_join" in names
 
 
+def call_sync():
+    rpc.rpc_sync("worker1", until_cancelled)
+
+
+def call_async():
+    rpc.rpc_async("worker1", until_cancelled).wait()
+
+
+def fetch():
+    rpc.remote("worker1", until_cancelled).to_here()
+
+
+def call_oneself():
+    rpc.rpc_sync("worker0", time.sleep, (1,))  # for the end of which the shutdown waits
+
+
+def shut_down_by_a_handler(wait):
+    """What the wait raises, and how long that takes."""
+
+    def handle(number, frame):
+        rpc.shutdown(graceful=False)
+
+    signal.signal(signal.SIGTERM, handle)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    began = time.monotonic()
+    try:
+        wait()
+    except RuntimeError as error:
+        return str(error), time.monotonic() - began
+    raise AssertionError("it returned")
+
+
+def use_own(use):
+    use(rpc.remote("worker0", never_return))
+
+
+def local_value(rref):
+    rref.local_value()
+
+
+def call_by_proxy(rref):
+    rref.rpc_sync().bit_length()
+
+
+def function_runs():
+    return NEVER.is_set()
+
+
 def await_function_that_never_returns():
     assert NEVER.wait(LIMIT)
 
@@ -337,6 +385,25 @@ def test_a_shutdown_while_an_rref_of_its_own_is_created(store):
         await_key(store, "shutdown/join1/of/1")
         assert interrupt(group[0], waiting) == "KeyboardInterrupt"
         assert sentences([other]) == [IN_SHUTDOWN]
+
+
+@pytest.mark.parametrize("wait", [call_sync, call_async, fetch, call_oneself])
+def test_a_handler_that_shuts_down_while_a_call_is_waited_for(store, wait):
+    """As a program's handler of SIGTERM may."""
+    with hosted(2, store) as group:
+        text, seconds = group[0].run(shut_down_by_a_handler, wait)
+        assert "shut its RPC agent down" in text
+        assert seconds < PROMPT
+        group[1].run(rpc.shutdown, graceful=False)
+
+
+@pytest.mark.parametrize("use", [local_value, call_by_proxy])
+def test_a_wait_for_a_value_of_ones_own(store, use):
+    with hosted(1, store) as group:
+        waiting = group[0].start(interrupted_while, function_runs, signal.SIGINT, use_own, use)
+        name, ran, raised, sent = waiting.result()
+        assert name == "KeyboardInterrupt" and len(ran) == 1
+        check_prompt(sent, ran[0], raised)
 
 
 @SIGNALS
