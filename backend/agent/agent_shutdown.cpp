@@ -1,4 +1,5 @@
 // Agent: leaving the group, and the end of all threads.
+#include <c10/util/ScopeExit.h>
 #include <pthread.h>
 
 #include <chrono>
@@ -248,16 +249,19 @@ bool Agent::awaitPools() {
   }
   const auto joined = std::make_shared<std::promise<void>>();
   const std::future<void> end = joined->get_future();
+  std::thread joining;
   try {
-    std::thread([self, joined] {
+    joining = std::thread([self, joined] {
       pthread_setname_np(pthread_self(), "torchwire_join");
       self->joinPools();
       joined->set_value();
-    }).detach(); // a child that is forked by a handler of a signal has no such thread
+    });
   } catch (const std::system_error&) { // there can be no more threads
     joinPools();
     return true;
   }
+  auto left =
+      c10::make_scope_exit([&] { joining.detach(); }); // also in a child that is forked meanwhile
   const auto begun = std::chrono::steady_clock::now();
   bool hasWarned = false;
   while (end.wait_for(kInterruptionInterval) == std::future_status::timeout) {
@@ -272,6 +276,8 @@ bool Agent::awaitPools() {
       return false;
     }
   }
+  left.release();
+  joining.join();
   return true;
 }
 

@@ -161,6 +161,7 @@ def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leavi
 def _shut_agent_down() -> None:
     """Has no thread of the agent left when libtorch lists and drops what is left of RRefs, which it does without locks.
 
+    But for one that runs a function which never returns, where a handler of a signal has ended the wait for it.
     PyTorch does that first, and shuts the agent down afterwards: then there is nothing more to do.
     """
     agent = current_agent()
