@@ -1,6 +1,7 @@
 #include "backend/link/shutdown_monitor.h"
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 
 #include "backend/link/link_errors.h"
@@ -9,12 +10,16 @@ namespace torchwire {
 namespace {
 
 constexpr std::chrono::seconds kLookInterval{1};
+// One that has got the last round's result listens no more, and its process may go on. So does one whose own shutdown has
+// failed, but of that no result comes.
+constexpr int kRefusedDials = 3;
 
 } // namespace
 
 struct ShutdownMonitor::DialResult {
   Mutex mutex{LockRank::dialResult};
   Error error GUARDED_BY(mutex);
+  std::map<WorkerId, int> refusals GUARDED_BY(mutex); // dials, because nobody listened
 };
 
 ShutdownMonitor::ShutdownMonitor(
@@ -72,15 +77,20 @@ void ShutdownMonitor::check(bool mayLeave) const {
           (reason.empty() ? " without waiting for the others" : ""));
     }
     if (isSuspect(peer, next)) {
-      links_.connect(peer.record.id, [dialResult = dialResult_](const Error& error) {
-        MutexLock lock(dialResult->mutex);
-        const bool isGone = error.code() == ErrorCode::peerLeft ||
-            error.code() == ErrorCode::workerDied || error.code() == ErrorCode::nobodyListens;
-        // At a limit of this process's, or the peer's, nothing is known of the peer.
-        if (error && !isGone && error.code() != ErrorCode::atLimit) {
-          dialResult->error = error;
-        }
-      });
+      links_.connect(
+          peer.record.id, [dialResult = dialResult_, id = peer.record.id](const Error& error) {
+            MutexLock lock(dialResult->mutex);
+            const bool isGone =
+                error.code() == ErrorCode::peerLeft || error.code() == ErrorCode::workerDied;
+            if (error.code() == ErrorCode::nobodyListens &&
+                ++dialResult->refusals[id] < kRefusedDials) {
+              return;
+            }
+            // At a limit of this process's, or the peer's, nothing is known of the peer.
+            if (error && !isGone && error.code() != ErrorCode::atLimit) {
+              dialResult->error = error;
+            }
+          });
     }
   }
 }
