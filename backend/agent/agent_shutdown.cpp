@@ -240,10 +240,8 @@ void Agent::shutdownImpl() {
 /// A function that another worker has called may never return. Returns false, and leaves its thread running, and the agent
 /// with it, once a handler of a signal has raised something on the main thread, or where this process ends.
 bool Agent::awaitPools() {
-  const auto self = weak_from_this().lock(); // null: the agent is being destroyed
-  if (!self ||
-      ThreadPool::
-          isRunningTask()) { // or one of the pools' threads is this one, which does not wait for itself
+  const auto self = weak_from_this().lock(); // null while the agent is being destroyed
+  if (!self || ThreadPool::isRunningTask()) { // a thread of the pools does not wait for itself
     joinPools();
     return true;
   }

@@ -34,10 +34,11 @@
 // fails.
 //
 // When two workers dial each other at the same time, the dial of the one with the lower id stands: it
-// refuses the other's hello (duplicateLink), and the other accepts its hello while dialing. (Of those to
-// resume a session only each second does: the peer may have another address by now.) The other's hello may also arrive when the first dial has
-// already succeeded. To tell it from the hello of a peer whose link broke unnoticed here, a hello names the
-// last link that its sender has had with the receiver: only one that names the present link replaces it.
+// refuses the other's hello (duplicateLink), and the other accepts its hello while dialing. Of the dials that
+// resume a session, every second one gives way instead, since the peer may have another address by now. The
+// other's hello may also arrive when the first dial has already succeeded. To tell it from the hello of a peer
+// whose link broke unnoticed here, a hello names the last link that its sender has had with the receiver: only
+// one that names the present link replaces it.
 #pragma once
 
 #include <atomic>

@@ -131,8 +131,8 @@ Refusal LinkManager::goneRefusal(const Peer& peer) {
 bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
   switch (peer.state) {
     case State::dialing: { // a dial that waits for its next attempt gives way
-      // As does each second one to resume a session: the peer may have another address by now. Not each, or the two might
-      // give way to each other for ever.
+      // So does every second dial that resumes a session, since the peer may have another address by now. If all of them
+      // did, the two workers could give way to each other without end.
       const bool mayBeElsewhere = isResuming(peer) && peer.attempts % 2 == 0;
       return peer.link != nullptr && self_.id < hello.self.id && !mayBeElsewhere;
     }
