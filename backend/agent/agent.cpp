@@ -330,9 +330,10 @@ void Agent::openLinks(const GroupKey& key) {
   }
   LinkManager::Events events;
   events.frame = [this](WorkerId from, ReceivedFrame frame) { onFrame(from, std::move(frame)); };
-  events.peerLost = [this](WorkerId peer, const Error& error, const CallIds& received) {
-    onPeerLost(peer, error, received);
-  };
+  events.peerLost =
+      [this](WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent) {
+        return onPeerLost(peer, error, received, unsent);
+      };
   events.peerGone = [this](const WorkerRecord& peer, const Error& error) {
     control_->run([this, peer, error] { onPeerGone(peer, error); });
   };
@@ -502,7 +503,8 @@ void Agent::refuseRequest(WorkerId from, uint64_t callId, const std::string& lim
   }
 }
 
-void Agent::onPeerLost(WorkerId peer, const Error& error, const CallIds& received) {
+Task Agent::onPeerLost(
+    WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent) {
   if (error.code() != ErrorCode::peerLeft) {
     trace("link lost", peer, error);
   }
@@ -511,11 +513,11 @@ void Agent::onPeerLost(WorkerId peer, const Error& error, const CallIds& receive
     devices_->remove(peer);
   }
   const bool lives = error.code() == ErrorCode::linkBroken || error.code() == ErrorCode::badFrame;
-  calls_->failPeer(peer, error, lives ? received : CallIds());
+  Task complete = calls_->takePeer(peer, error, lives ? received : CallIds(), unsent);
   transfers_->peerLost(peer);
   transfers_->endLanes(peer, error.message());
   if (peer == self_) {
-    return; // it lives: only a frame to itself was damaged
+    return complete; // it lives: only a frame to itself was damaged
   }
   if (error.code() == ErrorCode::peerLeft) {
     processes_->forget(peer);
@@ -524,6 +526,7 @@ void Agent::onPeerLost(WorkerId peer, const Error& error, const CallIds& receive
   }
   runCallbacks(server_->callerLost(peer));
   control_->run([engine = engine_, peer] { engine->peerLost(peer); });
+  return complete;
 }
 
 /// What functions want to have run when nobody waits for them any more.

@@ -394,7 +394,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   // Events of the links.
   void onFrame(WorkerId from, ReceivedFrame frame);
   void refuseRequest(WorkerId from, uint64_t callId, const std::string& limits);
-  void onPeerLost(WorkerId peer, const Error& error, const CallIds& received);
+  Task onPeerLost(
+      WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent);
   std::optional<Refusal> onUnknownPeer(const Hello& hello);
 
   // Deaths.

@@ -185,36 +185,46 @@ bool CallTable::withdraw(uint64_t id, ErrorCode error) {
 }
 
 template <typename Predicate>
-void CallTable::failWhere(
-    Predicate matches, const Error& error, const std::unordered_set<uint64_t>& received) {
+CallTable::EndedCalls CallTable::takeWhere(Predicate matches) {
   EndedCalls ended;
-  {
-    MutexLock lock(mutex_);
-    for (auto it = calls_.begin(); it != calls_.end();) {
-      if (matches(it->second)) {
-        ended.emplace_back(it->first, std::move(it->second));
-        it = calls_.erase(it);
-      } else {
-        ++it;
-      }
+  MutexLock lock(mutex_);
+  for (auto it = calls_.begin(); it != calls_.end();) {
+    if (matches(it->second)) {
+      ended.emplace_back(it->first, std::move(it->second));
+      it = calls_.erase(it);
+    } else {
+      ++it;
     }
   }
-  const auto unsent = noteEnds(ended);
-  for (auto& [id, call] : ended) {
-    end(id, call,
-        unsent.contains(id)         ? error.notSent()
-            : received.contains(id) ? error.onlyAnswerLost()
-                                    : error);
-  }
+  return ended;
 }
 
-void CallTable::failPeer(
-    WorkerId to, const Error& error, const std::unordered_set<uint64_t>& received) {
-  failWhere([to](const Call& call) { return call.to == to; }, error, received);
+Task CallTable::takePeer(
+    WorkerId to, const Error& error, const std::unordered_set<uint64_t>& received,
+    const std::unordered_set<uint64_t>& unsent) {
+  EndedCalls ended = takeWhere([to](const Call& call) { return call.to == to; });
+  const auto trackedUnsent = noteEnds(ended);
+  std::vector<Error> errors;
+  errors.reserve(ended.size());
+  for (const auto& [id, call] : ended) {
+    errors.push_back(
+        unsent.contains(id) || trackedUnsent.contains(id) ? error.notSent()
+            : received.contains(id)                       ? error.onlyAnswerLost()
+                                                          : error);
+  }
+  return [this, ended = std::move(ended), errors = std::move(errors)]() mutable {
+    for (size_t i = 0; i < ended.size(); ++i) {
+      end(ended[i].first, ended[i].second, std::move(errors[i]));
+    }
+  };
 }
 
 void CallTable::failAll(const Error& error) {
-  failWhere([](const Call&) { return true; }, error);
+  EndedCalls ended = takeWhere([](const Call&) { return true; });
+  const auto unsent = noteEnds(ended);
+  for (auto& [id, call] : ended) {
+    end(id, call, unsent.contains(id) ? error.notSent() : error);
+  }
 }
 
 // ---- calls that take long -----------------------------------------------------------------------

@@ -113,13 +113,15 @@ class CallTable {
   /// Completes the call with a response. False if there is no such call to this worker (any more).
   bool answer(uint64_t id, WorkerId from, ReceivedFrame&& response) EXCLUDES(mutex_);
 
-  /// Completes one call, all calls to one worker, or all calls with an error. The latter two say of tracked calls if their
-  /// request has not been sent.
+  /// Completes one call, or all calls, with an error. The latter says of tracked calls if their request has not been sent.
   bool fail(uint64_t id, const Error& error) EXCLUDES(mutex_);
-  /// `received`: which of the calls the worker has received, and runs or will run.
-  void failPeer(WorkerId to, const Error& error, const std::unordered_set<uint64_t>& received = {})
-      EXCLUDES(mutex_);
   void failAll(const Error& error) EXCLUDES(mutex_);
+  /// Takes out all calls to one worker. What is returned completes them with the error, on the thread that runs it; the
+  /// table outlives it. `received`: which of them the worker has received, and runs or will run. `unsent`: which have not
+  /// been sent; of tracked calls the table finds out by itself.
+  [[nodiscard]] Task takePeer(
+      WorkerId to, const Error& error, const std::unordered_set<uint64_t>& received = {},
+      const std::unordered_set<uint64_t>& unsent = {}) EXCLUDES(mutex_);
 
   /// Completes one call with an error, as one that the program gives up.
   struct GivenUp {
@@ -165,11 +167,9 @@ class CallTable {
   Timer::Clock::time_point nextLookAt(const Call& call, Timer::Clock::time_point now) const;
   void lookLater(Timer::Clock::time_point when) REQUIRES(mutex_);
   void look() EXCLUDES(mutex_);
-  template <typename Predicate>
-  void failWhere(
-      Predicate matches, const Error& error, const std::unordered_set<uint64_t>& received = {})
-      EXCLUDES(mutex_);
   using EndedCalls = std::vector<std::pair<uint64_t, Call>>;
+  template <typename Predicate>
+  EndedCalls takeWhere(Predicate matches) EXCLUDES(mutex_);
   std::unordered_set<uint64_t> noteEnds(const EndedCalls& calls) const;
   void addDeadline(Deadline deadline) REQUIRES(mutex_);
   void arm() REQUIRES(mutex_);

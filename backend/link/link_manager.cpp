@@ -82,11 +82,10 @@ void LinkManager::addPeer(const WorkerRecord& record) {
   const Error error(
       ErrorCode::workerDied,
       former.record.describe() + " was started anew: its former process is gone");
-  for (const Waiting& item : former.waiting) {
-    item.sent(error.notSent());
-  }
   if (former.state == State::connected || isResuming(former)) {
-    events_.peerLost(record.id, error, receivedCalls(former.session));
+    tellOfLoss(record.id, error, former.session, std::move(former.waiting))();
+  } else {
+    failSends(former.waiting, error);
   }
 }
 
@@ -183,10 +182,7 @@ void LinkManager::endPeer(WorkerId id, uint64_t incarnation, State state) {
   } else if (link) {
     link->close();
   }
-  for (const Waiting& item : waiting) {
-    item.sent(error.notSent());
-  }
-  events_.peerLost(id, error, receivedCalls(session));
+  tellOfLoss(id, error, session, std::move(waiting))();
   if (events_.peerGone) {
     events_.peerGone(record, error);
   } else {

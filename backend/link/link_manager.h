@@ -87,9 +87,11 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     /// A request or a response arrived.
     std::function<void(WorkerId from, ReceivedFrame)> frame;
     /// The link to a peer is gone, or none could be made: calls to it will not be answered. With a session, it has ended.
-    /// By then the `sent` of each call that was never handed to a link has been told so. `received`: the calls whose
-    /// requests the peer is known to have received, and which it has not answered.
-    std::function<void(WorkerId, const Error&, const CallIds& received)> peerLost;
+    /// `received`: the calls whose requests the peer is known to have received, and which it has not answered; `unsent`:
+    /// those whose requests were never handed to a link. While it runs, sends to the peer fail. What it returns, if anything,
+    /// runs on the same thread once they are in order again, so that whoever then hears of a failure may try anew.
+    std::function<Task(WorkerId, const Error&, const CallIds& received, const CallIds& unsent)>
+        peerLost;
     /// A peer is dead or has left: `error` is what sends to it fail with. Comes after the loss, once for each incarnation.
     /// Whoever sets this calls reclaimed() once nothing is left of that incarnation; another one is not let in before.
     std::function<void(const WorkerRecord&, const Error&)> peerGone;
@@ -311,6 +313,10 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void onFrame(const Handle& connected, IncomingFrame frame) EXCLUDES(mutex_);
   void lost(const Handle& connected, const Error& error) EXCLUDES(mutex_);
   void disconnected(const Handle& former) EXCLUDES(mutex_);
+  Task tellOfLoss(
+      WorkerId peer, const Error& error, const std::unique_ptr<Session>& session,
+      std::deque<Waiting> waiting);
+  static void failSends(const std::deque<Waiting>& waiting, const Error& error);
   void ownFrameLost(WorkerId self, const Error& cause);
   void refused(const Handle& connected, const Refusal& refusal);
   void closeWithReason(const std::shared_ptr<Link>& link, const Refusal& refusal);

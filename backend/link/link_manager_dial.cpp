@@ -235,8 +235,6 @@ void LinkManager::closeRefused(const std::shared_ptr<Link>& link, const Error& e
   }
 }
 
-// While peerLost runs, sends fail: a call that another thread begins just then would else be taken for one of those that
-// have failed, be it dialed anew or even on its way. As it is, no call to this peer is on its way.
 void LinkManager::failWaiting(WorkerId to, uint64_t generation, const Error& cause) {
   std::deque<Waiting> waiting;
   Error error;
@@ -255,11 +253,9 @@ void LinkManager::failWaiting(WorkerId to, uint64_t generation, const Error& cau
     peer->generation = generation;
   }
   log(LogLevel::warning, error.message());
-  for (const Waiting& item : waiting) {
-    item.sent(error);
-  }
-  events_.peerLost(to, error, {});
+  Task complete = tellOfLoss(to, error, nullptr, std::move(waiting));
   disconnected({to, generation, nullptr});
+  complete();
 }
 
 } // namespace torchwire

@@ -124,11 +124,9 @@ void LinkManager::endSession(WorkerId to, uint64_t serial, const Error& why) {
   if (ended.link) {
     ended.link->close();
   }
-  for (const Waiting& item : waiting) {
-    item.sent(error.notSent());
-  }
-  events_.peerLost(to, error, receivedCalls(session));
+  Task complete = tellOfLoss(to, error, session, std::move(waiting));
   disconnected(ended);
+  complete();
 }
 
 // ---- which session a link carries ---------------------------------------------------------------

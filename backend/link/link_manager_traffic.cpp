@@ -256,19 +256,45 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
   if (!quiet) {
     log(LogLevel::warning, error.message());
   }
-  for (const Waiting& item : waiting) { // for room in the session
-    item.sent(error.notSent());
-  }
-  events_.peerLost(connected.peer, error, receivedCalls(session));
+  Task complete = tellOfLoss(connected.peer, error, session, std::move(waiting));
   if (badFrame) {
     closeWithReason(connected.link, Refusal{ErrorCode::refused, cause.message()});
   } else {
     connected.link->close();
   }
   disconnected(closing);
+  complete();
 }
 
-/// All calls have failed: a new link can be made, unless the peer has died meanwhile.
+/// What is returned fails the calls to the peer, and the sends that have waited for a link or for room in the session. It
+/// runs when new calls can be made.
+// In between sends fail: a call that another thread begins then would be taken for one of those that have failed, be it
+// dialed anew or even on its way.
+Task LinkManager::tellOfLoss(
+    WorkerId peer, const Error& error, const std::unique_ptr<Session>& session,
+    std::deque<Waiting> waiting) {
+  CallIds unsent;
+  for (const Waiting& item : waiting) {
+    if (!item.frame.head.empty() && isRequest(item.frame)) {
+      unsent.insert(callIdOf(item.frame));
+    }
+  }
+  Task complete = events_.peerLost(peer, error, receivedCalls(session), unsent);
+  return [complete = std::move(complete), waiting = std::move(waiting), error]() mutable {
+    if (complete) {
+      complete();
+    }
+    failSends(waiting, error);
+  };
+}
+
+void LinkManager::failSends(const std::deque<Waiting>& waiting, const Error& error) {
+  for (const Waiting& item : waiting) {
+    item.sent(error.notSent());
+  }
+}
+
+/// No call to the peer is left: a new link can be made, unless the peer has died meanwhile.
 void LinkManager::disconnected(const Handle& former) {
   std::optional<uint64_t> died; // the incarnation
   {
@@ -291,8 +317,8 @@ void LinkManager::disconnected(const Handle& former) {
 // link was closed, which is the end of this worker.
 void LinkManager::ownFrameLost(WorkerId self, const Error& cause) {
   if (cause.code() == ErrorCode::badFrame) {
-    events_.peerLost(
-        self, Error(cause.code(), "this worker lost its calls to itself: " + cause.message()), {});
+    const Error error(cause.code(), "this worker lost its calls to itself: " + cause.message());
+    tellOfLoss(self, error, nullptr, {})();
   }
 }
 

@@ -115,7 +115,8 @@ class Worker final : public Sender {
   bool hasEnded(const WorkerRecord& worker, bool asksHost) const;
   void watch(const WorkerRecord& peer);
   void onFrame(WorkerId from, const ReceivedFrame& frame);
-  void onPeerLost(WorkerId peer, const Error& error, const CallIds& received);
+  Task onPeerLost(
+      WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent);
   void onPeerGone(const WorkerRecord& peer, const Error& error);
   std::optional<Refusal> onUnknownPeer(const Hello& hello);
   void askWhetherItLives(WorkerId peer, const Error& loss);

@@ -11,9 +11,10 @@ using std::chrono::microseconds;
 LinkManager::Events Worker::events() {
   LinkManager::Events events;
   events.frame = [this](WorkerId from, const ReceivedFrame& frame) { onFrame(from, frame); };
-  events.peerLost = [this](WorkerId peer, const Error& error, const CallIds& received) {
-    onPeerLost(peer, error, received);
-  };
+  events.peerLost =
+      [this](WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent) {
+        return onPeerLost(peer, error, received, unsent);
+      };
   events.peerGone = [this](const WorkerRecord& peer, const Error& error) {
     later(microseconds(random_.below(300)), [this, peer, error] { onPeerGone(peer, error); });
   };
@@ -29,19 +30,22 @@ void Worker::onFrame(WorkerId from, const ReceivedFrame& frame) {
   }
 }
 
-void Worker::onPeerLost(WorkerId peer, const Error& error, const CallIds& received) {
+Task Worker::onPeerLost(
+    WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent) {
   world_.note([&] { return record_.name + ": " + error.message(); });
   const ErrorCode code = error.code();
   if (code == ErrorCode::peerLeft) {
     known_.erase(peer);
   }
   const bool lives = code == ErrorCode::linkBroken || code == ErrorCode::badFrame;
+  Task complete;
   if (world_.bug != Bug::forgetsTheLost) {
-    calls_->failPeer(peer, error, lives ? received : CallIds());
+    complete = calls_->takePeer(peer, error, lives ? received : CallIds(), unsent);
   }
   if (code != ErrorCode::peerLeft && peer != record_.id) {
     askWhetherItLives(peer, error);
   }
+  return complete;
 }
 
 void Worker::askWhetherItLives(WorkerId peer, const Error& loss) {

@@ -157,7 +157,7 @@ TEST_CASE("a call fails alone, with its peer, or with all", "[call_table]") {
   CHECK(alone.note->error().message() == "not sent");
   CHECK_FALSE(ofPeer.note->called());
 
-  table.calls.failPeer(1, Error(ErrorCode::peerLeft, "gone"));
+  table.calls.takePeer(1, Error(ErrorCode::peerLeft, "gone"))();
   CHECK(ofPeer.note->error().code() == ErrorCode::peerLeft);
   CHECK(alsoOfPeer.note->error().code() == ErrorCode::peerLeft);
   CHECK_FALSE(last.note->called());
@@ -185,7 +185,7 @@ TEST_CASE("who waits for a call is named at its end, however it ends", "[call_ta
     table.calls.fail(id, error);
   }
   SECTION("with its peer") {
-    table.calls.failPeer(1, error);
+    table.calls.takePeer(1, error)();
   }
   SECTION("with all") {
     table.calls.failAll(error);
@@ -247,7 +247,7 @@ TEST_CASE("a completion may use the table", "[call_table]") {
   }
   SECTION("when its peer fails") {
     table.calls.open(1, kLong, reopen);
-    table.calls.failPeer(1, Error(ErrorCode::linkBroken, ""));
+    table.calls.takePeer(1, Error(ErrorCode::linkBroken, ""))();
   }
   CHECK(table.ledger.waitForAll());
 }
@@ -335,7 +335,7 @@ TEST_CASE("a call that ends in many ways at once completes once", "[call_table]"
   };
   const auto failPeers = [&](uint64_t, size_t, std::mt19937& random) {
     if (random() % 16 == 0) {
-      table.calls.failPeer(peerOf(random()), Error(ErrorCode::linkBroken, "lost"));
+      table.calls.takePeer(peerOf(random()), Error(ErrorCode::linkBroken, "lost"))();
     }
   };
   std::vector<std::thread> threads;
@@ -385,7 +385,7 @@ TEST_CASE("tracked calls are told of once, before they complete", "[call_table]"
   CHECK(table.calls.answer(answered, 1, frameOf('a')));
   CHECK(table.calls.fail(failed, Error(ErrorCode::linkBroken, "it broke")));
   CHECK(table.calls.fail(other, Error(ErrorCode::linkBroken, "it broke")));
-  table.calls.failPeer(2, Error(ErrorCode::linkBroken, "it broke"));
+  table.calls.takePeer(2, Error(ErrorCode::linkBroken, "it broke"))();
   CHECK(told == std::vector<uint64_t>{answered, failed, lost});
 }
 
@@ -451,8 +451,8 @@ TEST_CASE("of a lost peer's calls those that have not been sent are known", "[ca
   const CallbackNote* const unsent = openTo(kUnsent, true);
   const CallbackNote* const untracked = openTo(kUnsent, false);
   const Error lost(ErrorCode::linkBroken, "it broke");
-  table.calls.failPeer(kSent, lost);
-  table.calls.failPeer(kUnsent, lost);
+  table.calls.takePeer(kSent, lost)();
+  table.calls.takePeer(kUnsent, lost)();
   CHECK(sent->error().executed() == Executed::unknown);
   CHECK(untracked->error().executed() == Executed::unknown);
   CHECK(unsent->error().executed() == Executed::no);

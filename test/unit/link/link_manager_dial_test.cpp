@@ -182,6 +182,25 @@ TEST_CASE("a send made while failed attempts are reported fails with them", "[li
   CHECK(afterwards.succeeded());
 }
 
+TEST_CASE("whoever hears that a dial has failed may try anew at once", "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  World world(style);
+  CallbackNote& first = world.ledger.note("the first send");
+  CallbackNote& second = world.ledger.note("the second send");
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  introduce(a, b);
+  world.network.refuseDials(b.record().address, 4);
+  a.links().send(1, textFrame("in vain"), [&](const Error& error) {
+    first.add(error);
+    a.links().send(1, textFrame("at once"), CallbackLedger::expect(second));
+  });
+  REQUIRE(world.network.deliverUntil([&] { return second.called(); }));
+  CHECK(first.error().code() == ErrorCode::unreachable);
+  CHECK(second.succeeded());
+}
+
 TEST_CASE("a send after failed attempts starts afresh", "[link_manager]") {
   World world;
   MemoryWorker a(world, 0);

@@ -117,12 +117,18 @@ TEST_CASE(
   CAPTURE(nameOf(style));
   SessionPair pair(style);
   CHECK(pair.a.sessionTurns().empty());
-  Texts turns;
   for (size_t cut = 1; cut <= 3; ++cut) {
+    const size_t before = pair.a.sessionTurns().size();
     pair.world.network.cut();
-    turns.insert(turns.end(), {"broken", "resumed"});
-    CHECK(pair.until(
-        [&] { return pair.a.sessionTurns() == turns && pair.b.sessionTurns() == turns; }));
+    CHECK(pair.until([&] {
+      const Texts turns = pair.a.sessionTurns();
+      return turns.size() > before && turns.back() == "resumed" && pair.b.sessionTurns() == turns;
+    }));
+  }
+  // Dials that cross may break a link once more than the network has.
+  const Texts turns = pair.a.sessionTurns();
+  for (size_t i = 0; i < turns.size(); ++i) {
+    CHECK(turns[i] == (i % 2 == 0 ? "broken" : "resumed"));
   }
 }
 
@@ -161,7 +167,8 @@ TEST_CASE("a session that finds no new link in time ends with its calls", "[link
   pair.world.network.cut();
   pair.world.network.deliverAll();
   const CallbackNote& third = pair.call(pair.a, pair.b, 3);
-  REQUIRE(pair.until([&] { return pair.a.losses().size() == 1; }));
+  REQUIRE(pair.until([&] { return third.called(); }));
+  REQUIRE(pair.a.losses().size() == 1);
   const MemoryWorker::Loss loss = pair.a.losses()[0];
   CHECK(loss.error.code() == ErrorCode::silent);
   CHECK(

@@ -216,6 +216,30 @@ TEST_CASE("a send made while a loss is reported fails like those before it", "[l
   CHECK(note.error().code() == ErrorCode::linkBroken);
 }
 
+TEST_CASE("whoever hears that its call was lost may send anew at once", "[link_manager]") {
+  const Style style = GENERATE(Style::pumped, Style::synchronous, Style::threaded);
+  CAPTURE(nameOf(style));
+  std::function<void()> resend;
+  std::atomic<int> failures{0};
+  WorkerSettings ofB;
+  ofB.onCallsFailed = [&] {
+    if (++failures == 1) {
+      resend();
+    }
+  };
+  Redial redial(style, ofB);
+  CallbackNote& note = redial.world.ledger.note("the send");
+  std::atomic<bool> failedAtOnce{false};
+  resend = [&] {
+    redial.b.links().send(0, textFrame("at once"), CallbackLedger::expect(note));
+    failedAtOnce = note.called();
+  };
+  redial.first.close();
+  REQUIRE(redial.world.network.deliverUntil([&] { return failures.load() > 0; }));
+  CHECK_FALSE(failedAtOnce); // a dial is under way
+  REQUIRE(redial.world.network.deliverUntil([&] { return note.called(); }));
+}
+
 TEST_CASE(
     "a new dial that comes while its peer's loss is reported has to try again", "[link_manager]") {
   std::function<void()> dialAgain;

@@ -137,12 +137,14 @@ LinkManager::Events MemoryWorker::events(WorkerSettings& settings) const {
       then(text);
     }
   };
-  events.peerLost = [report = report_, then = settings.onLost](
-                        WorkerId peer, const Error& error, const CallIds& received) {
+  events.peerLost = [report = report_, then = settings.onLost, afterwards = settings.onCallsFailed](
+                        WorkerId peer, const Error& error, const CallIds& received,
+                        const CallIds&) -> Task {
     report->addLoss(peer, error, received);
     if (then) {
       then(error);
     }
+    return afterwards ? Task(afterwards) : Task();
   };
   events.peerGone = [report = report_, reclaims = settings.reclaims](
                         const WorkerRecord& peer, const Error& error) {

@@ -47,6 +47,7 @@ struct WorkerSettings {
   // What to do when an event comes, after it was noted.
   std::function<void(const std::string& text)> onFrame;
   std::function<void(const Error&)> onLost;
+  std::function<void()> onCallsFailed; // once the loss has been reported
 };
 
 /// A link manager and what it reported. Leaves and ends its links when destroyed. Thread-safe.
