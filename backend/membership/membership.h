@@ -86,8 +86,8 @@ class Membership {
   /// Adds up the numbers that all workers of a static group pass; returns once all have that are not dead. All get the
   /// same, also of who is missing. Throws where this worker itself has been left out. In an elastic group, all are those on
   /// the list, from which who knows of a death takes the dead off; from the first sum on, nobody can join any more.
-  /// `check` is called now and then while waiting and ends the wait by throwing; its sentence
-  /// is then thrown on the other workers too, unless it is LeftOut: this worker alone cannot go on.
+  /// `check` is called before this worker's numbers can be seen and now and then while waiting, and ends the round by
+  /// throwing; its sentence is then thrown on the other workers too, unless it is LeftOut: this worker alone cannot go on.
   /// `dead` is asked as often.
   struct Totals {
     int64_t started = 0;

@@ -92,6 +92,8 @@ Membership::Totals Membership::sumInOneStore(
     const std::string& round, const Totals& mine, const std::function<void()>& check,
     const Dead& dead) {
   const std::string key = keyOf(kShutdown) + round + "/";
+  shutDownTogether(
+      check); // before others, who know less, can complete the round with this worker's numbers
   asking(self_, kShuttingDown, [&] {
     if (!hasBegun_) {
       countBegun();

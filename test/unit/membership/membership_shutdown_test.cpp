@@ -93,6 +93,31 @@ TEST_CASE("a worker that gives a round up ends it on all", "[membership_shutdown
   }
 }
 
+TEST_CASE("who knows that a worker has left ends the round of all", "[membership_shutdown]") {
+  for (const unsigned seed : seeds(50)) {
+    CAPTURE(seed);
+    SimulatedGroup group(seed);
+    group.addStatic(3, [&](SimulatedWorker& self) {
+      self.start();
+      if (self.settings.id == 2) {
+        return; // and never comes to the round
+      }
+      self.membership->sum(
+          "reach0", {0, 0},
+          [&] {
+            if (self.settings.id == 0) {
+              throw std::runtime_error(kGone);
+            }
+          },
+          [&] { // the other one has only seen its process end
+            return self.settings.id == 1 ? std::set<WorkerId>{2} : std::set<WorkerId>();
+          });
+    });
+    REQUIRE(group.run() == kNobody);
+    CHECK(group.errors() == std::vector<std::string>{kGone, kGone, ""});
+  }
+}
+
 // Who has the totals of the last round says goodbye, perhaps before others have looked.
 TEST_CASE("a round that is complete is not given up", "[membership_shutdown]") {
   for (const unsigned seed : seeds(50)) {
