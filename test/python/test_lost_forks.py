@@ -1,18 +1,22 @@
 """Forks that never reach anybody: in a message that cannot be sent, and in one that is lost."""
 
 import gc
+import signal
+import threading
 import time
 
 import pytest
 import torch
 import torch.distributed.rpc as rpc
-from group import Group, file_in
+from group import Group, file_in, free_port
 from processes import LIMIT
 from rref_counts import counts, wait_until_none_is_left
 from torch.distributed.rpc import internal
 
 SOON = LIMIT / 4  # s: libtorch's own waits take 100
 HELD = []  # of a worker process: RRefs
+SESSION = 1.0  # s: session_timeout
+STOP = 5.0  # s: longer than a session, and than a store has to say who is dead
 
 
 def value():
@@ -67,4 +71,61 @@ def test_a_shutdown_does_not_wait_for_forks_that_are_lost(tmp_path):
     with Group(2) as group:
         group.init(file_in(tmp_path))
         group[0].run(lose_forks, "worker1")
+        assert max(group.all(shut_down)) < SOON
+
+
+# ---- a worker that stands still ----------------------------------------------------------------
+
+
+def keep(rref):
+    HELD.append(rref)
+    del HELD[:-10]
+
+
+def drop():
+    HELD.clear()
+
+
+def hand_over(seconds, other):
+    """RRefs of each kind to a worker that stands still part of the time, whatever becomes of them."""
+    ways = (
+        lambda: rpc.rpc_sync("worker0", keep, (rpc.RRef(value()),)),
+        lambda: rpc.rpc_sync("worker0", keep, (rpc.remote(other, value),)),
+        lambda: rpc.remote("worker0", value).to_here(),
+    )
+    threads = [threading.Thread(target=hand_over_again_and_again, args=(way, seconds)) for way in ways]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def hand_over_again_and_again(way, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            way()
+        except RuntimeError:
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("transport", ["wire_shm", pytest.param("wire_tcp", marks=pytest.mark.long)])
+def test_a_shutdown_does_not_wait_for_forks_that_a_stopped_worker_has_not_got(transport):
+    """It hosts the store, too, and stands still for longer than a session."""
+    with Group(3) as group:
+        group.init(
+            f"tcp://127.0.0.1:{free_port()}", rpc_timeout=SESSION, session_timeout=SESSION, _transports=[transport]
+        )
+        group.all(echo, 1)
+        busy = [
+            worker.start(hand_over, STOP + 3 * SESSION, other)
+            for worker, other in zip(group[1:], ("worker2", "worker1"))
+        ]
+        time.sleep(SESSION)  # of handing over, not for anything to have happened
+        group[0].signal(signal.SIGSTOP)
+        time.sleep(STOP)
+        group[0].signal(signal.SIGCONT)
+        for one in busy:
+            one.result()
+        group.all(drop)
         assert max(group.all(shut_down)) < SOON
