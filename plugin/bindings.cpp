@@ -419,6 +419,13 @@ PYBIND11_MODULE(_C, module) {
   torchwire::bindFaults(module);
 #endif
   module.attr("TRANSPORTS") = torchwire::descriptionsOf(torchwire::transportTable());
+  py::list withoutProof;
+  for (const torchwire::TransportEntry& entry : torchwire::transportTable()) {
+    if (!entry.asksForProof) {
+      withoutProof.append(entry.name);
+    }
+  }
+  module.attr("TRANSPORTS_WITHOUT_PROOF") = withoutProof;
   module.attr("CHANNELS") = torchwire::descriptionsOf(torchwire::channelTable());
   module.def(
       "announce_start", &torchwire::announceStart, py::arg("store"), py::arg("name"),

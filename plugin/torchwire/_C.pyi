@@ -12,6 +12,7 @@ from torch.futures import Future
 from torchwire.torch_parts import TensorPipeOptions
 
 TRANSPORTS: dict[str, str]
+TRANSPORTS_WITHOUT_PROOF: list[str]
 CHANNELS: dict[str, str]
 
 def stock_transports(options: TensorPipeOptions) -> list[str] | None: ...

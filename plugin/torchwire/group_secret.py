@@ -20,10 +20,17 @@ def of(secret: bytes | None, file: str | None) -> bytes | None:
     """
     if secret is not None:
         return secret
+    path = os.environ.get(ENVIRONMENT_VARIABLE, "") if file is None else file
+    return None if file is None and not path else _read(path, source(secret, file))
+
+
+def source(secret: bytes | None, file: str | None) -> str:
+    """What the secret is taken from, for messages."""
+    if secret is not None:
+        return "option secret"
     if file is not None:
-        return _read(file, f"secret_file {file!r}")
-    file = os.environ.get(ENVIRONMENT_VARIABLE)
-    return _read(file, f"{ENVIRONMENT_VARIABLE} {file!r}") if file else None
+        return f"secret_file {file!r}"
+    return f"{ENVIRONMENT_VARIABLE} {os.environ[ENVIRONMENT_VARIABLE]!r}"
 
 
 def _read(path: str, described: str) -> bytes:

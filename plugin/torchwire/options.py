@@ -349,7 +349,8 @@ def from_any(options: rpc.RpcBackendOptions) -> TorchwireRpcBackendOptions:
 def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
     """The options as the dict that the agent's constructor takes; times in seconds, "" for an address left open.
 
-    Reads the file with the secret, if there is one; raises ValueError when it holds none.
+    Reads the file with the secret, if there is one; raises ValueError when it holds none, or when a transport would let
+    in whoever does not know it.
     """
     return {
         "num_worker_threads": options.num_worker_threads,
@@ -357,7 +358,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "rpc_timeout": options.rpc_timeout,
         "bind_address": options.bind_address or "",
         "advertise_address": options.advertise_address or "",
-        "secret": group_secret.of(options.secret, options.secret_file) or b"",
+        "secret": _secret_for_all_transports(options),
         "keepalive_interval": options.keepalive_interval,
         "session_timeout": options.session_timeout,
         "max_unacknowledged_bytes": options.max_unacknowledged_bytes,
@@ -375,6 +376,18 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "interceptors": [_C.ChecksumInterceptor()] if options.checksums else [],
         "devices": devices.describe(options._device_maps, options._automatic_device_maps, options.devices),
     }
+
+
+def _secret_for_all_transports(options: TorchwireRpcBackendOptions) -> bytes:
+    secret = group_secret.of(options.secret, options.secret_file)
+    open_to_all = [name for name in options._transports or () if name in _C.TRANSPORTS_WITHOUT_PROOF]
+    if secret is not None and open_to_all:
+        raise ValueError(
+            f"_transports names {open_to_all[0]!r}, which lets in whoever connects, but this worker has a secret "
+            f"({group_secret.source(options.secret, options.secret_file)}): leave _transports out, or name 'wire_shm' "
+            "and 'wire_tcp'"
+        )
+    return secret or b""
 
 
 def from_stock(stock: torch_parts.TensorPipeOptions, kind: type[Options], **others: Any) -> Options:

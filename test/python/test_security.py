@@ -14,7 +14,7 @@ import torchwire
 from group import Group, HostedStore, errors, file_in, free_port, init, running
 from processes import WorkerError, wait_until
 from proxy import Proxy
-from torchwire.options import as_agent_options
+from torchwire.options import as_agent_options, from_any
 
 SECRET = "this is sixteen bytes and more"
 OTHER_SECRET = "another one of sixteen and more"
@@ -115,6 +115,26 @@ def test_the_file_is_read_no_sooner_than_by_init_rpc(secret_file, tmp_path):
     options = torchwire.TorchwireRpcBackendOptions(secret_file=tmp_path / "secret")
     secret_file()
     assert as_agent_options(options)["secret"] == SECRET.encode()
+
+
+@pytest.mark.parametrize("transports", [["uv"], ["wire_tcp", "ibv", "uv"], ["shm", "wire_tcp"]])
+def test_a_secret_beside_a_transport_that_asks_for_none_is_refused(secret_file, transports):
+    path = str(secret_file())
+    open_to_all = next(name for name in transports if name != "wire_tcp")
+    for options, source in (({"secret": SECRET}, "option secret"), ({"secret_file": path}, f"secret_file '{path}'")):
+        with pytest.raises(ValueError, match=f"_transports names '{open_to_all}'.*{source}.*: leave _transports out"):
+            secret_of(_transports=transports, **options)
+    assert secret_of(_transports=transports) == b""
+    assert secret_of(_transports=["wire_tcp"], secret=SECRET) == SECRET.encode()
+
+
+def test_a_secret_that_options_of_pytorch_know_nothing_of_is_not_ignored(secret_file, monkeypatch):
+    stock = rpc.TensorPipeRpcBackendOptions(_transports=["uv"])
+    assert as_agent_options(from_any(stock))["secret"] == b""
+    path = str(secret_file())
+    monkeypatch.setenv(VARIABLE, path)
+    with pytest.raises(ValueError, match=f"_transports names 'uv'.*{VARIABLE} '{path}'"):
+        as_agent_options(from_any(stock))
 
 
 WRONG_FILES = [
