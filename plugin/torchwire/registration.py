@@ -15,6 +15,7 @@ from torchwire import (
     creation_sites,
     ending,
     exit_hook,
+    file_store,
     gathering,
     graceful_shutdown,
     lifetime,
@@ -111,6 +112,8 @@ def _make_agent(
     start: Start, checked: TorchwireRpcBackendOptions, interceptors: Sequence[LinkInterceptor]
 ) -> tuple[TorchwireAgent, MetricsServer | None]:
     options = as_agent_options(checked)
+    if not options["secret"]:
+        file_store.check(checked.init_method)
     options["interceptors"] = [*interceptors, *options["interceptors"]]
     name = worker_checks.check_name(start.name)
     world_size = worker_checks.check_world_size(start.world_size, name)

@@ -9,7 +9,8 @@ then.
 The client's own attempts become rare, up to 90 s apart, so that it is made only once somebody listens.
 
 Who hosts a store on an address of the loopback interface listens there alone, where PyTorch would listen on all:
-whoever reaches the store reads the secret that the group draws, and can say where its workers are.
+whoever reaches the store reads the secret that the group draws, and can say where its workers are. For the same reason
+a store's file is made for this user alone.
 
 Two functions of torch.distributed are replaced once, when torchwire is imported, and for good. At every call they look
 into init_rpc, which calls them, whether the backend is torchwire's: it does not tell them.
@@ -37,6 +38,7 @@ from urllib.parse import urlparse
 import torch.distributed as dist
 import torch.distributed.rpc as rpc
 
+from torchwire import file_store
 from torchwire.torch_parts import Store, TCPStore, rendezvous_helper, rendezvous_uses_agent_store
 
 _REACHED_BY_NETWORK = ("tcp", "env")
@@ -59,6 +61,8 @@ def install() -> None:
     @functools.wraps(original)
     def create_store_from_options(backend_options: Any, rank: int) -> Store:
         patience = _patience_of(sys._getframe(1))
+        if patience is not None:
+            file_store.make(backend_options.init_method)
         if not patience:
             return original(backend_options, rank)
         return _create_store(backend_options.init_method, rank, patience)
@@ -94,8 +98,10 @@ def _with_patience(original: Callable[..., Iterator[Any]]) -> Callable[..., Iter
     def rendezvous(url: str, rank: int = -1, world_size: int = -1, **arguments: Any) -> Iterator[Any]:
         iterator = original(url, rank, world_size, **arguments)
         patience = _patience_of(sys._getframe(1))
-        if patience is None or urlparse(url).scheme not in _REACHED_BY_NETWORK:
+        if patience is None:
             return iterator
+        if urlparse(url).scheme not in _REACHED_BY_NETWORK:
+            return _in_private_file(iterator, url)
         return _patiently(iterator, url, rank, world_size, patience)
 
     return rendezvous
@@ -108,6 +114,11 @@ def _patience_of(caller: FrameType) -> float | None:
     backend, options = (caller.f_locals[name] for name in ("backend", "rpc_backend_options"))
     module = str(getattr(backend.value.init_backend_handler, "__module__", ""))
     return float(options.rpc_timeout) if module.startswith("torchwire.") else None
+
+
+def _in_private_file(iterator: Iterator[Any], url: str) -> Iterator[Any]:
+    file_store.make(url)  # no sooner: init_rpc drops an earlier store first, which takes its file along
+    yield from iterator
 
 
 def _patiently(iterator: Iterator[Any], url: str, rank: int, world_size: int, patience: float) -> Iterator[Any]:

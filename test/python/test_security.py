@@ -38,6 +38,57 @@ def test_a_store_on_the_loopback_interface_listens_on_its_address_alone(host):
         group.shut_down()
 
 
+@pytest.mark.parametrize("world_size", [2, None])
+def test_the_file_of_a_store_is_for_this_user_alone(tmp_path, world_size):
+    with Group(2) as group:
+        group.all(init, file_in(tmp_path), world_size=world_size)
+        assert os.stat(tmp_path / "store").st_mode & 0o777 == 0o600
+        group.shut_down()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a file of another user")
+def test_the_file_of_another_user_is_refused(open_folder):
+    os.chown(write_store(open_folder, 0o600), 54123, -1)
+    with Group(1) as group:
+        with pytest.raises(WorkerError, match="belongs to another user .id 54123.* name another file, or give"):
+            group.init(file_in(open_folder))
+        group.init(file_in(open_folder), secret=SECRET)
+        group.shut_down()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o660, 0o602])
+def test_a_file_that_is_open_to_other_users_is_refused_for_a_drawn_secret(open_folder, mode):
+    path = write_store(open_folder, mode)
+    with Group(1) as group:
+        with pytest.raises(WorkerError, match=f"is open to other users .mode {mode:03o}.*: chmod 600 {path}, or give"):
+            group.init(file_in(open_folder))
+        path.chmod(0o600)
+        group.init(file_in(open_folder))
+        group.shut_down()
+
+
+def test_a_file_in_a_folder_of_this_users_alone_may_be_open(open_folder):
+    write_store(open_folder, 0o644)
+    open_folder.chmod(0o700)
+    with Group(1) as group:
+        group.init(file_in(open_folder))
+        group.shut_down()
+
+
+@pytest.fixture
+def open_folder(tmp_path):
+    """One that others may look into."""
+    tmp_path.chmod(0o755)
+    return tmp_path
+
+
+def write_store(folder, mode):
+    path = folder / "store"
+    path.touch()
+    path.chmod(mode)
+    return path
+
+
 # ---- where the secret comes from ----
 
 
