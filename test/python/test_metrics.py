@@ -20,7 +20,7 @@ from group import Group, file_in, free_port, init, running
 from processes import WorkerError, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from torchwire import TorchwireRpcBackendOptions, torch_parts
-from torchwire.observe import observers
+from torchwire.observe import observers, prometheus
 
 
 def function_metrics(name, kind="python"):
@@ -449,6 +449,25 @@ def test_clients_that_stall_or_go_cost_a_bounded_number_of_threads(tmp_path):
             client.close()
         wait_until(lambda: scrapes(port))
         assert "Traceback" not in group[0].output()
+
+
+def test_clients_that_send_slowly_keep_out_no_other_for_long(tmp_path):
+    port = free_port()
+    with running(1, tmp_path, metrics_port=port) as group, contextlib.ExitStack() as open_ones:
+        group[0].run(set_patience, 0.5)
+        slow = [open_ones.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(8)]
+
+        def scrape_beside_them():
+            for client in slow:
+                with contextlib.suppress(OSError):  # hung up on
+                    client.sendall(b"G")
+            return scrapes(port)
+
+        wait_until(scrape_beside_them)
+
+
+def set_patience(seconds):
+    prometheus._CLIENT_PATIENCE = seconds
 
 
 def hung_up_on(client):

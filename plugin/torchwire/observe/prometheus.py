@@ -5,10 +5,12 @@ Names are those of docs/metrics.md; units are seconds and bytes, as Prometheus w
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, cast
@@ -19,7 +21,8 @@ from torchwire.current_agent import current_agent
 from torchwire.observe.metrics import metrics_of
 
 _FOREVER = 1e6  # seconds
-_CLIENT_PATIENCE = 10.0  # seconds that a client may take to send or to read
+_CLIENT_PATIENCE = 10.0  # seconds that a client may take to send or to read; with all, where others wait
+_END_PATIENCE = 0.2  # seconds, for one that is hung up on
 _MOST_CLIENTS = 8  # that are served at a time
 
 _logger = logging.getLogger(__name__)
@@ -219,23 +222,37 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._places = threading.BoundedSemaphore(_MOST_CLIENTS)
+        self._since: dict[socket.socket, float] = {}  # by who is being answered
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Each client has a thread; one too many is hung up on."""
+        """Each client has a thread; one too many is hung up on, unless another has taken too long."""
         if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+            self._hang_up_on_the_slow()
+            if not self._places.acquire(timeout=_END_PATIENCE):
+                self.shutdown_request(request)
+                return
+        self._since[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._places.release()
+            self._leave_place(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._leave_place(request)
+
+    def _leave_place(self, request: Any) -> None:
+        del self._since[request]
+        self._places.release()
+
+    def _hang_up_on_the_slow(self) -> None:
+        for request, since in list(self._since.items()):
+            if time.monotonic() - since > _CLIENT_PATIENCE:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Of a client that stalls or goes: that is no news, and a program's output is its own."""
