@@ -269,6 +269,18 @@ def test_a_client_that_asks_for_what_is_not_known_costs_only_its_own_turn(way):
     ]
 
 
+def test_a_count_of_clients_that_is_no_number_is_put_right():
+    said = []
+    server = server_module.Server("127.0.0.1", 0, None, said.append)
+    store = dist.TCPStore(*server.place, is_master=False, wait_for_workers=False)
+    store.set(pair.CLIENTS, "abc")
+    server._clients()
+    store.add(pair.CLIENTS, 1)
+    store.set(pair.step_key(1, 0), pair.DONE)
+    assert server.serve_one()
+    assert said == ["client 1: 0 measurements"]
+
+
 @pytest.mark.long
 def test_a_client_that_dies_while_it_is_measured_is_not_missed():
     with Server(*LOCAL) as server:

@@ -33,7 +33,7 @@ class Server:
     def serve_one(self) -> bool:
         """Waits for a client, serves it, and returns whether it got all that it asked for."""
         client = self._served + 1
-        child.wait_until(lambda: self._store.add(pair.CLIENTS, 0) >= client, _FOREVER)
+        child.wait_until(lambda: self._clients() >= client, _FOREVER)
         self._served = client
         self._store.set(pair.TURN, str(client))
         step = 0
@@ -47,6 +47,15 @@ class Server:
             return False
         self._say(f"client {client}: {step} measurements")
         return True
+
+    def _clients(self) -> int:
+        if not pair.has(self._store, pair.CLIENTS):
+            return 0
+        try:
+            return int(self._store.get(pair.CLIENTS))
+        except ValueError:  # not of a client's
+            self._store.set(pair.CLIENTS, str(self._served))
+            return self._served
 
     def _next_way(self, client: int, step: int) -> pair.Way | None:
         """Raises ChildError if the client does not ask for any, or not for one that is known here."""
