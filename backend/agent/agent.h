@@ -328,7 +328,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   AwaitingSend* takeAwaiting(torch::distributed::rpc::MessageType type);
   void sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request);
   Error transmit(WorkerId to, uint64_t callId, OutgoingFrame frame, bool counted);
-  void sendFailed(uint64_t callId, const Error& error);
+  bool sendFailed(uint64_t callId, const Error& error);
   Task awaitEnd(Waiter& waiter, uint64_t callId);
   void tellCancelled(WorkerId to, uint64_t callId);
   struct OwnCall : CallTarget {

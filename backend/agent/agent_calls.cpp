@@ -498,9 +498,10 @@ void Agent::sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request) {
   const SendScope scope; // also where the end of another call has made room
   try {
     links_->send(to, std::move(request), [this, to, callId](const Error& error) {
-      if (error) {
+      if (error &&
+          sendFailed(
+              callId, error)) { // else onPeerLost() has had both, and later calls may be under way
         transfers_->peerLost(to); // no tickets in the request will be heard of
-        sendFailed(callId, error);
       }
     });
   } catch (const std::exception& e) { // no memory, for one
@@ -511,13 +512,14 @@ void Agent::sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request) {
   }
 }
 
-void Agent::sendFailed(uint64_t callId, const Error& error) {
+/// False where the call has ended before.
+bool Agent::sendFailed(uint64_t callId, const Error& error) {
   Sending* const now = Sending::current;
   if (now != nullptr && now->callId == callId) {
     now->failed = error;
-  } else {
-    calls_->fail(callId, error);
+    return true;
   }
+  return calls_->fail(callId, error);
 }
 
 // Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that no

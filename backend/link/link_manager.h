@@ -88,8 +88,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     std::function<void(WorkerId from, ReceivedFrame)> frame;
     /// The link to a peer is gone, or none could be made: calls to it will not be answered. With a session, it has ended.
     /// `received`: the calls whose requests the peer is known to have received, and which it has not answered; `unsent`:
-    /// those whose requests were never handed to a link. While it runs, sends to the peer fail. What it returns, if anything,
-    /// runs on the same thread once they are in order again, so that whoever then hears of a failure may try anew.
+    /// those whose requests were never handed to a link. What it returns, if anything, runs on the same thread once sends to
+    /// the peer dial anew, so that whoever then hears of a failure may try again.
     std::function<Task(WorkerId, const Error&, const CallIds& received, const CallIds& unsent)>
         peerLost;
     /// A peer is dead or has left: `error` is what sends to it fail with. Comes after the loss, once for each incarnation.

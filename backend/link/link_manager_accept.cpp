@@ -139,7 +139,7 @@ bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
     case State::greeting:
     case State::connected: // it was dialed before this link came about
     case State::
-        disconnecting: // not before the calls on the old link have failed; the peer will try again
+        disconnecting: // not before the calls on the old link are known; the peer will try again
     case State::left: // its goodbye was quicker than this hello
     case State::dead: // it has been refused before, unless this is found out just now
       return true;

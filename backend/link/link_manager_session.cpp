@@ -108,7 +108,7 @@ void LinkManager::endSession(WorkerId to, uint64_t serial, const Error& why) {
     if (peer == nullptr || !isResuming(*peer) || peer->session->serial() != serial) {
       return;
     }
-    peer->state = State::disconnecting; // as in lost(): calls fail before new ones can be made
+    peer->state = State::disconnecting; // as in lost()
     ended.generation = ++peer->generation;
     ended.link.swap(peer->link);
     waiting.swap(peer->waiting);

@@ -215,10 +215,9 @@ void LinkManager::refused(const Handle& connected, const Refusal& refusal) {
   lost(connected, Error(ErrorCode::refused, refusal.reason));
 }
 
-// The calls on the link fail before a new link can be made: otherwise a call on the new one could be
-// taken for one of them. They also fail before the link closes: a call whose frame is still being sent would
-// otherwise hear of the close, and not of its cause. What another thread sends on the link meanwhile, be it
-// after a refusal, is of a call that has failed.
+// The calls on the link are told apart from later ones before a new link can be made: see tellOfLoss(). So they are before
+// the link closes: a call whose frame is still being sent would otherwise hear of the close, and not of its cause. What
+// another thread sends on the link meanwhile, be it after a refusal, is of a call that has failed.
 void LinkManager::lost(const Handle& connected, const Error& cause) {
   if (isOwn(connected.peer)) {
     ownFrameLost(connected.peer, cause);
@@ -266,25 +265,29 @@ void LinkManager::lost(const Handle& connected, const Error& cause) {
   complete();
 }
 
-/// What is returned fails the calls to the peer, and the sends that have waited for a link or for room in the session. It
-/// runs when new calls can be made.
-// In between sends fail: a call that another thread begins then would be taken for one of those that have failed, be it
-// dialed anew or even on its way.
+/// Ends what has waited for a link or for room in the session. What is returned fails the calls to the peer; it runs when
+/// new calls can be made.
+// Before peerLost() has returned, sends to the peer have to fail: a call that another thread begins then would be taken for
+// one of those that have failed, be it dialed anew or even on its way.
 Task LinkManager::tellOfLoss(
     WorkerId peer, const Error& error, const std::unique_ptr<Session>& session,
     std::deque<Waiting> waiting) {
   CallIds unsent;
-  for (const Waiting& item : waiting) {
+  std::deque<Waiting> requests; // whose callers may try anew
+  for (Waiting& item : waiting) {
     if (!item.frame.head.empty() && isRequest(item.frame)) {
       unsent.insert(callIdOf(item.frame));
+      requests.push_back(std::move(item));
+    } else {
+      item.sent(error.notSent());
     }
   }
   Task complete = events_.peerLost(peer, error, receivedCalls(session), unsent);
-  return [complete = std::move(complete), waiting = std::move(waiting), error]() mutable {
+  return [complete = std::move(complete), requests = std::move(requests), error]() mutable {
     if (complete) {
       complete();
     }
-    failSends(waiting, error);
+    failSends(requests, error);
   };
 }
 

@@ -52,23 +52,10 @@ void ShutdownMonitor::check(bool mayLeave) const {
     }
   }
   checkTime();
-  if (now < nextLook_) {
-    return;
-  }
-  nextLook_ = now + kLookInterval;
   std::vector<PeerStatus> peers = links_.status(); // in the order of ranks
   std::erase_if(peers, [&](const PeerStatus& p) {
     return p.state == PeerState::dead || (mayLeave && p.state == PeerState::left);
   });
-  if (peers.empty()) {
-    return;
-  }
-  const auto after = std::find_if(
-      peers.begin(), peers.end(), [&](const PeerStatus& p) { return p.record.id > self_; });
-  std::optional<WorkerId> next;
-  if (now >= start_ + patience_) {
-    next = (after == peers.end() ? peers.front() : *after).record.id;
-  }
   for (const PeerStatus& peer : peers) {
     if (peer.state == PeerState::left) {
       const std::string reason = links_.goodbyeOf(peer.record.id).reason;
@@ -76,6 +63,22 @@ void ShutdownMonitor::check(bool mayLeave) const {
           "the RPC group cannot shut down gracefully: " + leftError(peer.record, reason).message() +
           (reason.empty() ? " without waiting for the others" : ""));
     }
+  }
+  if (now >= nextLook_ && !peers.empty()) {
+    nextLook_ = now + kLookInterval;
+    dialSuspects(peers, now);
+  }
+}
+
+void ShutdownMonitor::dialSuspects(
+    const std::vector<PeerStatus>& peers, Timer::Clock::time_point now) const {
+  const auto after = std::find_if(
+      peers.begin(), peers.end(), [&](const PeerStatus& p) { return p.record.id > self_; });
+  std::optional<WorkerId> next;
+  if (now >= start_ + patience_) {
+    next = (after == peers.end() ? peers.front() : *after).record.id;
+  }
+  for (const PeerStatus& peer : peers) {
     if (isSuspect(peer, next)) {
       links_.connect(
           peer.record.id, [dialResult = dialResult_, id = peer.record.id](const Error& error) {

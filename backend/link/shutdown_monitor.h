@@ -32,6 +32,7 @@ class ShutdownMonitor {
  private:
   struct DialResult;
 
+  void dialSuspects(const std::vector<PeerStatus>& peers, Timer::Clock::time_point now) const;
   bool isSuspect(const PeerStatus& peer, std::optional<WorkerId> next) const;
 
   LinkManager& links_;

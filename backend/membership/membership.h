@@ -167,6 +167,7 @@ class Membership {
   Totals sumInOneStore(
       const std::string& round, const Totals& mine, const std::function<void()>& check,
       const Dead& dead);
+  bool isComplete(const std::string& key);
   void awaitRound(const std::string& key, const std::function<void()>& check, const Dead& dead);
   void completeWithout(const std::set<WorkerId>& dead, const std::string& key);
   void completeElastic(const std::string& key);

@@ -92,8 +92,8 @@ Membership::Totals Membership::sumInOneStore(
     const std::string& round, const Totals& mine, const std::function<void()>& check,
     const Dead& dead) {
   const std::string key = keyOf(kShutdown) + round + "/";
-  shutDownTogether(
-      check); // before others, who know less, can complete the round with this worker's numbers
+  // Before others, who know less, can complete the round with this worker's numbers.
+  shutDownTogether(check);
   asking(self_, kShuttingDown, [&] {
     if (!hasBegun_) {
       countBegun();
@@ -205,11 +205,8 @@ void Membership::completeAmong(std::set<WorkerId> others, const std::string& key
 // which may have no link to it. (TCPStore can wait on its own, but logs every wait that times out.)
 void Membership::awaitRound(
     const std::string& key, const std::function<void()>& check, const Dead& dead) {
-  const auto ready = [&] {
-    return asking(self_, kShuttingDown, [&] { return rounds_.check(key + "all"); });
-  };
   const auto isOver = [&] {
-    if (ready()) {
+    if (isComplete(key)) {
       return true;
     }
     throwIfFailed();
@@ -217,7 +214,7 @@ void Membership::awaitRound(
       check();
     } catch (const std::exception&) {
       // A peer that has left is a bad sign unless it left because the round is complete.
-      if (!ready()) {
+      if (!isComplete(key)) {
         throwIfFailed(); // which may be why it has left
         throw;
       }
@@ -230,6 +227,10 @@ void Membership::awaitRound(
     return false;
   };
   shutDownTogether([&] { poll(*clock_, kForEver, isOver); });
+}
+
+bool Membership::isComplete(const std::string& key) {
+  return asking(self_, kShuttingDown, [&] { return rounds_.check(key + "all"); });
 }
 
 void Membership::shutDownTogether(const std::function<void()>& part) {

@@ -9,40 +9,67 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from urllib.parse import urlparse
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_OTHER_WAYS = "or give the group a secret (secret_file)"
 
 
-def make(init_method: str) -> None:
-    """Makes the file, if there is none, so that this user alone may read it. What is wrong with it PyTorch says."""
+@contextlib.contextmanager
+def private(init_method: str) -> Iterator[None]:
+    """Has a store that is made meanwhile in a file for this user alone, unless there is one that is not."""
     path = _path_of(init_method)
-    if path:
-        with contextlib.suppress(OSError, ValueError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    is_private = path is not None and _make(path)
+    yield
+    if path is not None and is_private:
+        # The end of an earlier store, in another worker, may have removed the file, and the new one made it anew.
+        with contextlib.suppress(OSError):
+            os.chmod(path, 0o600)
 
 
 def check(init_method: str) -> None:
-    """Raises ValueError if another user may read or write the file. (Root may in any case.)"""
+    """Raises ValueError if another user may read, write or replace the file. (Root may in any case.)"""
     path = _path_of(init_method)
-    if not path or not os.path.exists(path):
+    if path is None:
         return
-    found = os.stat(path)
-    if found.st_uid not in (os.geteuid(), 0):
+    path = os.path.realpath(path)
+    try:
+        file, folder = os.stat(path), os.stat(os.path.dirname(path))
+    except OSError:  # PyTorch says what is wrong
+        return
+    of_file = f"the file of init_method {init_method!r}"
+    who = "who could join the group by the secret that it draws there"
+    if file.st_uid not in (os.geteuid(), 0):
         raise ValueError(
-            f"the file of init_method {init_method!r} belongs to another user (id {found.st_uid}), who could join the "
-            "group by the secret that it draws there: name another file, or give the group a secret (secret_file)"
+            f"{of_file} belongs to another user (id {file.st_uid}), {who}: name another file, {_OTHER_WAYS}"
         )
-    folder = os.stat(os.path.dirname(os.path.abspath(path)))
-    if found.st_mode & _OTHERS and folder.st_mode & _OTHERS:
+    if folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX:
         raise ValueError(
-            f"the file of init_method {init_method!r} is open to other users (mode {stat.S_IMODE(found.st_mode):03o}), "
-            f"who could join the group by the secret that it draws there: chmod 600 {path}, or give the group a secret "
-            "(secret_file)"
+            f"{of_file} can be replaced by other users (mode {_mode(folder)} of its folder), {who}: name a file in a "
+            f"folder of your own, {_OTHER_WAYS}"
+        )
+    if file.st_mode & _OTHERS and folder.st_mode & _OTHERS:
+        raise ValueError(
+            f"{of_file} is open to other users (mode {_mode(file)}), {who}: chmod 600 {path}, {_OTHER_WAYS}"
         )
 
 
 def _path_of(init_method: str) -> str | None:
     """None where the store is no file."""
     parts = urlparse(init_method)
-    return parts.path if parts.scheme == "file" else None
+    return parts.path if parts.scheme == "file" and parts.path else None
+
+
+def _make(path: str) -> bool:
+    """Makes the file, unless it is there; returns whether it is for this user alone. PyTorch says what is wrong."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o600))
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return found.st_uid == os.geteuid() and not found.st_mode & _OTHERS
+
+
+def _mode(status: os.stat_result) -> str:
+    return f"{stat.S_IMODE(status.st_mode):03o}"

@@ -20,8 +20,14 @@ def of(secret: bytes | None, file: str | None) -> bytes | None:
     """
     if secret is not None:
         return secret
-    path = os.environ.get(ENVIRONMENT_VARIABLE, "") if file is None else file
-    return None if file is None and not path else _read(path, source(secret, file))
+    if not is_given(secret, file):
+        return None
+    return _read(os.environ[ENVIRONMENT_VARIABLE] if file is None else file, source(secret, file))
+
+
+def is_given(secret: bytes | None, file: str | None) -> bool:
+    """Whether there is one; else the group draws one."""
+    return secret is not None or file is not None or bool(os.environ.get(ENVIRONMENT_VARIABLE))
 
 
 def source(secret: bytes | None, file: str | None) -> str:

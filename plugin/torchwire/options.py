@@ -385,7 +385,7 @@ def _secret_for_all_transports(options: TorchwireRpcBackendOptions) -> bytes:
         raise ValueError(
             f"_transports names {open_to_all[0]!r}, which lets in whoever connects, but this worker has a secret "
             f"({group_secret.source(options.secret, options.secret_file)}): leave _transports out, or name 'wire_shm' "
-            "and 'wire_tcp'"
+            f"and 'wire_tcp'{'' if options.secret or options.secret_file else ', or unset the variable'}"
         )
     return secret or b""
 

@@ -32,13 +32,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlparse
 
 import torch.distributed as dist
 import torch.distributed.rpc as rpc
 
-from torchwire import file_store
+from torchwire import file_store, group_secret
 from torchwire.torch_parts import Store, TCPStore, rendezvous_helper, rendezvous_uses_agent_store
 
 _REACHED_BY_NETWORK = ("tcp", "env")
@@ -60,12 +60,11 @@ def install() -> None:
 
     @functools.wraps(original)
     def create_store_from_options(backend_options: Any, rank: int) -> Store:
-        patience = _patience_of(sys._getframe(1))
-        if patience is not None:
-            file_store.make(backend_options.init_method)
-        if not patience:
-            return original(backend_options, rank)
-        return _create_store(backend_options.init_method, rank, patience)
+        start = _start_of(sys._getframe(1))
+        with start.place_for_secret(backend_options.init_method):
+            if not start.patience:
+                return original(backend_options, rank)
+            return _create_store(backend_options.init_method, rank, start.patience)
 
     dist._create_store_from_options = create_store_from_options
     dist.rendezvous = _with_patience(cast("Callable[..., Iterator[Any]]", dist.rendezvous))
@@ -97,27 +96,41 @@ def _with_patience(original: Callable[..., Iterator[Any]]) -> Callable[..., Iter
     @functools.wraps(original)
     def rendezvous(url: str, rank: int = -1, world_size: int = -1, **arguments: Any) -> Iterator[Any]:
         iterator = original(url, rank, world_size, **arguments)
-        patience = _patience_of(sys._getframe(1))
-        if patience is None:
+        start = _start_of(sys._getframe(1))
+        if start.patience is None:
             return iterator
         if urlparse(url).scheme not in _REACHED_BY_NETWORK:
-            return _in_private_file(iterator, url)
-        return _patiently(iterator, url, rank, world_size, patience)
+            return _in_place_for_secret(iterator, url, start)
+        return _patiently(iterator, url, rank, world_size, start.patience)
 
     return rendezvous
 
 
-def _patience_of(caller: FrameType) -> float | None:
-    """The time-out of calls, in seconds (0: none), if the caller is init_rpc, for torchwire; else None."""
+class _Start(NamedTuple):
+    """What init_rpc begins."""
+
+    patience: float | None = None  # the time-out of calls, in seconds (0: none); None: not with torchwire
+    draws_secret: bool = False
+
+    def place_for_secret(self, url: str) -> contextlib.AbstractContextManager[None]:
+        return file_store.private(url) if self.draws_secret else contextlib.nullcontext()
+
+
+def _start_of(caller: FrameType) -> _Start:
     if caller.f_code is not rpc.init_rpc.__code__:
-        return None
+        return _Start()
     backend, options = (caller.f_locals[name] for name in ("backend", "rpc_backend_options"))
     module = str(getattr(backend.value.init_backend_handler, "__module__", ""))
-    return float(options.rpc_timeout) if module.startswith("torchwire.") else None
+    if not module.startswith("torchwire."):
+        return _Start()
+    secret, file = (getattr(options, name, None) for name in ("secret", "secret_file"))  # PyTorch's have none
+    return _Start(float(options.rpc_timeout), not group_secret.is_given(secret, file))
 
 
-def _in_private_file(iterator: Iterator[Any], url: str) -> Iterator[Any]:
-    file_store.make(url)  # no sooner: init_rpc drops an earlier store first, which takes its file along
+def _in_place_for_secret(iterator: Iterator[Any], url: str, start: _Start) -> Iterator[Any]:
+    with start.place_for_secret(url):  # no sooner: init_rpc drops an earlier store first, which takes its file along
+        store = next(iterator)
+    yield store
     yield from iterator
 
 

@@ -49,10 +49,9 @@ class Server:
         return True
 
     def _clients(self) -> int:
-        if not pair.has(self._store, pair.CLIENTS):
-            return 0
         try:
-            return int(self._store.get(pair.CLIENTS))
+            # Changes nothing. With get() it would be waited for, and add() ends the connection where it is no number.
+            return int(self._store.compare_set(pair.CLIENTS, "0", "0"))
         except ValueError:  # not of a client's
             self._store.set(pair.CLIENTS, str(self._served))
             return self._served

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from urllib.parse import urlparse
 
+from torchwire import file_store, group_secret
 from torchwire.doctor import child, interfaces, reachability
 from torchwire.doctor.check import Check, failed, ok, warning
 from torchwire.doctor.reachability import Place
@@ -136,4 +137,10 @@ def _file_store(path: str) -> Check:
             f"{path} holds {size} bytes already, of a group that runs or of one that has ended",
             "remove it if no group runs on it, or name another file",
         )
+    if not group_secret.is_given(None, None):
+        try:
+            file_store.check(f"file://{path}")
+        except ValueError as error:
+            found, _, remedy = str(error).partition(": ")
+            return warning(_NAME, found, remedy)
     return ok(_NAME, f"{path} is empty and can be written to")

@@ -21,7 +21,7 @@ from torchwire.current_agent import current_agent
 from torchwire.observe.metrics import metrics_of
 
 _FOREVER = 1e6  # seconds
-_CLIENT_PATIENCE = 10.0  # seconds that a client may take to send or to read; with all, where others wait
+_CLIENT_PATIENCE = 10.0  # seconds that a client may take to send or to read; while others wait, in all
 _END_PATIENCE = 0.2  # seconds, for one that is hung up on
 _MOST_CLIENTS = 8  # that are served at a time
 
@@ -226,11 +226,12 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Each client has a thread; one too many is hung up on, unless another has taken too long."""
-        if not self._places.acquire(blocking=False):
-            self._hang_up_on_the_slow()
-            if not self._places.acquire(timeout=_END_PATIENCE):
-                self.shutdown_request(request)
-                return
+        has_place = self._places.acquire(blocking=False)
+        if not has_place and self._hang_up_on_the_slow():
+            has_place = self._places.acquire(timeout=_END_PATIENCE)
+        if not has_place:
+            self.shutdown_request(request)
+            return
         self._since[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
@@ -248,11 +249,14 @@ class _Server(ThreadingMixIn, WSGIServer):
         del self._since[request]
         self._places.release()
 
-    def _hang_up_on_the_slow(self) -> None:
-        for request, since in list(self._since.items()):
-            if time.monotonic() - since > _CLIENT_PATIENCE:
-                with contextlib.suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
+    def _hang_up_on_the_slow(self) -> bool:
+        """Whether there are any."""
+        now = time.monotonic()
+        slow = [request for request, since in list(self._since.items()) if now - since > _CLIENT_PATIENCE]
+        for request in slow:
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+        return bool(slow)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Of a client that stalls or goes: that is no news, and a program's output is its own."""

@@ -459,6 +459,27 @@ TEST_CASE("of a lost peer's calls those that have not been sent are known", "[ca
   CHECK(unsent->error().message() == "it broke");
 }
 
+TEST_CASE("of a lost peer's calls the links know which have not gone out", "[call_table]") {
+  Table table;
+  const auto open = [&](CallbackNote& note) {
+    return table.calls.open(1, kNone, [&](const Outcome& outcome) { note.add(outcome.error); });
+  };
+  CallbackNote& waiting = table.ledger.note("a call that waits for a link");
+  CallbackNote& received = table.ledger.note("a call that has been received");
+  CallbackNote& other = table.ledger.note("another call");
+  const uint64_t unsentId = open(waiting);
+  const uint64_t receivedId = open(received);
+  open(other);
+  Task complete = table.calls.takePeer(
+      1, Error(ErrorCode::linkBroken, "it broke"), {receivedId, unsentId}, {unsentId});
+  CHECK(table.calls.size() == 0);
+  CHECK_FALSE(waiting.called());
+  complete();
+  CHECK(waiting.error().executed() == Executed::no);
+  CHECK(received.error().executed() == Executed::yes);
+  CHECK(other.error().executed() == Executed::unknown);
+}
+
 TEST_CASE("a call that is given up before it was sent has not run", "[call_table]") {
   Table table;
   table.calls.whenTrackedEnd(callsToUnsent);

@@ -221,6 +221,8 @@ TEST_CASE("whoever hears that its call was lost may send anew at once", "[link_m
   CAPTURE(nameOf(style));
   std::function<void()> resend;
   std::atomic<int> failures{0};
+  std::atomic<bool> failedAtOnce{true};
+  std::atomic<bool> resent{false};
   WorkerSettings ofB;
   ofB.onCallsFailed = [&] {
     if (++failures == 1) {
@@ -229,13 +231,13 @@ TEST_CASE("whoever hears that its call was lost may send anew at once", "[link_m
   };
   Redial redial(style, ofB);
   CallbackNote& note = redial.world.ledger.note("the send");
-  std::atomic<bool> failedAtOnce{false};
   resend = [&] {
     redial.b.links().send(0, textFrame("at once"), CallbackLedger::expect(note));
     failedAtOnce = note.called();
+    resent = true;
   };
   redial.first.close();
-  REQUIRE(redial.world.network.deliverUntil([&] { return failures.load() > 0; }));
+  REQUIRE(redial.world.network.deliverUntil([&] { return resent.load(); }));
   CHECK_FALSE(failedAtOnce); // a dial is under way
   REQUIRE(redial.world.network.deliverUntil([&] { return note.called(); }));
 }
