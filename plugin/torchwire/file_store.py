@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from urllib.parse import urlparse
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -17,7 +17,7 @@ _OTHER_WAYS = "or give the group a secret (secret_file)"
 
 
 @contextlib.contextmanager
-def private(init_method: str) -> Iterator[None]:
+def private(init_method: str) -> Generator[None]:
     """Has a store that is made meanwhile in a file for this user alone, unless there is one that is not."""
     path = _path_of(init_method)
     is_private = path is not None and _make(path)
