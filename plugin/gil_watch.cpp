@@ -46,7 +46,9 @@ template <auto function>
 SlotReplacement replacementOf(const char* name, const char* action) {
   Checked<function>::original = function;
   Checked<function>::action = action;
-  return {name, reinterpret_cast<void*>(&Checked<function>::call)};
+  return {
+      name, reinterpret_cast<const void*>(function),
+      reinterpret_cast<void*>(&Checked<function>::call)};
 }
 
 // clang-format off

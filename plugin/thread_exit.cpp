@@ -33,7 +33,9 @@ bool interpreterEnds() {
 
 void stopThreadsWherePythonEnds() {
   [[maybe_unused]] static const auto replaced = replaceSlots(
-      {{"pthread_exit", reinterpret_cast<void*>(&exitOrStop)}}, [](const LoadedImage& image) {
+      {{"pthread_exit", reinterpret_cast<const void*>(&::pthread_exit),
+        reinterpret_cast<void*>(&exitOrStop)}},
+      [](const LoadedImage& image) {
         return image.contains(reinterpret_cast<const void*>(&Py_FinalizeEx));
       });
 }

@@ -16,7 +16,9 @@ bool isWanted(c10d::detail::LogLevel level) noexcept {
 
 void askHere() {
   [[maybe_unused]] static const auto replaced = replaceSlots(
-      {{"_ZN4c10d6detail17isLogLevelEnabledENS0_8LogLevelE", reinterpret_cast<void*>(&isWanted)}},
+      {{"_ZN4c10d6detail17isLogLevelEnabledENS0_8LogLevelE",
+        reinterpret_cast<const void*>(&c10d::detail::isLogLevelEnabled),
+        reinterpret_cast<void*>(&isWanted)}},
       [](const LoadedImage& image) { return image.file().starts_with("libtorch_cpu"); });
 }
 

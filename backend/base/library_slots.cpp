@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "backend/base/log.h"
@@ -39,23 +40,20 @@ class LoadedLibrary final : public LoadedImage {
     });
   }
 
-  /// Calls onSlot(name, slot) for each slot of a function of another library.
+  /// Calls onSlot(symbol, slot) for each slot through which it calls functions. Unless one of them returns true, also for
+  /// those that hold other addresses, of which libtorch has ten times as many.
   template <typename OnSlot>
   void forEachSlot(OnSlot onSlot) const {
-    if (symbols_ == nullptr || names_ == nullptr) {
-      return;
+    if (symbols_ != nullptr && names_ != nullptr && !anySlot(calls_, onSlot)) {
+      anySlot(others_, onSlot);
     }
-    for (const Relocations& relocations : {calls_, others_}) {
-      for (size_t i = 0; relocations.first != nullptr && i < relocations.bytes / sizeof(ElfW(Rela));
-           ++i) {
-        const ElfW(Rela) & relocation = relocations.first[i];
-        const auto type = ELF64_R_TYPE(relocation.r_info);
-        if (type == R_X86_64_JUMP_SLOT || type == R_X86_64_GLOB_DAT || type == R_X86_64_64) {
-          const auto& symbol = symbols_[ELF64_R_SYM(relocation.r_info)];
-          onSlot(names_ + symbol.st_name, info_.dlpi_addr + relocation.r_offset);
-        }
-      }
-    }
+  }
+
+  // Names are looked at last: libtorch has a hundred thousand, which are not in the processor's caches.
+  bool isOf(const ElfW(Sym) & symbol, const SlotReplacement& replacement) const {
+    const bool mayBe = symbol.st_shndx == SHN_UNDEF ||
+        info_.dlpi_addr + symbol.st_value == reinterpret_cast<uintptr_t>(replacement.original);
+    return mayBe && std::strcmp(names_ + symbol.st_name, replacement.name) == 0;
   }
 
   void fill(uintptr_t slot, void* function) const {
@@ -124,6 +122,20 @@ class LoadedLibrary final : public LoadedImage {
         break;
     }
   }
+  template <typename OnSlot>
+  bool anySlot(const Relocations& relocations, OnSlot& onSlot) const {
+    bool any = false;
+    for (size_t i = 0; relocations.first != nullptr && i < relocations.bytes / sizeof(ElfW(Rela));
+         ++i) {
+      const ElfW(Rela) & relocation = relocations.first[i];
+      const auto type = ELF64_R_TYPE(relocation.r_info);
+      if (type == R_X86_64_JUMP_SLOT || type == R_X86_64_GLOB_DAT || type == R_X86_64_64) {
+        any |=
+            onSlot(symbols_[ELF64_R_SYM(relocation.r_info)], info_.dlpi_addr + relocation.r_offset);
+      }
+    }
+    return any;
+  }
   bool wasReadOnly(uintptr_t slot) const {
     const auto* const header = find(PT_GNU_RELRO);
     const uintptr_t offset = slot - info_.dlpi_addr;
@@ -150,13 +162,15 @@ int searchLibrary(dl_phdr_info* info, size_t /*size*/, void* argument) {
     return 0;
   }
   auto& functions = search.found[library.file()];
-  library.forEachSlot([&](std::string_view name, uintptr_t slot) {
+  library.forEachSlot([&](const ElfW(Sym) & symbol, uintptr_t slot) {
     for (const SlotReplacement& replacement : search.replacements) {
-      if (name == replacement.name) {
+      if (library.isOf(symbol, replacement)) {
         library.fill(slot, replacement.function);
-        functions.emplace_back(name);
+        functions.emplace_back(replacement.name);
+        return true;
       }
     }
+    return false;
   });
   return 0;
 }

@@ -19,6 +19,7 @@ class LoadedImage {
 
 struct SlotReplacement {
   const char* name; // of the function
+  const void* original; // the function itself
   void* function; // to be called in its place
 };
 

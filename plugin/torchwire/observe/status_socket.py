@@ -160,8 +160,9 @@ def _check(where: Path) -> None:
 
 def _remove_leftovers(where: Path) -> None:
     # A socket that is not ready yet may be of a worker in another PID namespace, which cannot be seen.
-    abandoned = [path for path in where.glob(f"*{_UNREADY_SUFFIX}") if _age(path) > _LONG_READY]
-    for path in [*where.glob(f"*{_SUFFIX}"), *abandoned]:
+    files = list(where.iterdir())
+    abandoned = [path for path in files if path.suffix == _UNREADY_SUFFIX and _age(path) > _LONG_READY]
+    for path in [*(path for path in files if path.suffix == _SUFFIX), *abandoned]:
         process = process_of(path)
         if process is not None and not _runs(process) and _is_refused(path):
             path.unlink(missing_ok=True)
