@@ -148,11 +148,7 @@ Agent::~Agent() {
 
 void Agent::registerHandlers() {
   dispatcher_.whenAnswering([this](WorkerId caller, const Message& answer) -> Dispatcher::Undo {
-    auto passed = noteForks(caller, answer);
-    if (passed.empty()) { // as nearly always
-      return nullptr;
-    }
-    return [this, passed = std::move(passed)] { takeBack(passed); };
+    return undoOf(noteForks(caller, answer));
   });
   dispatcher_.orderStreams(options_.deviceStreamOrder);
   dispatcher_.runFunctionsOn([this](Task&& task) { return requests_.run(std::move(task)); });

@@ -317,7 +317,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   bool isCounted(size_t requestBytes) const;
   PassedForks::Forks noteForks(WorkerId to, const Message& message);
   void takeBack(const PassedForks::Forks& passed, const Error& failure);
-  void takeBack(const PassedForks::Forks& neverSent);
+  void takeBack(const PassedForks::Forks& neverReceived);
+  std::function<void()> undoOf(const PassedForks::Forks& passed);
   static bool keepsBooks(torch::distributed::rpc::MessageType type);
   struct Bookkeeping;
   c10::intrusive_ptr<JitFuture> sendBookkeeping(WorkerId to, c10::intrusive_ptr<Message> message);
@@ -361,12 +362,15 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   SentCall startFromDevices(
       OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
       float rpcTimeoutSeconds);
-  Error sendFromDevices(
-      WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request,
-      cuda::OutgoingTensors tensors, bool counted);
-  void sendWhenCopied(
-      WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request,
-      cuda::OutgoingTensors tensors, bool counted);
+  struct DeviceRequest {
+    WorkerId to;
+    c10::intrusive_ptr<Message> message;
+    cuda::OutgoingTensors tensors;
+    bool counted;
+    std::function<void()> undo; // as of the frame
+  };
+  Error sendFromDevices(uint64_t callId, DeviceRequest request);
+  void sendWhenCopied(uint64_t callId, DeviceRequest request);
   EncodedRequest encodeRequest(
       WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets,
       const std::function<void()>& expectTime);

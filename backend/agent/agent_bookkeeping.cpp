@@ -148,10 +148,20 @@ void Agent::takeBack(const PassedForks::Forks& passed, const Error& failure) {
   }
 }
 
-void Agent::takeBack(const PassedForks::Forks& neverSent) {
-  if (!neverSent.empty()) {
-    control_->run([this, neverSent] { rrefs_->takeBack(neverSent); });
+void Agent::takeBack(const PassedForks::Forks& neverReceived) {
+  if (const auto undo = undoOf(neverReceived)) {
+    undo();
   }
+}
+
+/// What takes back the forks of a message that nobody has received. Unset where there are none, as nearly always.
+std::function<void()> Agent::undoOf(const PassedForks::Forks& passed) {
+  if (passed.empty()) {
+    return nullptr;
+  }
+  return [control = control_, rrefs = rrefs_, passed] {
+    control->run([rrefs, passed] { rrefs->takeBack(passed); });
+  };
 }
 
 } // namespace torchwire

@@ -273,6 +273,7 @@ Agent::SentCall Agent::startAtOnce(
   const WorkerId to = call.to;
   OutgoingFrame frame = encodeMessage(
       FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
+  frame.undo = undoOf(call.passed);
   const bool counted = isCounted(frame.bytes());
   const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
   address(frame, callId);
@@ -282,31 +283,33 @@ Agent::SentCall Agent::startAtOnce(
 Agent::SentCall Agent::startFromDevices(
     OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
     float rpcTimeoutSeconds) {
-  const WorkerId to = call.to;
   const size_t bytes = bytesOf(*request);
   cuda::OutgoingTensors tensors =
-      transfers_->begin(to, std::as_const(*request).tensors(), std::move(targets));
+      transfers_->begin(call.to, std::as_const(*request).tensors(), std::move(targets));
   // What tickets stand for has a bound of its own; and a request that waited for room could end without being sent, which
   // who has lent memory for it would not learn.
   const bool counted = !tensors.hasTickets() && isCounted(bytes);
+  const bool mustWait = tensors.mustWait();
+  DeviceRequest started{
+      call.to, std::move(request), std::move(tensors), counted, undoOf(call.passed)};
   const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
-  if (tensors.mustWait()) {
-    sendWhenCopied(to, callId, std::move(request), std::move(tensors), counted);
+  if (mustWait) {
+    sendWhenCopied(callId, std::move(started));
     return {callId, Error()};
   }
-  return {callId, sendFromDevices(to, callId, std::move(request), std::move(tensors), counted)};
+  return {callId, sendFromDevices(callId, std::move(started))};
 }
 
 /// Waits for the tensors. Throws c10::Error if a device has failed.
-Error Agent::sendFromDevices(
-    WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request,
-    cuda::OutgoingTensors tensors, bool counted) {
-  request->tensors() = tensors.take();
-  OutgoingFrame frame =
-      encodeMessage(FrameKind::request, std::move(request), disposer_, tensors.targets());
+Error Agent::sendFromDevices(uint64_t callId, DeviceRequest request) {
+  request.message->tensors() = request.tensors.take();
+  OutgoingFrame frame = encodeMessage(
+      FrameKind::request, std::move(request.message), disposer_, request.tensors.targets());
+  frame.undo = std::move(request.undo);
   address(frame, callId);
-  tensors.sent(); // once the receiver may have read a ticket, it says when the memory is free
-  return transmit(to, callId, std::move(frame), counted);
+  request.tensors
+      .sent(); // once the receiver may have read a ticket, it says when the memory is free
+  return transmit(request.to, callId, std::move(frame), request.counted);
 }
 
 std::string Agent::cannotCopy(const std::exception& ofDevice) const {
@@ -316,18 +319,14 @@ std::string Agent::cannotCopy(const std::exception& ofDevice) const {
 }
 
 // Not here: who sends may hold locks, and does not expect to wait for a device.
-void Agent::sendWhenCopied(
-    WorkerId to, uint64_t callId, c10::intrusive_ptr<Message> request,
-    cuda::OutgoingTensors tensors, bool counted) {
-  Task task([this, to, callId, tensors = std::move(tensors), request = std::move(request),
-             counted]() mutable {
+void Agent::sendWhenCopied(uint64_t callId, DeviceRequest started) {
+  Task task([this, callId, request = std::move(started)]() mutable {
     try {
-      tensors.wait();
+      request.tensors.wait();
       if (!calls_->contains(callId)) {
         return; // it has timed out
       }
-      if (const Error failed =
-              sendFromDevices(to, callId, std::move(request), std::move(tensors), counted)) {
+      if (const Error failed = sendFromDevices(callId, std::move(request))) {
         calls_->fail(callId, failed);
       }
     } catch (const std::exception& e) { // of a device that has failed
@@ -427,6 +426,7 @@ Agent::EncodedRequest Agent::encodeRequest(
   if (!cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
     encoded.frame = encodeMessage(
         FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
+    encoded.frame.undo = undoOf(encoded.passed);
     encoded.counted = isCounted(encoded.frame.bytes());
     unsent.release();
     return encoded;
@@ -441,6 +441,7 @@ Agent::EncodedRequest Agent::encodeRequest(
   expectTime();
   encoded.frame =
       encodeMessage(FrameKind::request, std::move(request), disposer_, tensors.targets());
+  encoded.frame.undo = undoOf(encoded.passed);
   encoded.counted =
       !tensors.hasTickets() && isCounted(encoded.frame.bytes()); // as in startFromDevices
   tensors.sent();

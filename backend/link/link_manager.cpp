@@ -245,6 +245,7 @@ Hello LinkManager::introduction(const Peer& to) const {
   hello.lastLinkId = to.lastLinkId;
   if (to.session) {
     hello.session = to.session->claim();
+    hello.session.former = to.ended.former();
   }
   hello.offer = context_.offer();
   return hello;

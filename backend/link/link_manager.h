@@ -214,7 +214,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     Traffic traffic;
     // While dialing perhaps a new one. Null: sessions are off here or there, or there is none yet.
     std::unique_ptr<Session> session;
-    uint64_t lastSession = 0; // that has ended
+    uint64_t lastSession = 0; // that has ended, perhaps without ever having had a link
+    EndedSession ended; // the newest that has had one
     int refusedDials = 0; // one after another, because nobody listened
   };
   // What goes out on a link. Sessions go by their serial numbers here and below.
@@ -299,6 +300,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   struct Established {
     std::vector<Outgoing> outgoing; // what the peer lacks, and what has waited for a link
     std::vector<SharedFrame> released; // what it has
+    EndedSession::Undone undone; // of what it has never received of the session before
     bool resumed = false; // a session that had lost its link
   };
   /// Makes the link the peer's. Throws FormatError, and then nothing has changed, where the peer cannot have received what
@@ -317,6 +319,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
       WorkerId peer, const Error& error, const std::unique_ptr<Session>& session,
       std::deque<Waiting> waiting);
   static void failSends(const std::deque<Waiting>& waiting, const Error& error);
+  static void failUnsent(const OutgoingFrame& frame, const Link::Sent& sent, const Error& error);
   void ownFrameLost(WorkerId self, const Error& cause);
   void refused(const Handle& connected, const Refusal& refusal);
   void closeWithReason(const std::shared_ptr<Link>& link, const Refusal& refusal);

@@ -141,6 +141,9 @@ void LinkManager::beginSession(Peer& peer, uint64_t id) {
 std::unique_ptr<Session> LinkManager::takeSession(Peer& peer) {
   if (peer.session) {
     peer.lastSession = peer.session->id();
+    if (peer.session->established()) {
+      peer.ended = peer.session->ended();
+    }
   }
   return std::move(peer.session);
 }

@@ -45,7 +45,7 @@ void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
     }
   }
   if (error) {
-    sent(error.notSent());
+    failUnsent(frame, sent, error.notSent());
   } else if (link) {
     deliver(to, *link, std::move(outgoing));
   } else if (postponed) {
@@ -76,7 +76,8 @@ void LinkManager::sendIfConnected(WorkerId to, OutgoingFrame frame, Link::Sent s
   } else if (link) {
     link->send(std::move(outgoing.item.frame), std::move(outgoing.item.sent));
   } else if (!waits) {
-    sent(Error(ErrorCode::linkBroken, "the link on which the request came is gone"));
+    failUnsent(
+        frame, sent, Error(ErrorCode::linkBroken, "the link on which the request came is gone"));
   }
 }
 
@@ -127,6 +128,7 @@ LinkManager::Established LinkManager::establish(
     }
     established.released = std::move(rest.released);
     established.resumed = peer.session->breaks() != 0;
+    established.undone = peer.ended.settle(peers.former);
   }
   peer.state = State::connected;
   peer.link = handle.link;
@@ -145,6 +147,9 @@ LinkManager::Established LinkManager::establish(
 void LinkManager::begin(const Handle& connected, Established established) {
   if (established.resumed) {
     events_.sessionResumed(connected.peer);
+  }
+  for (const auto& undo : established.undone) {
+    undo();
   }
   flush(connected, std::move(established.outgoing));
   watchLargeFrames(connected);
@@ -279,7 +284,7 @@ Task LinkManager::tellOfLoss(
       unsent.insert(callIdOf(item.frame));
       requests.push_back(std::move(item));
     } else {
-      item.sent(error.notSent());
+      failUnsent(item.frame, item.sent, error.notSent());
     }
   }
   Task complete = events_.peerLost(peer, error, receivedCalls(session), unsent);
@@ -293,8 +298,16 @@ Task LinkManager::tellOfLoss(
 
 void LinkManager::failSends(const std::deque<Waiting>& waiting, const Error& error) {
   for (const Waiting& item : waiting) {
-    item.sent(error.notSent());
+    failUnsent(item.frame, item.sent, error.notSent());
   }
+}
+
+void LinkManager::failUnsent(
+    const OutgoingFrame& frame, const Link::Sent& sent, const Error& error) {
+  if (frame.undo) {
+    frame.undo();
+  }
+  sent(error);
 }
 
 /// No call to the peer is left: a new link can be made, unless the peer has died meanwhile.

@@ -9,17 +9,6 @@ namespace {
 
 constexpr size_t kFew = 8;
 
-bool has(const Receipts& receipts, uint64_t sequence) {
-  if (sequence <= receipts.through) {
-    return true;
-  }
-  const auto& ranges = receipts.beyond;
-  const auto after = std::upper_bound(
-      ranges.begin(), ranges.end(), sequence,
-      [](uint64_t value, const Receipts::Range& range) { return value < range.first; });
-  return after != ranges.begin() && sequence <= std::prev(after)->last;
-}
-
 } // namespace
 
 SharedFrame SentFrames::add(OutgoingFrame frame, uint64_t received) {
@@ -111,7 +100,7 @@ SentFrames::Rest SentFrames::resume(const Receipts& peers) {
   acknowledged_ = peers.through;
   std::deque<Kept> lacking;
   for (Kept& kept : kept_) {
-    if (has(peers, kept.sequence)) {
+    if (peers.has(kept.sequence)) {
       bytes_ -= kept.bytes;
       noteReceived(kept);
       rest.released.push_back(std::move(kept.frame));
@@ -122,6 +111,16 @@ SentFrames::Rest SentFrames::resume(const Receipts& peers) {
   }
   kept_.swap(lacking);
   return rest;
+}
+
+std::vector<EndedSession::Doubtful> SentFrames::doubtful() const {
+  std::vector<EndedSession::Doubtful> frames;
+  for (const Kept& kept : kept_) {
+    if (kept.frame->undo && kept.sequence > acknowledged_) {
+      frames.push_back({kept.sequence, kept.frame->undo});
+    }
+  }
+  return frames;
 }
 
 } // namespace torchwire

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "backend/link/ended_session.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/handshake.h"
 
@@ -58,6 +59,8 @@ class SentFrames {
   const CallIds& receivedCalls() const {
     return received_;
   }
+  /// The frames that the peer may lack, of those that can be undone.
+  std::vector<EndedSession::Doubtful> doubtful() const;
 
  private:
   struct Kept {

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "backend/base/error.h"
+#include "backend/link/ended_session.h"
 #include "backend/link/received_frames.h"
 #include "backend/link/sent_frames.h"
 
@@ -47,7 +48,7 @@ class Session {
   /// As this worker's hello or welcome says it. What came on a link does not count any more once that is asked for: the
   /// link is another by then.
   SessionClaim claim() const {
-    return {id_, established_, received_.receipts()};
+    return {id_, established_, received_.receipts(), {}};
   }
 
   // ---- links
@@ -119,6 +120,10 @@ class Session {
   /// See SentFrames.
   const CallIds& receivedCalls() const {
     return sent_.receivedCalls();
+  }
+  /// What is to be remembered of it once it has ended.
+  EndedSession ended() const {
+    return {{id_, received_.receipts()}, sent_.doubtful()};
   }
 
  private:

@@ -68,7 +68,8 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
   }
 
   /// Called with each answer before it goes to its caller. On any thread, also with libtorch's locks held. What it returns,
-  /// if anything, is called if the answer cannot be sent: on such a thread, too.
+  /// if anything, is called where it turns out that the caller has not got the answer and never will: on any thread,
+  /// perhaps more than once, and when the agent is gone.
   using Undo = std::function<void()>;
   void whenAnswering(std::function<Undo(WorkerId caller, const Message& answer)> callback) {
     answering_ = std::move(callback);

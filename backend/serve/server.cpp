@@ -220,21 +220,19 @@ void Server::answer(const Answered& answered, JitFuture& result) {
   }
 }
 
-void Server::answer(const Answered& answered, c10::intrusive_ptr<rpc::Message> response) {
-  const Dispatcher::Undo notSent = dispatcher_.answering(answered.request.caller, *response);
+void Server::answer(Answered answered, c10::intrusive_ptr<rpc::Message> response) {
+  answered.undo = dispatcher_.answering(answered.request.caller, *response);
   try {
-    begin(answered, std::move(response), notSent);
+    begin(answered, std::move(response));
   } catch (const std::exception&) {
-    if (notSent) {
-      notSent();
+    if (answered.undo) {
+      answered.undo();
     }
     throw;
   }
 }
 
-void Server::begin(
-    const Answered& answered, c10::intrusive_ptr<rpc::Message> response,
-    const Dispatcher::Undo& notSent) {
+void Server::begin(const Answered& answered, c10::intrusive_ptr<rpc::Message> response) {
   const auto& tensors = std::as_const(*response).tensors();
   TensorDevices targets =
       devices_->targets(answered.request.caller, cuda::Direction::response, tensors);
@@ -244,7 +242,7 @@ void Server::begin(
   }
   auto outgoing = transfers_->begin(answered.request.caller, tensors, std::move(targets));
   if (outgoing.mustWait()) {
-    answerWhenCopied(answered, std::move(response), std::move(outgoing), notSent);
+    answerWhenCopied(answered, std::move(response), std::move(outgoing));
   } else {
     send(answered, std::move(response), std::move(outgoing));
   }
@@ -253,14 +251,14 @@ void Server::begin(
 // Not here: whoever completes a future is not to wait for its device.
 void Server::answerWhenCopied(
     const Answered& answered, c10::intrusive_ptr<rpc::Message> response,
-    cuda::OutgoingTensors tensors, Dispatcher::Undo notSent) {
+    cuda::OutgoingTensors tensors) {
   Task task([self = shared_from_this(), answered, response = std::move(response),
-             tensors = std::move(tensors), notSent = std::move(notSent)]() mutable {
+             tensors = std::move(tensors)]() mutable {
     try {
       self->send(answered, std::move(response), std::move(tensors));
     } catch (const std::exception& e) {
-      if (notSent) {
-        notSent();
+      if (answered.undo) {
+        answered.undo();
       }
       self->sendError(answered, cuda::reasonOf(e));
     }
@@ -289,10 +287,12 @@ void Server::send(
 void Server::respond(const Answered& answered, OutgoingFrame frame) {
   setCallId(frame, answered.request.callId);
   setServed(frame, answered.served);
+  frame.undo = answered.undo;
   respond_(answered.request.caller, std::move(frame));
 }
 
-void Server::sendError(const Answered& answered, const std::string& text) {
+void Server::sendError(Answered answered, const std::string& text) {
+  answered.undo = nullptr; // which is of another response
   ServingScope::countError(answered.request);
   send(answered, rpc::createExceptionResponse(text, -1));
 }

@@ -93,22 +93,21 @@ class Server : public std::enable_shared_from_this<Server> {
   struct Answered {
     ServedCalls::Request request;
     std::chrono::nanoseconds served; // how long it was here
+    Dispatcher::Undo undo = {}; // of what has been done for the response
   };
   void answer(const Answered& answered, JitFuture& result);
-  void answer(const Answered& answered, c10::intrusive_ptr<Message> response);
-  void begin(
-      const Answered& answered, c10::intrusive_ptr<Message> response,
-      const Dispatcher::Undo& notSent);
+  void answer(Answered answered, c10::intrusive_ptr<Message> response);
+  void begin(const Answered& answered, c10::intrusive_ptr<Message> response);
   void answerWhenCopied(
-      const Answered& answered, c10::intrusive_ptr<Message> response, cuda::OutgoingTensors tensors,
-      Dispatcher::Undo notSent);
+      const Answered& answered, c10::intrusive_ptr<Message> response,
+      cuda::OutgoingTensors tensors);
   void send(
       const Answered& answered, c10::intrusive_ptr<Message> response,
       cuda::OutgoingTensors tensors);
   void send(
       const Answered& answered, c10::intrusive_ptr<Message> response,
       const TensorTargets& targets = {});
-  void sendError(const Answered& answered, const std::string& text);
+  void sendError(Answered answered, const std::string& text);
   void respond(const Answered& answered, OutgoingFrame frame);
 
   const Dispatcher& dispatcher_;

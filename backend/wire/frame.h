@@ -25,6 +25,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -34,7 +35,7 @@ namespace torchwire {
 
 /// Raised by one whenever a frame's or a handshake's bytes change; workers with different versions
 /// refuse each other.
-constexpr uint32_t kProtocolVersion = 15;
+constexpr uint32_t kProtocolVersion = 16;
 
 enum class FrameKind : uint8_t {
   hello = 1,
@@ -68,6 +69,9 @@ struct OutgoingFrame {
   std::vector<Segment> payloads;
   std::vector<Segment> tensors;
   std::shared_ptr<void> owner; // keeps what the segments point at alive until the frame is sent
+  // Undoes what has been done for the frame: called where it is known that the peer has not received it, and never will.
+  // Perhaps not at once, on any thread, without locks. May be unset.
+  std::function<void()> undo;
 
   size_t bytes() const;
 };

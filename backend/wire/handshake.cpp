@@ -1,5 +1,8 @@
 #include "backend/wire/handshake.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "backend/base/one_line.h"
 
 namespace torchwire {
@@ -64,23 +67,29 @@ OutgoingFrame bareFrame(FrameKind kind) {
   return frame;
 }
 
-void SessionClaim::write(ByteWriter& out) const {
-  out.number(id);
-  out.flag(established);
-  out.number(received.through);
-  out.number(static_cast<uint32_t>(received.beyond.size()));
-  for (const Receipts::Range& range : received.beyond) {
+bool Receipts::has(uint64_t sequence) const {
+  if (sequence <= through) {
+    return true;
+  }
+  const auto after = std::upper_bound(
+      beyond.begin(), beyond.end(), sequence,
+      [](uint64_t value, const Range& range) { return value < range.first; });
+  return after != beyond.begin() && sequence <= std::prev(after)->last;
+}
+
+void Receipts::write(ByteWriter& out) const {
+  out.number(through);
+  out.number(static_cast<uint32_t>(beyond.size()));
+  for (const Range& range : beyond) {
     out.number(range.first);
     out.number(range.last);
   }
 }
 
-SessionClaim SessionClaim::read(ByteReader& in) {
-  SessionClaim claim;
-  claim.id = in.number<uint64_t>();
-  claim.established = in.flag();
-  claim.received.through = in.number<uint64_t>();
-  uint64_t known = claim.received.through;
+Receipts Receipts::read(ByteReader& in) {
+  Receipts receipts;
+  receipts.through = in.number<uint64_t>();
+  uint64_t known = receipts.through;
   for (uint32_t left = in.count(2 * sizeof(uint64_t)); left > 0; --left) {
     const auto first = in.number<uint64_t>();
     const auto last = in.number<uint64_t>();
@@ -88,9 +97,27 @@ SessionClaim SessionClaim::read(ByteReader& in) {
     if (first < known || first - known < 2 || last < first) {
       throw FormatError("ranges of received frames that are out of order");
     }
-    claim.received.beyond.push_back({first, last});
+    receipts.beyond.push_back({first, last});
     known = last;
   }
+  return receipts;
+}
+
+void SessionClaim::write(ByteWriter& out) const {
+  out.number(id);
+  out.flag(established);
+  received.write(out);
+  out.number(former.id);
+  former.received.write(out);
+}
+
+SessionClaim SessionClaim::read(ByteReader& in) {
+  SessionClaim claim;
+  claim.id = in.number<uint64_t>();
+  claim.established = in.flag();
+  claim.received = Receipts::read(in);
+  claim.former.id = in.number<uint64_t>();
+  claim.former.received = Receipts::read(in);
   return claim;
 }
 

@@ -22,6 +22,18 @@ struct Receipts {
 
   uint64_t through = 0; // all up to this one
   std::vector<Range> beyond; // and these, in order, with gaps between them
+
+  bool has(uint64_t sequence) const;
+
+  void write(ByteWriter& out) const;
+  /// Throws FormatError for what no session can have received.
+  static Receipts read(ByteReader& in);
+};
+
+/// The newest session of two incarnations that has ended where this is sent. A value.
+struct FormerSession {
+  uint64_t id = 0; // 0: none has
+  Receipts received; // by the sender
 };
 
 /// Which session a link is to go on with (backend/link/session.h). A value.
@@ -30,6 +42,7 @@ struct SessionClaim {
       0; // counts the sessions of the two incarnations, from 1; 0: none, frames on the link are not numbered
   bool established = false; // the sender has had a link with it; else it may be new
   Receipts received; // by the sender
+  FormerSession former;
 
   void write(ByteWriter& out) const;
   /// Throws FormatError for what no session can have received.

@@ -109,8 +109,13 @@ def hand_over_again_and_again(way, seconds):
             time.sleep(0.02)
 
 
-@pytest.mark.parametrize("transport", ["wire_shm", pytest.param("wire_tcp", marks=pytest.mark.long)])
-def test_a_shutdown_does_not_wait_for_forks_that_a_stopped_worker_has_not_got(transport):
+def call_all():
+    for worker in range(3):
+        rpc.rpc_sync(f"worker{worker}", echo, (1,))
+
+
+@pytest.mark.parametrize("transport", ["wire_tcp", pytest.param("wire_shm", marks=pytest.mark.long)])
+def test_forks_that_a_stopped_worker_has_not_got_are_taken_back(transport):
     """It hosts the store, too, and stands still for longer than a session."""
     with Group(3) as group:
         group.init(
@@ -128,4 +133,6 @@ def test_a_shutdown_does_not_wait_for_forks_that_a_stopped_worker_has_not_got(tr
         for one in busy:
             one.result()
         group.all(drop)
+        group.all(call_all)  # in the next session each hears what the other has got
+        wait_until_none_is_left(group)
         assert max(group.all(shut_down)) < SOON

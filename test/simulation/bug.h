@@ -19,6 +19,7 @@ namespace torchwire::simulation {
   X(sameCallIds,      truth,     "each process counts its calls from 1")                                \
   X(neverReclaims,    truth,     "a worker does not let in who comes in place of a dead one")           \
   X(keepsForksOfDead, reclaimed, "an owner does not take back what a dead user held")                   \
+  X(keepsForksOfLost, reclaimed, "forks stay whose message has been lost with its session")             \
   X(deletesOnce,      reclaimed, "the delete of a fork is not sent again")                              \
   X(releasesHere,     reclaimed, "a context is released where it was opened, and nobody is told")       \
   X(forgetsTheLost,   waits,     "calls are not told of the loss of their worker")                      \

@@ -128,11 +128,14 @@ void Oracle::ended(uint64_t number, const Error& error, uint64_t answered) {
 
 std::set<GlobalId> Oracle::lostForks() const {
   std::set<GlobalId> lost;
+  if (settings_.sessionTimeout.count() > 0) { // who got what is told in the next session
+    return lost;
+  }
   for (const Carried& carried : carried_) {
     const CallFacts& call = calls_[carried.call - 1];
     const ProcessFacts& callee = processes_[call.callee];
     const bool isTakenBack = call.ended && call.error.executed() == Executed::no;
-    if (call.runs == 0 && !isTakenBack && (!callee.ended || callee.left)) {
+    if (call.runs == 0 && !isTakenBack && !callee.ended) {
       lost.insert(carried.fork);
     }
   }

@@ -128,8 +128,8 @@ class Oracle {
   void carries(const Carried& carried) {
     carried_.push_back(carried);
   }
-  /// The forks whose message has been lost, though its receiver lives or has left: nobody takes these back, see
-  /// docs/reliability.md, "What is not promised".
+  /// The forks whose message has been lost, though its receiver lives, in a group without sessions: nobody takes these back,
+  /// see docs/reliability.md, "What is not promised".
   std::set<GlobalId> lostForks() const;
 
  private:

@@ -132,7 +132,9 @@ uint64_t Worker::request(WorkerId to, Message message, Terms terms, Done done) {
   facts.sure = terms.sure;
   const uint64_t number = message.call = world_.oracle.called(std::move(facts));
   auto passed = rrefs_.noteSent(to, message);
+  std::function<void()> undo;
   if (!passed.empty()) {
+    undo = [this, passed] { later(Duration(0), [this, passed] { rrefs_.takeBack(passed); }); };
     done = [this, passed = std::move(passed), then = std::move(done)](const Error& error) {
       if (error && error.executed() == Executed::no) {
         rrefs_.takeBack(passed);
@@ -142,6 +144,7 @@ uint64_t Worker::request(WorkerId to, Message message, Terms terms, Done done) {
   }
   active_.emplace(number, std::move(done));
   OutgoingFrame frame = message.encode(FrameKind::request);
+  frame.undo = world_.bug == Bug::keepsForksOfLost ? nullptr : std::move(undo);
   const auto given = world_.bug == Bug::endsLate ? 3 * terms.timeout : terms.timeout;
   const uint64_t callId =
       calls_->open(to, given, [this, number](const Outcome& outcome) { onEnd(number, outcome); });

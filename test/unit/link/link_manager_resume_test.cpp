@@ -1,9 +1,11 @@
 // What becomes of a session when its link breaks: it goes on on the next one, or ends.
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "backend/link/link_manager.h"
 #include "test/unit/support/memory_worker.h"
@@ -192,9 +194,93 @@ TEST_CASE("a session that finds no new link in time ends with its calls", "[link
           Catch::EndsWith("; it could not be resumed: the session has ended there"));
 }
 
+namespace {
+
+// A frame that notes it when it is undone.
+OutgoingFrame undoable(const std::string& text, Texts& undone) {
+  OutgoingFrame frame = textFrame(text);
+  frame.undo = [&undone, text] { undone.push_back(text); };
+  return frame;
+}
+
+} // namespace
+
+TEST_CASE(
+    "what a peer turns out not to have received of a session that has ended is undone",
+    "[link_manager_resume]") {
+  SessionPair pair(Style::pumped, settingsOf(milliseconds(30)), settingsOf(kLong));
+  Texts undone;
+  const auto request = [&](const std::string& text) {
+    pair.a.links().send(1, undoable(text, undone), [](const Error&) {});
+  };
+  const auto response = [&](const std::string& text) {
+    pair.b.links().sendIfConnected(0, undoable(text, undone), [](const Error&) {});
+  };
+  request("received");
+  REQUIRE(pair.until([&] { return pair.b.texts() == Texts{"received"}; }));
+  request("lost request"); // with its link
+  response("lost response");
+  const auto refuseDials = [&](int count) {
+    pair.world.network.refuseDials(pair.a.record().address, count);
+    pair.world.network.refuseDials(pair.b.record().address, count);
+  };
+  refuseDials(1 << 20);
+  pair.world.network.cut();
+  REQUIRE(pair.until([&] { return pair.a.stateOf(pair.b) == PeerState::idle; }));
+  CHECK(undone.empty()); // nobody knows
+
+  refuseDials(0);
+  request("of the next session");
+  REQUIRE(pair.until([&] { return pair.b.texts().size() == 2; }));
+  CHECK(pair.b.texts() == Texts{"received", "of the next session"});
+  REQUIRE(pair.until([&] { return undone.size() == 2; }));
+  std::sort(undone.begin(), undone.end());
+  CHECK(undone == Texts{"lost request", "lost response"});
+}
+
+TEST_CASE("what has never been handed to a link is undone at once", "[link_manager_resume]") {
+  RawSession raw(settingsOf(milliseconds(30)));
+  Texts undone;
+  SECTION("a response to a peer without a link") {
+    raw.b.links().sendIfConnected(0, undoable("response", undone), [](const Error&) {});
+    CHECK(undone == Texts{"response"});
+  }
+  SECTION("what waits when the session ends") {
+    RawPeer peer = raw.dial({1, false, {}, {}});
+    raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
+    peer.close();
+    raw.world.network.deliverAll();
+    raw.b.links().sendIfConnected(0, undoable("waits", undone), [](const Error&) {});
+    CHECK(raw.until([&] { return undone == Texts{"waits"}; }));
+  }
+}
+
+TEST_CASE(
+    "of a session that a peer has never had, it has received nothing", "[link_manager_resume]") {
+  RawSession raw(settingsOf(milliseconds(30)));
+  raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
+  Texts undone;
+  RawPeer first = raw.dial({5, false, {}, {4, {9, {}}}}); // whose welcome does not arrive
+  for (const char* text : {"1", "2", "3"}) {
+    raw.b.links().send(0, undoable(text, undone), [](const Error&) {});
+  }
+  raw.world.network.deliverAll();
+  first.close();
+  REQUIRE(raw.until([&] { return raw.b.links().status()[0].state == PeerState::idle; }));
+  const auto [former, expected] = GENERATE(
+      std::pair{FormerSession{4, {9, {}}}, Texts{"1", "2", "3"}},
+      std::pair{FormerSession{5, {0, {}}}, Texts{"1", "2", "3"}},
+      std::pair{FormerSession{5, {1, {{3, 3}}}}, Texts{"2"}},
+      std::pair{FormerSession{5, {3, {}}}, Texts{}},
+      std::pair{FormerSession{6, {0, {}}}, Texts{}}); // it has forgotten
+  RawPeer second = raw.dial({7, false, {}, former});
+  CHECK(welcomedBy(second).former.id == 5);
+  CHECK(undone == expected);
+}
+
 TEST_CASE("a session that its peer has forgotten is refused", "[link_manager_resume]") {
   RawSession raw;
-  RawPeer peer = raw.dial({1, true, {5, {}}});
+  RawPeer peer = raw.dial({1, true, {5, {}}, {}});
   REQUIRE(peer.heard() == std::vector{FrameKind::refuse});
   const Refusal refusal = Refusal::decode(peer.lastFrame());
   CHECK(refusal.code == ErrorCode::sessionUnknown);
@@ -203,14 +289,14 @@ TEST_CASE("a session that its peer has forgotten is refused", "[link_manager_res
 
 TEST_CASE("a dialer that never got the welcome is sent all of it again", "[link_manager_resume]") {
   RawSession raw;
-  RawPeer first = raw.dial({1, false, {}});
+  RawPeer first = raw.dial({1, false, {}, {}});
   CHECK(welcomedBy(first).id == 1);
   CHECK(raw.b.links().status().front().state == PeerState::connected);
   raw.b.links().send(0, textFrame("at once"), raw.world.ledger.expect("a send"));
   first.close();
   raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
   raw.world.network.deliverAll();
-  RawPeer second = raw.dial({1, false, {}});
+  RawPeer second = raw.dial({1, false, {}, {}});
   REQUIRE(second.heard() == std::vector{FrameKind::welcome, FrameKind::request});
   CHECK(textOf(second.lastFrame()) == "at once");
   CHECK(raw.b.losses().empty());
@@ -219,7 +305,7 @@ TEST_CASE("a dialer that never got the welcome is sent all of it again", "[link_
 TEST_CASE("a frame that has come before is dropped", "[link_manager_resume]") {
   RawSession raw;
   raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
-  RawPeer first = raw.dial({1, false, {}});
+  RawPeer first = raw.dial({1, false, {}, {}});
   first.say(RawSession::numbered("1", 1));
   first.say(RawSession::numbered("3", 3));
   first.say(RawSession::numbered("3", 3));
@@ -228,7 +314,7 @@ TEST_CASE("a frame that has come before is dropped", "[link_manager_resume]") {
   CHECK(raw.b.texts() == Texts{"1", "3"});
   first.close();
   raw.world.network.deliverAll();
-  RawPeer second = raw.dial({1, true, {}}, 1);
+  RawPeer second = raw.dial({1, true, {}, {}}, 1);
   const SessionClaim claim = welcomedBy(second);
   CHECK(claim.established);
   CHECK(claim.received.through == 1);
@@ -242,7 +328,7 @@ TEST_CASE("a frame that has come before is dropped", "[link_manager_resume]") {
 
 TEST_CASE("what comes is acknowledged where no frame goes back", "[link_manager_resume]") {
   RawSession raw;
-  RawPeer peer = raw.dial({1, false, {}});
+  RawPeer peer = raw.dial({1, false, {}, {}});
   peer.say(RawSession::numbered("1", 1));
   peer.say(RawSession::numbered("2", 2));
   const auto isAcknowledged = [&] { // on a busy machine each by itself
@@ -257,14 +343,14 @@ TEST_CASE(
     "a frame that breaks the protocol once is sent again, twice ends", "[link_manager_resume]") {
   RawSession raw;
   raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
-  RawPeer first = raw.dial({1, false, {}});
+  RawPeer first = raw.dial({1, false, {}, {}});
   OutgoingFrame damaged = RawSession::numbered("1", 1);
   damaged.head[0] = 99;
   first.say(damaged);
   raw.world.network.deliverAll();
   CHECK(raw.b.losses().empty());
   CHECK(first.heard() == std::vector{FrameKind::welcome, FrameKind::refuse});
-  RawPeer second = raw.dial({1, true, {}}, 1);
+  RawPeer second = raw.dial({1, true, {}, {}}, 1);
   CHECK(welcomedBy(second).received.through == 0);
   SECTION("once") {
     second.say(RawSession::numbered("1", 1));
@@ -282,7 +368,7 @@ TEST_CASE(
 
 TEST_CASE("an acknowledgement of what was not sent breaks the protocol", "[link_manager_resume]") {
   RawSession raw;
-  RawPeer peer = raw.dial({1, false, {}});
+  RawPeer peer = raw.dial({1, false, {}, {}});
   peer.say(RawSession::numbered("1", 1, 7));
   raw.world.network.deliverAll();
   REQUIRE(peer.heard() == std::vector{FrameKind::welcome, FrameKind::refuse});
@@ -295,7 +381,7 @@ TEST_CASE("an acknowledgement of what was not sent breaks the protocol", "[link_
 TEST_CASE(
     "a peer that keeps its link and stands still loses its session", "[link_manager_resume]") {
   RawSession raw(settingsOf(milliseconds(100)));
-  RawPeer peer = raw.dial({1, false, {}});
+  RawPeer peer = raw.dial({1, false, {}, {}});
   CallbackNote& note = raw.world.ledger.note("call");
   raw.b.links().send(0, textFrame("1"), CallbackLedger::expect(note));
   SECTION("it does") {
@@ -422,7 +508,7 @@ TEST_CASE(
   RawSession raw(settings);
   raw.world.network.context("memory://w0").listen([](const std::shared_ptr<Link>&) {});
   // Both are the first of their incarnations, and break once.
-  RawPeer before = raw.dial({1, false, {}});
+  RawPeer before = raw.dial({1, false, {}, {}});
   welcomedBy(before);
   before.close();
   REQUIRE(raw.until([&] { return raw.b.links().status()[0].state == PeerState::resuming; }));
@@ -432,7 +518,7 @@ TEST_CASE(
   RawPeer after = RawPeer::dial(raw.world, raw.b);
   Hello hello = helloOf(next, raw.b);
   hello.linkId = 99;
-  hello.session = {1, false, {}};
+  hello.session = {1, false, {}, {}};
   after.say(hello.encode(FrameKind::hello));
   REQUIRE(raw.until([&] { return !after.heard().empty(); }));
   welcomedBy(after);

@@ -293,7 +293,7 @@ TEST_CASE("the same frame may break the protocol once", "[session]") {
 TEST_CASE("what a hello says of its session survives the journey", "[session]") {
   Hello hello;
   hello.self = recordOf(3);
-  hello.session = {0xfedcba9876543210, true, {7, Ranges{{9, 9}, {12, 20}}}};
+  hello.session = {0xfedcba9876543210, true, {7, Ranges{{9, 9}, {12, 20}}}, {}};
   const Hello read = Hello::decode(loopBack(hello.encode(FrameKind::hello)));
   CHECK(read.session.id == 0xfedcba9876543210);
   CHECK(read.session.established);
@@ -306,7 +306,7 @@ TEST_CASE("ranges that no session can have received are refused", "[session]") {
   hello.self = recordOf(3);
   const Ranges ranges =
       GENERATE(Ranges{{5, 6}}, Ranges{{6, 6}}, Ranges{{8, 7}}, Ranges{{8, 9}, {10, 11}});
-  hello.session = {1, true, {5, ranges}};
+  hello.session = {1, true, {5, ranges}, {}};
   CHECK_THROWS_AS(Hello::decode(loopBack(hello.encode(FrameKind::hello))), FormatError);
 }
 

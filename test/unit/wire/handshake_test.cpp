@@ -27,6 +27,7 @@ Hello helloTo(const WorkerRecord& to) {
   hello.toIncarnation = to.incarnation;
   hello.linkId = 0x5555555555555555;
   hello.lastLinkId = 7;
+  hello.session = {12, true, {5, {{7, 8}}}, {11, {3, {}}}};
   hello.offer = {'o', '\0', 'f'};
   return hello;
 }
@@ -97,6 +98,12 @@ TEST_CASE("a hello survives the journey", "[handshake]") {
   CHECK(hello.toIncarnation == sent.toIncarnation);
   CHECK(hello.linkId == sent.linkId);
   CHECK(hello.lastLinkId == 7);
+  CHECK(hello.session.id == 12);
+  CHECK(hello.session.established);
+  CHECK(hello.session.received.through == 5);
+  CHECK(hello.session.received.beyond == std::vector<Receipts::Range>{{7, 8}});
+  CHECK(hello.session.former.id == 11);
+  CHECK(hello.session.former.received.through == 3);
   CHECK(hello.offer == sent.offer);
 }
 
