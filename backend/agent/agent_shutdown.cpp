@@ -118,7 +118,7 @@ void Agent::joinStatic(milliseconds timeout, bool shutdown) {
   const Membership::Totals last = awaitEndOfCalls(monitor);
   warnOfLosses(last.missing);
   if (shutdown) {
-    membership_->waitForOthersToFinish(last);
+    membership_->waitForOthersToFinish(last, [&] { return deadPeers(); });
   }
 }
 

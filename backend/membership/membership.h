@@ -121,10 +121,10 @@ class Membership {
 
   /// Returns once all workers have got their last answer from the store, or after a while: for the
   /// worker whose process may host the store, or that serves one in its place. Those are waited for that are in the last
-  /// sum.
-  void waitForOthersToFinish(const Totals& last);
+  /// sum and have not died since.
+  void waitForOthersToFinish(const Totals& last, const Dead& dead);
   void waitForOthersToFinish() {
-    waitForOthersToFinish(Totals());
+    waitForOthersToFinish(Totals(), [] { return std::set<WorkerId>(); });
   }
 
   /// What this worker tells the group of itself.
@@ -178,7 +178,10 @@ class Membership {
   void throwIfFailed();
   std::string giveUpShutdown(const std::string& why);
   uint32_t countBegun();
-  void awaitFinished(uint32_t count, std::chrono::milliseconds patience);
+  void awaitFinished(
+      uint32_t count, std::chrono::milliseconds patience,
+      const std::function<int64_t()>& unfinished);
+  int64_t countUnfinished(const std::set<WorkerId>& dead, const std::set<WorkerId>& missing);
 
   const std::unique_ptr<KeyValueStore> store_;
   const std::unique_ptr<Clock> clock_;

@@ -12,6 +12,7 @@ namespace {
 // Below the group's prefix.
 const std::string kShutdown = "shutdown/"; // + round + what is counted
 const std::string kBegun = kShutdown + "begun"; // by how many workers
+const std::string kFinished = kShutdown + "finished"; // how many have, and "/of/ID" each of them
 const std::string kFailed = kShutdown + "failed"; // why the group cannot shut down together
 const std::string kCannot = "the RPC group cannot shut down gracefully: ";
 
@@ -272,7 +273,7 @@ std::string Membership::giveUpShutdown(const std::string& why) {
     const std::vector<uint8_t> standing =
         whereverItIs([&] { return rounds_.compareSet(keyOf(kFailed), {}, toStore(why)); });
     failure_ = std::string(standing.begin(), standing.end());
-    awaitFinished(countBegun(), kFailureFarewell);
+    awaitFinished(countBegun(), kFailureFarewell, [] { return int64_t{0}; });
   } catch (const std::exception&) {
     // The store is gone too; the others find that out by themselves.
   }
@@ -298,22 +299,36 @@ void Membership::throwIfFailed() {
   }
 }
 
-void Membership::waitForOthersToFinish(const Totals& last) {
+void Membership::waitForOthersToFinish(const Totals& last, const Dead& dead) {
   const size_t count = self_.isElastic() ? last.present.size() : worldSize_ - last.missing.size();
   try {
-    awaitFinished(static_cast<uint32_t>(count), kFarewell);
+    asking(self_, kShuttingDown, [&] { rounds_.set(ownKey(keyOf(kFinished) + "/"), {1}); });
+    awaitFinished(static_cast<uint32_t>(count), kFarewell, [&] {
+      return self_.isElastic() ? 0 : countUnfinished(dead(), last.missing);
+    });
   } catch (const StoreMoved&) {
     return; // the store is gone: nobody depends on this worker for it any more
   }
 }
 
-void Membership::awaitFinished(uint32_t count, std::chrono::milliseconds patience) {
-  const std::string key = keyOf(kShutdown) + "finished";
+/// Of the dead those that have died since the last sum, before they had finished.
+int64_t Membership::countUnfinished(
+    const std::set<WorkerId>& dead, const std::set<WorkerId>& missing) {
+  return std::count_if(dead.begin(), dead.end(), [&](WorkerId id) {
+    return !missing.contains(id) && !rounds_.check(numbersKey(keyOf(kFinished) + "/", id));
+  });
+}
+
+void Membership::awaitFinished(
+    uint32_t count, std::chrono::milliseconds patience,
+    const std::function<int64_t()>& unfinished) {
+  const std::string key = keyOf(kFinished);
   asking(self_, kShuttingDown, [&] {
     rounds_.add(key, 1);
     if (rounds_.isServedBy(self_.id)) {
       poll(*clock_, patience, [&] {
-        return rounds_.add(key, 0) >= static_cast<int64_t>(count) || !rounds_.isWanted();
+        return rounds_.add(key, 0) + unfinished() >= static_cast<int64_t>(count) ||
+            !rounds_.isWanted();
       });
     }
   });

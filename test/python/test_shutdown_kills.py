@@ -1,5 +1,6 @@
 """Workers that are killed at any moment of a shutdown, or of a start: the others end, and say who is gone."""
 
+import functools
 import os
 import random
 import time
@@ -27,6 +28,35 @@ def call_others():
 
 
 def shut_down():
+    rpc.shutdown()
+
+
+def wait_for(path):
+    wait_until(path.exists)
+
+
+def shut_down_while_a_call_runs(path):
+    """No worker's shutdown is over before this call is."""
+    rpc.rpc_async("worker2", wait_for, (path,))
+    rpc.shutdown()
+
+
+def shut_down_holding_an_rref(path):
+    """Keeps an RRef of the last worker's, which waits for it, until the file is there."""
+    rref = rpc.remote(f"worker{SIZE - 1}", torch.add, args=(torch.ones(2), 1))
+    rref.to_here()
+    shut_down_by_way_of(lambda: wait_for(path))
+
+
+def shut_down_by_way_of(before_deletes):
+    """Runs the function when all have come, before this worker's RRefs are deleted."""
+    delete = rpc.api._delete_all_user_and_unforked_owner_rrefs
+
+    def delete_later(*args, **kwargs):
+        before_deletes()
+        return delete(*args, **kwargs)
+
+    rpc.api._delete_all_user_and_unforked_owner_rrefs = delete_later
     rpc.shutdown()
 
 
@@ -70,6 +100,36 @@ def test_a_worker_that_dies_while_it_waits_for_the_shutdown_is_not_waited_for(st
         assert time.monotonic() - begin < 10
         warning = f"without those that have died: worker 'worker{rank}' (rank {rank})"
         assert all(warning in worker.output() for worker in survivors)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_worker_that_dies_while_calls_of_others_run_is_not_waited_for(store, tmp_path, transport):
+    def is_reached():
+        return all(has_key(store, f"shutdown/join1/of/{rank}") for rank in (2, 3))
+
+    check_kill_in_round(store, transport, shut_down_while_a_call_runs, tmp_path / "go", shut_down, is_reached)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_worker_that_dies_while_others_have_its_rrefs_is_not_waited_for(store, tmp_path, transport):
+    reached = tmp_path / "reached"
+    victim = functools.partial(shut_down_by_way_of, reached.touch)
+    check_kill_in_round(store, transport, shut_down_holding_an_rref, tmp_path / "go", victim, reached.exists)
+
+
+def check_kill_in_round(store, transport, shut_down_late, path, shut_down_of_victim, is_reached):
+    with Group(SIZE, store.environment) as group:
+        group.init(store.init_method, _transports=[transport])
+        pending = [group[0].start(shut_down_late, path), *(worker.start(shut_down) for worker in group[1:-1])]
+        group[-1].start(shut_down_of_victim)
+        wait_until(is_reached)
+        group[-1].kill()
+        begin = time.monotonic()
+        path.touch()
+        assert ends(pending) == [""] * (SIZE - 1)
+        assert time.monotonic() - begin < 10
+        warning = f"without those that have died: worker 'worker{SIZE - 1}' (rank {SIZE - 1})"
+        assert all(warning in worker.output() for worker in group[:-1])
 
 
 def check_kill(store, seed, transport):

@@ -25,7 +25,7 @@ void shutDown(SimulatedWorker& self) {
   for (int round = 0; round < 2; ++round) {
     self.totals.push_back(self.membership->sum("join" + std::to_string(round), {1, 1}, [] {}));
   }
-  self.membership->waitForOthersToFinish(self.totals.back());
+  self.membership->waitForOthersToFinish(self.totals.back(), [] { return std::set<WorkerId>(); });
 }
 
 } // namespace

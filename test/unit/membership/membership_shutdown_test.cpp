@@ -173,6 +173,25 @@ TEST_CASE("rank 0 does not wait for ever", "[membership_shutdown]") {
   CHECK(group.workers[0]->end - Clock::TimePoint() < milliseconds(5300));
 }
 
+TEST_CASE("rank 0 does not wait for who has died, but for all others", "[membership_shutdown]") {
+  const bool hasFinished = GENERATE(false, true); // the one that dies
+  SimulatedGroup group(1);
+  group.addStatic(4, [&](SimulatedWorker& self) {
+    self.start();
+    if (self.settings.id == 2) {
+      group.scheduler.sleepFor(seconds(2));
+    }
+    if (self.settings.id != 3 || hasFinished) {
+      self.membership->waitForOthersToFinish(
+          Membership::Totals(), [] { return std::set<WorkerId>{3}; });
+    }
+  });
+  REQUIRE(group.run() == kNobody);
+  CHECK(group.errors() == std::vector<std::string>(4));
+  CHECK(group.workers[0]->end - Clock::TimePoint() >= seconds(2));
+  CHECK(group.workers[0]->end - Clock::TimePoint() < milliseconds(2300));
+}
+
 namespace {
 
 const auto kLastDied = [] { return std::set<WorkerId>{4}; };

@@ -80,7 +80,7 @@ void SimulatedShutdown::shutDown(Worker& self) {
       before = totals;
     }
   }
-  self.simulated->membership->waitForOthersToFinish(*before);
+  self.simulated->membership->waitForOthersToFinish(*before, [&] { return missing(self); });
 }
 
 void SimulatedShutdown::connect(Worker& self) {
