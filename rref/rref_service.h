@@ -80,7 +80,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
 
   /// Drops the forks that have gone to a worker which has died or left. As workerGone(), which does it.
   void reclaimPassed(WorkerId gone);
-  /// The same for those of a message that has never been sent.
+  /// The same for those of a message that nobody has received.
   void takeBack(const PassedForks::Forks& notSent);
   /// The same for those that have been pickled for a message of which another part could not be.
   void withdraw(const std::vector<PassedForks::Fork>& pickled);

@@ -320,13 +320,20 @@ std::string Agent::cannotCopy(const std::exception& ofDevice) const {
 
 // Not here: who sends may hold locks, and does not expect to wait for a device.
 void Agent::sendWhenCopied(uint64_t callId, DeviceRequest started) {
-  Task task([this, callId, request = std::move(started)]() mutable {
+  Task task([this, callId, undo = started.undo, request = std::move(started)]() mutable {
+    auto neverSent = c10::make_scope_exit([&] {
+      if (undo) {
+        undo();
+      }
+    });
     try {
       request.tensors.wait();
       if (!calls_->contains(callId)) {
         return; // it has timed out
       }
-      if (const Error failed = sendFromDevices(callId, std::move(request))) {
+      const Error failed = sendFromDevices(callId, std::move(request));
+      neverSent.release();
+      if (failed) {
         calls_->fail(callId, failed);
       }
     } catch (const std::exception& e) { // of a device that has failed

@@ -4,6 +4,9 @@
 //   A: hello, "of our session 3, I had all up to 5" ═══ link of session 4 ══▶ B
 //   A ◀══ welcome, "of our session 3, I had all up to 6"
 //   A: request 7 has not come: what was done for it is undone
+//
+// A welcome is new. A hello may be old: it may have waited in the network while another link came and went, and then it
+// says nothing of the session that this link has carried. So what it does not say counts only once a frame follows it.
 #pragma once
 
 #include <cstdint>
@@ -24,20 +27,30 @@ class EndedSession {
   };
   using Undone = std::vector<std::function<void()>>;
 
-  EndedSession() = default;
-  EndedSession(FormerSession former, std::vector<Doubtful> doubtful);
+  /// Another one has ended. Of one in which nothing has come the other side knows no more than of one that it never had: so
+  /// what is known of the one before stays.
+  void replace(FormerSession former, std::vector<Doubtful> doubtful);
 
   /// As this worker's hello or welcome says it.
   const FormerSession& former() const {
     return former_;
   }
-  /// The other side has said the same. Returns the undoing of what it has not received, to be called unlocked, and forgets
-  /// the rest.
-  Undone settle(const FormerSession& peers);
+  /// The other side has said the same. Returns the undoing of what it has not received, to be called unlocked.
+  Undone settleByWelcome(const FormerSession& peers);
+  Undone settleByHello(const FormerSession& peers);
+  /// A frame has come on the link of the last hello. As above.
+  Undone settleByFrame();
+  bool awaitsFrame() const {
+    return awaitsFrame_;
+  }
 
  private:
+  Undone settle(const Receipts& received);
+
   FormerSession former_;
+  uint64_t doubtfulIn_ = 0; // the session
   std::vector<Doubtful> doubtful_;
+  bool awaitsFrame_ = false;
 };
 
 } // namespace torchwire

@@ -292,7 +292,7 @@ void LinkManager::leave(
     successors_.clear();
   }
   for (const Waiting& item : waiting) {
-    item.sent(shutDownError().notSent());
+    failUnsent(item.frame, item.sent, shutDownError().notSent());
   }
   for (const auto& link : connected) {
     link->send(goodbye.encode(), [](const Error&) {});

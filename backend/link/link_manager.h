@@ -214,8 +214,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     Traffic traffic;
     // While dialing perhaps a new one. Null: sessions are off here or there, or there is none yet.
     std::unique_ptr<Session> session;
-    uint64_t lastSession = 0; // that has ended, perhaps without ever having had a link
-    EndedSession ended; // the newest that has had one
+    uint64_t lastSession = 0; // that has ended
+    EndedSession ended; // the same, or the one before
     int refusedDials = 0; // one after another, because nobody listened
   };
   // What goes out on a link. Sessions go by their serial numbers here and below.
@@ -300,7 +300,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   struct Established {
     std::vector<Outgoing> outgoing; // what the peer lacks, and what has waited for a link
     std::vector<SharedFrame> released; // what it has
-    EndedSession::Undone undone; // of what it has never received of the session before
+    EndedSession::Undone undone; // of what it has never received of an earlier session
     bool resumed = false; // a session that had lost its link
   };
   /// Makes the link the peer's. Throws FormatError, and then nothing has changed, where the peer cannot have received what
@@ -308,6 +308,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   Established establish(
       Peer& peer, const Handle& handle, const SessionClaim& peers, LinkDescription description)
       REQUIRES(mutex_);
+  static void undo(const EndedSession::Undone& undone);
   void begin(const Handle& connected, Established established);
   void flush(const Handle& connected, std::vector<Outgoing> outgoing);
   void receiveNext(const Handle& connected);

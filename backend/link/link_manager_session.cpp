@@ -141,9 +141,7 @@ void LinkManager::beginSession(Peer& peer, uint64_t id) {
 std::unique_ptr<Session> LinkManager::takeSession(Peer& peer) {
   if (peer.session) {
     peer.lastSession = peer.session->id();
-    if (peer.session->established()) {
-      peer.ended = peer.session->ended();
-    }
+    peer.session->end(peer.ended);
   }
   return std::move(peer.session);
 }
@@ -252,6 +250,7 @@ LinkManager::Fate LinkManager::arrived(
   const FrameHeader& header = received.header;
   SentFrames::Released released; // destroyed unlocked
   std::vector<Outgoing> sendable;
+  EndedSession::Undone undone;
   Session::Arrival arrival;
   uint64_t session = 0;
   size_t count = 0;
@@ -267,11 +266,15 @@ LinkManager::Fate LinkManager::arrived(
       arrival = peer->session->receive(header, bytes);
       count = peer->session->release(released);
       sendable = takeSendable(*peer);
+      if (peer->ended.awaitsFrame()) {
+        undone = peer->ended.settleByFrame();
+      }
     }
     if (header.kind != FrameKind::acknowledge && arrival.isNew) {
       peer->traffic.addReceived(bytes);
     }
   }
+  undo(undone);
   if (count == released.size()) {
     releaseRest(connected);
   }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/link/link_errors.h"
 
@@ -128,7 +129,8 @@ LinkManager::Established LinkManager::establish(
     }
     established.released = std::move(rest.released);
     established.resumed = peer.session->breaks() != 0;
-    established.undone = peer.ended.settle(peers.former);
+    established.undone = peer.state == State::greeting ? peer.ended.settleByHello(peers.former)
+                                                       : peer.ended.settleByWelcome(peers.former);
   }
   peer.state = State::connected;
   peer.link = handle.link;
@@ -148,12 +150,16 @@ void LinkManager::begin(const Handle& connected, Established established) {
   if (established.resumed) {
     events_.sessionResumed(connected.peer);
   }
-  for (const auto& undo : established.undone) {
-    undo();
-  }
+  undo(established.undone);
   flush(connected, std::move(established.outgoing));
   watchLargeFrames(connected);
   receiveNext(connected);
+}
+
+void LinkManager::undo(const EndedSession::Undone& undone) {
+  for (const auto& one : undone) {
+    guarded("what was done for a frame that nobody has received", one);
+  }
 }
 
 void LinkManager::flush(const Handle& connected, std::vector<Outgoing> outgoing) {
@@ -305,7 +311,7 @@ void LinkManager::failSends(const std::deque<Waiting>& waiting, const Error& err
 void LinkManager::failUnsent(
     const OutgoingFrame& frame, const Link::Sent& sent, const Error& error) {
   if (frame.undo) {
-    frame.undo();
+    undo({frame.undo});
   }
   sent(error);
 }

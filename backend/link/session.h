@@ -121,9 +121,9 @@ class Session {
   const CallIds& receivedCalls() const {
     return sent_.receivedCalls();
   }
-  /// What is to be remembered of it once it has ended.
-  EndedSession ended() const {
-    return {{id_, received_.receipts()}, sent_.doubtful()};
+  /// It has ended: what is to be remembered of it goes there.
+  void end(EndedSession& ended) const {
+    ended.replace({id_, received_.receipts()}, sent_.doubtful());
   }
 
  private:

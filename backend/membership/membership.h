@@ -181,7 +181,7 @@ class Membership {
   void awaitFinished(
       uint32_t count, std::chrono::milliseconds patience,
       const std::function<int64_t()>& unfinished);
-  int64_t countUnfinished(const std::set<WorkerId>& dead, const std::set<WorkerId>& missing);
+  int64_t countUnfinished(const std::set<WorkerId>& dead, const Totals& last);
 
   const std::unique_ptr<KeyValueStore> store_;
   const std::unique_ptr<Clock> clock_;

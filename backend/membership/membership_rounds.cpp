@@ -302,20 +302,19 @@ void Membership::throwIfFailed() {
 void Membership::waitForOthersToFinish(const Totals& last, const Dead& dead) {
   const size_t count = self_.isElastic() ? last.present.size() : worldSize_ - last.missing.size();
   try {
-    asking(self_, kShuttingDown, [&] { rounds_.set(ownKey(keyOf(kFinished) + "/"), {1}); });
-    awaitFinished(static_cast<uint32_t>(count), kFarewell, [&] {
-      return self_.isElastic() ? 0 : countUnfinished(dead(), last.missing);
-    });
+    awaitFinished(
+        static_cast<uint32_t>(count), kFarewell, [&] { return countUnfinished(dead(), last); });
   } catch (const StoreMoved&) {
     return; // the store is gone: nobody depends on this worker for it any more
   }
 }
 
 /// Of the dead those that have died since the last sum, before they had finished.
-int64_t Membership::countUnfinished(
-    const std::set<WorkerId>& dead, const std::set<WorkerId>& missing) {
+int64_t Membership::countUnfinished(const std::set<WorkerId>& dead, const Totals& last) {
   return std::count_if(dead.begin(), dead.end(), [&](WorkerId id) {
-    return !missing.contains(id) && !rounds_.check(numbersKey(keyOf(kFinished) + "/", id));
+    const bool isAwaited =
+        self_.isElastic() ? last.present.contains(id) : !last.missing.contains(id);
+    return isAwaited && !rounds_.check(numbersKey(keyOf(kFinished) + "/", id));
   });
 }
 
@@ -324,11 +323,13 @@ void Membership::awaitFinished(
     const std::function<int64_t()>& unfinished) {
   const std::string key = keyOf(kFinished);
   asking(self_, kShuttingDown, [&] {
+    rounds_.set(
+        numbersKey(key + "/", self_.id), {1}); // before it counts itself, or it might count twice
     rounds_.add(key, 1);
     if (rounds_.isServedBy(self_.id)) {
       poll(*clock_, patience, [&] {
-        return rounds_.add(key, 0) + unfinished() >= static_cast<int64_t>(count) ||
-            !rounds_.isWanted();
+        const int64_t finished = rounds_.add(key, 0); // first
+        return finished + unfinished() >= static_cast<int64_t>(count) || !rounds_.isWanted();
       });
     }
   });

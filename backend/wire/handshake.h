@@ -24,6 +24,7 @@ struct Receipts {
   std::vector<Range> beyond; // and these, in order, with gaps between them
 
   bool has(uint64_t sequence) const;
+  bool operator==(const Receipts&) const = default;
 
   void write(ByteWriter& out) const;
   /// Throws FormatError for what no session can have received.

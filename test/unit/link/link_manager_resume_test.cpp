@@ -255,27 +255,48 @@ TEST_CASE("what has never been handed to a link is undone at once", "[link_manag
   }
 }
 
-TEST_CASE(
-    "of a session that a peer has never had, it has received nothing", "[link_manager_resume]") {
+TEST_CASE("what a peer says of the session before is believed", "[link_manager_resume]") {
   RawSession raw(settingsOf(milliseconds(30)));
   raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
   Texts undone;
-  RawPeer first = raw.dial({5, false, {}, {4, {9, {}}}}); // whose welcome does not arrive
+  RawPeer first = raw.dial({5, false, {}, {4, {9, {}}}});
+  first.say(RawSession::numbered("request", 1));
   for (const char* text : {"1", "2", "3"}) {
     raw.b.links().send(0, undoable(text, undone), [](const Error&) {});
   }
   raw.world.network.deliverAll();
   first.close();
-  REQUIRE(raw.until([&] { return raw.b.links().status()[0].state == PeerState::idle; }));
-  const auto [former, expected] = GENERATE(
-      std::pair{FormerSession{4, {9, {}}}, Texts{"1", "2", "3"}},
-      std::pair{FormerSession{5, {0, {}}}, Texts{"1", "2", "3"}},
-      std::pair{FormerSession{5, {1, {{3, 3}}}}, Texts{"2"}},
-      std::pair{FormerSession{5, {3, {}}}, Texts{}},
-      std::pair{FormerSession{6, {0, {}}}, Texts{}}); // it has forgotten
-  RawPeer second = raw.dial({7, false, {}, former});
-  CHECK(welcomedBy(second).former.id == 5);
-  CHECK(undone == expected);
+  const auto isIdle = [&] { return raw.b.links().status()[0].state == PeerState::idle; };
+  REQUIRE(raw.until(isIdle));
+  SECTION("of a hello what it says") {
+    const auto [former, expected] = GENERATE(
+        std::pair{FormerSession{5, {0, {}}}, Texts{"1", "2", "3"}},
+        std::pair{FormerSession{5, {1, {{3, 3}}}}, Texts{"2"}},
+        std::pair{FormerSession{5, {3, {}}}, Texts{}},
+        std::pair{FormerSession{6, {0, {}}}, Texts{}}); // it has forgotten
+    RawPeer second = raw.dial({7, false, {}, former});
+    const FormerSession told = welcomedBy(second).former;
+    CHECK(told.id == 5);
+    CHECK(told.received == Receipts{1, {}});
+    CHECK(undone == expected);
+  }
+  SECTION("and what it does not say once a frame has followed") {
+    RawPeer second = raw.dial({7, false, {}, {4, {9, {}}}});
+    CHECK(undone.empty());
+    second.say(RawSession::numbered("another", 1));
+    raw.world.network.deliverAll();
+    CHECK(undone == Texts{"1", "2", "3"});
+  }
+  SECTION("but no hello of before that session, which comes late") {
+    RawPeer late = raw.dial({5, false, {}, {4, {9, {}}}});
+    CHECK(late.heard() == std::vector{FrameKind::welcome}); // which nobody waits for
+    late.close();
+    raw.world.network.deliverAll();
+    REQUIRE(raw.until(isIdle));
+    RawPeer third = raw.dial({7, false, {}, {5, {2, {}}}});
+    CHECK(welcomedBy(third).former.id == 5);
+    CHECK(undone == Texts{"3"});
+  }
 }
 
 TEST_CASE("a session that its peer has forgotten is refused", "[link_manager_resume]") {
