@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -196,12 +197,29 @@ TEST_CASE("a session that finds no new link in time ends with its calls", "[link
 
 namespace {
 
-// A frame that notes it when it is undone.
-OutgoingFrame undoable(const std::string& text, Texts& undone) {
-  OutgoingFrame frame = textFrame(text);
-  frame.undo = [&undone, text] { undone.push_back(text); };
-  return frame;
-}
+// Frames that are noted when they are undone.
+class Undone {
+ public:
+  OutgoingFrame frame(const std::string& text) const {
+    OutgoingFrame frame = textFrame(text);
+    frame.undo = [noted = noted_, text] {
+      MutexLock lock(noted->mutex);
+      noted->texts.push_back(text);
+    };
+    return frame;
+  }
+  Texts texts() const {
+    MutexLock lock(noted_->mutex);
+    return noted_->texts;
+  }
+
+ private:
+  struct Noted {
+    Mutex mutex{LockRank::test};
+    Texts texts GUARDED_BY(mutex);
+  };
+  const std::shared_ptr<Noted> noted_ = std::make_shared<Noted>(); // shared with the frames
+};
 
 } // namespace
 
@@ -209,12 +227,12 @@ TEST_CASE(
     "what a peer turns out not to have received of a session that has ended is undone",
     "[link_manager_resume]") {
   SessionPair pair(Style::pumped, settingsOf(milliseconds(30)), settingsOf(kLong));
-  Texts undone;
+  const Undone undone;
   const auto request = [&](const std::string& text) {
-    pair.a.links().send(1, undoable(text, undone), [](const Error&) {});
+    pair.a.links().send(1, undone.frame(text), [](const Error&) {});
   };
   const auto response = [&](const std::string& text) {
-    pair.b.links().sendIfConnected(0, undoable(text, undone), [](const Error&) {});
+    pair.b.links().sendIfConnected(0, undone.frame(text), [](const Error&) {});
   };
   request("received");
   REQUIRE(pair.until([&] { return pair.b.texts() == Texts{"received"}; }));
@@ -227,42 +245,43 @@ TEST_CASE(
   refuseDials(1 << 20);
   pair.world.network.cut();
   REQUIRE(pair.until([&] { return pair.a.stateOf(pair.b) == PeerState::idle; }));
-  CHECK(undone.empty()); // nobody knows
+  CHECK(undone.texts().empty()); // nobody knows
 
   refuseDials(0);
   request("of the next session");
   REQUIRE(pair.until([&] { return pair.b.texts().size() == 2; }));
   CHECK(pair.b.texts() == Texts{"received", "of the next session"});
-  REQUIRE(pair.until([&] { return undone.size() == 2; }));
-  std::sort(undone.begin(), undone.end());
-  CHECK(undone == Texts{"lost request", "lost response"});
+  REQUIRE(pair.until([&] { return undone.texts().size() == 2; }));
+  Texts both = undone.texts();
+  std::sort(both.begin(), both.end());
+  CHECK(both == Texts{"lost request", "lost response"});
 }
 
 TEST_CASE("what has never been handed to a link is undone at once", "[link_manager_resume]") {
   RawSession raw(settingsOf(milliseconds(30)));
-  Texts undone;
+  const Undone undone;
   SECTION("a response to a peer without a link") {
-    raw.b.links().sendIfConnected(0, undoable("response", undone), [](const Error&) {});
-    CHECK(undone == Texts{"response"});
+    raw.b.links().sendIfConnected(0, undone.frame("response"), [](const Error&) {});
+    CHECK(undone.texts() == Texts{"response"});
   }
   SECTION("what waits when the session ends") {
     RawPeer peer = raw.dial({1, false, {}, {}});
     raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
     peer.close();
     raw.world.network.deliverAll();
-    raw.b.links().sendIfConnected(0, undoable("waits", undone), [](const Error&) {});
-    CHECK(raw.until([&] { return undone == Texts{"waits"}; }));
+    raw.b.links().sendIfConnected(0, undone.frame("waits"), [](const Error&) {});
+    CHECK(raw.until([&] { return undone.texts() == Texts{"waits"}; }));
   }
 }
 
 TEST_CASE("what a peer says of the session before is believed", "[link_manager_resume]") {
   RawSession raw(settingsOf(milliseconds(30)));
   raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
-  Texts undone;
+  const Undone undone;
   RawPeer first = raw.dial({5, false, {}, {4, {9, {}}}});
   first.say(RawSession::numbered("request", 1));
   for (const char* text : {"1", "2", "3"}) {
-    raw.b.links().send(0, undoable(text, undone), [](const Error&) {});
+    raw.b.links().send(0, undone.frame(text), [](const Error&) {});
   }
   raw.world.network.deliverAll();
   first.close();
@@ -278,14 +297,14 @@ TEST_CASE("what a peer says of the session before is believed", "[link_manager_r
     const FormerSession told = welcomedBy(second).former;
     CHECK(told.id == 5);
     CHECK(told.received == Receipts{1, {}});
-    CHECK(undone == expected);
+    CHECK(undone.texts() == expected);
   }
   SECTION("and what it does not say once a frame has followed") {
     RawPeer second = raw.dial({7, false, {}, {4, {9, {}}}});
-    CHECK(undone.empty());
+    CHECK(undone.texts().empty());
     second.say(RawSession::numbered("another", 1));
     raw.world.network.deliverAll();
-    CHECK(undone == Texts{"1", "2", "3"});
+    CHECK(undone.texts() == Texts{"1", "2", "3"});
   }
   SECTION("but no hello of before that session, which comes late") {
     RawPeer late = raw.dial({5, false, {}, {4, {9, {}}}});
@@ -295,7 +314,7 @@ TEST_CASE("what a peer says of the session before is believed", "[link_manager_r
     REQUIRE(raw.until(isIdle));
     RawPeer third = raw.dial({7, false, {}, {5, {2, {}}}});
     CHECK(welcomedBy(third).former.id == 5);
-    CHECK(undone == Texts{"3"});
+    CHECK(undone.texts() == Texts{"3"});
   }
 }
 
