@@ -4,6 +4,7 @@ Limits are set once all workers have started, and lifted again, which takes no r
 """
 
 import contextlib
+import functools
 import os
 import re
 import resource
@@ -316,6 +317,40 @@ def test_init_rpc_without_ports_says_so(tmp_path):
         group[0].run(give_back_ports)
         group.init(file_in(tmp_path), _transports=["wire_tcp"])
         group.shut_down()
+
+
+# ---- disk ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def beside_a_full_disk(tmp_path, variable, file=""):
+    """A group of two and a folder in which no file can be made; the environment variable names it, or a file there."""
+    if os.geteuid() != 0:
+        pytest.skip("mounts a file system")
+    full = tmp_path / "full"
+    full.mkdir()
+    prepare = functools.partial(small_file_system, str(full), "4k,nr_inodes=1")
+    with Group(2, {variable: str(full / file)}, prepare=[prepare] * 2) as group:
+        yield group, full
+
+
+def test_a_full_disk_costs_the_status_socket_alone(tmp_path):
+    with beside_a_full_disk(tmp_path, "XDG_RUNTIME_DIR") as (group, _):
+        group.init(file_in(tmp_path))
+        assert group[0].run(call, "worker1") == 3
+        group.shut_down()
+        for worker in group:
+            assert re.search(r"has no status socket.*No space left on device", worker.output())
+
+
+def test_init_rpc_says_that_there_is_no_room_for_a_trace_or_a_store(tmp_path):
+    with beside_a_full_disk(tmp_path, "TORCHWIRE_TRACE", "trace") as (group, full):
+        with pytest.raises(
+            WorkerError, match=f"TORCHWIRE_TRACE: '{full}/trace' cannot be written: No space left on device"
+        ):
+            group.init(file_in(tmp_path))
+        with pytest.raises(WorkerError, match="No space left on device"):
+            group.init(f"file://{full}/store")
 
 
 # ---- memory for a large tensor ------------------------------------------------------------------
