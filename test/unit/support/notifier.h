@@ -1,6 +1,7 @@
 // How a test waits for what happens on other threads.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -14,6 +15,7 @@ class Notifier {
  public:
   /// So long that only a hang exceeds it, even under a sanitizer on a busy machine.
   static constexpr std::chrono::milliseconds kPatience{10000};
+  static constexpr std::chrono::milliseconds kGlance{50};
 
   void notify() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -22,7 +24,8 @@ class Notifier {
   }
 
   /// Waits until the condition holds; false if it does not within the patience. The condition is
-  /// asked unlocked, on the calling thread, at first and after every notification.
+  /// asked unlocked, on the calling thread, at first, after every notification, and now and then, since not all that it may
+  /// look at notifies.
   template <typename Condition>
   bool waitUntil(Condition holds, std::chrono::milliseconds patience = kPatience) {
     const auto end = std::chrono::steady_clock::now() + patience;
@@ -31,7 +34,8 @@ class Notifier {
       if (holds()) {
         return true;
       }
-      if (!waitForNext(seen, end)) {
+      if (!waitForNext(seen, std::min(end, std::chrono::steady_clock::now() + kGlance)) &&
+          std::chrono::steady_clock::now() >= end) {
         return holds();
       }
     }
