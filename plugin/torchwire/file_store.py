@@ -12,6 +12,8 @@ import stat
 from collections.abc import Generator
 from urllib.parse import urlparse
 
+from torchwire.torch_parts import Store
+
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHER_WAYS = "or give the group a secret (secret_file)"
 
@@ -26,6 +28,19 @@ def private(init_method: str) -> Generator[None]:
         # The end of an earlier store, in another worker, may have removed the file, and the new one made it anew.
         with contextlib.suppress(OSError):
             os.chmod(path, 0o600)
+
+
+_newest: Store | None = None
+
+
+def keep(init_method: str, store: Store) -> None:
+    """Has the store live until the next session has started, for whose workers its file may be the same.
+
+    The last worker that drops its store removes the file, also if another one has just opened it again: that one's
+    entries are lost, and all wait for ever.
+    """
+    global _newest
+    _newest = store if _path_of(init_method) is not None else None
 
 
 def check(init_method: str) -> None:

@@ -32,6 +32,13 @@ def test_a_process_joins_a_hundred_groups_one_after_another(tmp_path):
     join_many_groups(tmp_path, 100)
 
 
+def test_groups_one_after_another_meet_in_the_same_file(tmp_path):
+    """The end of one's store must not take the file from the next, whose workers begin at the same moment."""
+    with Group(2) as group:
+        for _ in range(12):
+            group.all(live, file_in(tmp_path))
+
+
 def join_many_groups(folder, rounds):
     with Group(2, {"TORCHWIRE_LOG_LEVEL": "debug"}) as group:
         for rank, (early, late) in enumerate(group.all(live_often, file_in(folder), rounds)):
