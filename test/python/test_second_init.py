@@ -35,7 +35,7 @@ def test_a_process_joins_a_hundred_groups_one_after_another(tmp_path):
 def test_groups_one_after_another_meet_in_the_same_file(tmp_path):
     """The end of one's store must not take the file from the next, whose workers begin at the same moment."""
     with Group(2) as group:
-        for _ in range(12):
+        for _ in range(40):
             group.all(live, file_in(tmp_path))
 
 
