@@ -450,8 +450,8 @@ void RRefService::reclaimPassed(WorkerId gone) {
   }
 }
 
-void RRefService::takeBack(const PassedForks::Forks& notSent) {
-  for (const PassedForks::Fork& passed : passed_.take(notSent)) {
+void RRefService::takeBack(const PassedForks::Forks& neverReceived) {
+  for (const PassedForks::Fork& passed : passed_.take(neverReceived)) {
     takeBack(passed);
   }
 }

@@ -81,7 +81,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   /// Drops the forks that have gone to a worker which has died or left. As workerGone(), which does it.
   void reclaimPassed(WorkerId gone);
   /// The same for those of a message that nobody has received.
-  void takeBack(const PassedForks::Forks& notSent);
+  void takeBack(const PassedForks::Forks& neverReceived);
   /// The same for those that have been pickled for a message of which another part could not be.
   void withdraw(const std::vector<PassedForks::Fork>& pickled);
   /// Whether it is a fork of this worker's of an RRef whose owner has died or left.

@@ -307,8 +307,8 @@ Error Agent::sendFromDevices(uint64_t callId, DeviceRequest request) {
       FrameKind::request, std::move(request.message), disposer_, request.tensors.targets());
   frame.undo = std::move(request.undo);
   address(frame, callId);
-  request.tensors
-      .sent(); // once the receiver may have read a ticket, it says when the memory is free
+  // Once the receiver may have read a ticket, it says when the memory is free.
+  request.tensors.sent();
   return transmit(request.to, callId, std::move(frame), request.counted);
 }
 

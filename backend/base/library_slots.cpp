@@ -40,8 +40,8 @@ class LoadedLibrary final : public LoadedImage {
     });
   }
 
-  /// Calls onSlot(symbol, slot) for each slot through which it calls functions. Unless one of them returns true, also for
-  /// those that hold other addresses, of which libtorch has ten times as many.
+  /// Calls onSlot(symbol, slot) for each slot through which it calls functions. If onSlot has returned true for none, also
+  /// for those that hold other addresses, of which libtorch has ten times as many.
   template <typename OnSlot>
   void forEachSlot(OnSlot onSlot) const {
     if (symbols_ != nullptr && names_ != nullptr && !anySlot(calls_, onSlot)) {
