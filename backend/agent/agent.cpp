@@ -147,9 +147,8 @@ Agent::~Agent() {
 }
 
 void Agent::registerHandlers() {
-  dispatcher_.whenAnswering([this](WorkerId caller, const Message& answer) -> Dispatcher::Undo {
-    return undoOf(noteForks(caller, answer));
-  });
+  dispatcher_.whenAnswering(
+      [this](WorkerId caller, const Message& answer) { return noteForks(caller, answer); });
   dispatcher_.orderStreams(options_.deviceStreamOrder);
   dispatcher_.runFunctionsOn([this](Task&& task) { return requests_.run(std::move(task)); });
   dispatcher_.handleDirectCalls(

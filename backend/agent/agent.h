@@ -41,6 +41,7 @@
 #include "backend/tensorpipe/tensorpipe_context.h"
 #include "backend/transport/process_watch.h"
 #include "backend/wire/group_key.h"
+#include "backend/wire/undo.h"
 #include "cuda/device_record.h"
 #include "cuda/group_devices.h"
 #include "cuda/host_copies.h"
@@ -308,17 +309,14 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   struct EncodedRequest {
     OutgoingFrame frame;
     bool counted = false;
-    PassedForks::Forks passed;
+    Undo undo;
   };
   Outcome outcomeOf(
       const WorkerInfo& to, EncodedRequest request, std::chrono::milliseconds timeout,
       FunctionMetrics& function);
   FunctionMetrics& metricsOf(const Message& request);
   bool isCounted(size_t requestBytes) const;
-  PassedForks::Forks noteForks(WorkerId to, const Message& message);
-  void takeBack(const PassedForks::Forks& passed, const Error& failure);
-  void takeBack(const PassedForks::Forks& neverReceived);
-  std::function<void()> undoOf(const PassedForks::Forks& passed);
+  Undo noteForks(WorkerId to, const Message& message);
   static bool keepsBooks(torch::distributed::rpc::MessageType type);
   struct Bookkeeping;
   c10::intrusive_ptr<JitFuture> sendBookkeeping(WorkerId to, c10::intrusive_ptr<Message> message);
@@ -341,7 +339,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
     ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
     std::shared_ptr<KeptRRefs> kept; // null: none
-    PassedForks::Forks passed; // in its request
+    Undo undo; // of its request
     // By an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else, and open() begins it.
     std::shared_ptr<void> inUse;
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
@@ -367,7 +365,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
     c10::intrusive_ptr<Message> message;
     cuda::OutgoingTensors tensors;
     bool counted;
-    std::function<void()> undo; // as of the frame
+    Undo undo;
   };
   Error sendFromDevices(uint64_t callId, DeviceRequest request);
   void sendWhenCopied(uint64_t callId, DeviceRequest request);

@@ -128,40 +128,22 @@ void Agent::sendAgain(Bookkeeping request) {
   });
 }
 
-/// Of each message that may carry RRefs, before it is sent. Returns the forks in it.
-PassedForks::Forks Agent::noteForks(WorkerId to, const Message& message) {
+/// Of each message that may carry RRefs, before it is sent. Returns what takes back the forks in it.
+Undo Agent::noteForks(WorkerId to, const Message& message) {
   PassedForks::Forks passed = rrefs_->notePassed(to, message);
-  if (!passed.empty() && rrefs_->ledger().isGone(to)) {
+  if (passed.empty()) { // as nearly always
+    return {};
+  }
+  if (rrefs_->ledger().isGone(to)) {
     control_->run([this, to] { rrefs_->reclaimPassed(to); });
   }
-  return passed;
+  return Undo([control = control_, rrefs = rrefs_, passed = std::move(passed)] {
+    control->run([rrefs, passed] { rrefs->takeBack(passed); });
+  });
 }
 
 void Agent::withdrawPickled(std::vector<PassedForks::Fork> forks) {
   control_->run([this, forks = std::move(forks)] { rrefs_->withdraw(forks); });
-}
-
-/// Of a call that has failed: nobody will tell of the forks in a request that has not been sent.
-void Agent::takeBack(const PassedForks::Forks& passed, const Error& failure) {
-  if (failure && failure.executed() == Executed::no) {
-    takeBack(passed);
-  }
-}
-
-void Agent::takeBack(const PassedForks::Forks& neverReceived) {
-  if (const auto undo = undoOf(neverReceived)) {
-    undo();
-  }
-}
-
-/// What takes back the forks of a message that nobody has received. Unset where there are none, as nearly always.
-std::function<void()> Agent::undoOf(const PassedForks::Forks& passed) {
-  if (passed.empty()) {
-    return nullptr;
-  }
-  return [control = control_, rrefs = rrefs_, passed] {
-    control->run([rrefs, passed] { rrefs->takeBack(passed); });
-  };
 }
 
 } // namespace torchwire

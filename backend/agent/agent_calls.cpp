@@ -162,7 +162,7 @@ TensorDevices Agent::targetsOf(
     return devices_->targets(
         to.id_, cuda::Direction::request, request.tensors(), given.empty() ? nullptr : &given);
   } catch (const std::exception&) {
-    takeBack(noteForks(to.id_, request));
+    noteForks(to.id_, request)();
     throw;
   }
 }
@@ -256,14 +256,14 @@ Agent::SentCall Agent::start(
     return {open(std::move(call), rpcTimeoutSeconds, /* counted */ false), error};
   }
   call.function = &metricsOf(*request);
-  call.passed = noteForks(call.to, *request);
-  const PassedForks::Forks passed = call.passed;
-  auto unsent = c10::make_scope_exit([&] { takeBack(passed); });
+  call.undo = noteForks(call.to, *request);
+  const Undo undo = call.undo;
+  auto unsent = c10::make_scope_exit([&] { undo(); });
   const bool onHost = !cuda::HostCopies::areNeeded(std::as_const(*request).tensors());
   SentCall sent = (this->*(onHost ? &Agent::startAtOnce : &Agent::startFromDevices))(
       std::move(call), std::move(request), std::move(targets), rpcTimeoutSeconds);
   unsent.release();
-  takeBack(passed, sent.failed);
+  undo.unlessSent(sent.failed);
   return sent;
 }
 
@@ -273,7 +273,7 @@ Agent::SentCall Agent::startAtOnce(
   const WorkerId to = call.to;
   OutgoingFrame frame = encodeMessage(
       FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
-  frame.undo = undoOf(call.passed);
+  frame.undo = call.undo;
   const bool counted = isCounted(frame.bytes());
   const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
   address(frame, callId);
@@ -290,8 +290,7 @@ Agent::SentCall Agent::startFromDevices(
   // who has lent memory for it would not learn.
   const bool counted = !tensors.hasTickets() && isCounted(bytes);
   const bool mustWait = tensors.mustWait();
-  DeviceRequest started{
-      call.to, std::move(request), std::move(tensors), counted, undoOf(call.passed)};
+  DeviceRequest started{call.to, std::move(request), std::move(tensors), counted, call.undo};
   const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
   if (mustWait) {
     sendWhenCopied(callId, std::move(started));
@@ -321,11 +320,7 @@ std::string Agent::cannotCopy(const std::exception& ofDevice) const {
 // Not here: who sends may hold locks, and does not expect to wait for a device.
 void Agent::sendWhenCopied(uint64_t callId, DeviceRequest started) {
   Task task([this, callId, undo = started.undo, request = std::move(started)]() mutable {
-    auto neverSent = c10::make_scope_exit([&] {
-      if (undo) {
-        undo();
-      }
-    });
+    auto neverSent = c10::make_scope_exit([&] { undo(); });
     try {
       request.tensors.wait();
       if (!calls_->contains(callId)) {
@@ -395,9 +390,9 @@ void Agent::call(
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
-  const PassedForks::Forks passed = std::move(encoded.passed);
+  const Undo undo = encoded.undo;
   Outcome outcome = outcomeOf(to, std::move(encoded), timeout, function);
-  takeBack(passed, outcome.error);
+  undo.unlessSent(outcome.error);
   if (outcome.error) {
     outcome.error = outcome.error.to(to.name_);
   }
@@ -428,12 +423,12 @@ Agent::EncodedRequest Agent::encodeRequest(
     WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets,
     const std::function<void()>& expectTime) {
   EncodedRequest encoded;
-  encoded.passed = noteForks(to, *request);
-  auto unsent = c10::make_scope_exit([&] { takeBack(encoded.passed); });
+  encoded.undo = noteForks(to, *request);
+  auto unsent = c10::make_scope_exit([&] { encoded.undo(); });
   if (!cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
     encoded.frame = encodeMessage(
         FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
-    encoded.frame.undo = undoOf(encoded.passed);
+    encoded.frame.undo = encoded.undo;
     encoded.counted = isCounted(encoded.frame.bytes());
     unsent.release();
     return encoded;
@@ -448,7 +443,7 @@ Agent::EncodedRequest Agent::encodeRequest(
   expectTime();
   encoded.frame =
       encodeMessage(FrameKind::request, std::move(request), disposer_, tensors.targets());
-  encoded.frame.undo = undoOf(encoded.passed);
+  encoded.frame.undo = encoded.undo;
   encoded.counted =
       !tensors.hasTickets() && isCounted(encoded.frame.bytes()); // as in startFromDevices
   tensors.sent();

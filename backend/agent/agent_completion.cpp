@@ -57,7 +57,7 @@ void Agent::complete(OwnCall call, Outcome outcome) {
 
 void Agent::finishCall(const OwnCall& call, Outcome outcome) {
   expectFree("completing the future of a call");
-  takeBack(call.passed, outcome.error);
+  call.undo.unlessSent(outcome.error);
   try {
     if (call.to == self_ && call.mayCreate && hasFailed(outcome)) {
       RRefService::failOwnCreation(*call.future, [&] { setFuture(call, std::move(outcome)); });

@@ -43,9 +43,7 @@ std::vector<CallTable::Key> SendWindow::ended(const std::vector<CallTable::Key>&
     }
   }
   for (const OutgoingFrame& request : dropped) {
-    if (request.undo) {
-      request.undo();
-    }
+    request.undo();
   }
   sendWaiting();
   return unsent;

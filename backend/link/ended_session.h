@@ -10,10 +10,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "backend/wire/handshake.h"
+#include "backend/wire/undo.h"
 
 namespace torchwire {
 
@@ -23,9 +23,9 @@ class EndedSession {
   /// A frame of this side's of which the other may have received nothing.
   struct Doubtful {
     uint64_t sequence;
-    std::function<void()> undo;
+    Undo undo;
   };
-  using Undone = std::vector<std::function<void()>>;
+  using Undone = std::vector<Undo>;
 
   /// Another one has ended. Of one in which nothing has come the other side knows no more than of one that it never had: so
   /// what is known of the one before stays.

@@ -157,8 +157,8 @@ void LinkManager::begin(const Handle& connected, Established established) {
 }
 
 void LinkManager::undo(const EndedSession::Undone& undone) {
-  for (const auto& one : undone) {
-    guarded("what was done for a frame that nobody has received", one);
+  for (const Undo& one : undone) {
+    one();
   }
 }
 
@@ -310,9 +310,7 @@ void LinkManager::failSends(const std::deque<Waiting>& waiting, const Error& err
 
 void LinkManager::failUnsent(
     const OutgoingFrame& frame, const Link::Sent& sent, const Error& error) {
-  if (frame.undo) {
-    undo({frame.undo});
-  }
+  frame.undo();
   sent(error);
 }
 

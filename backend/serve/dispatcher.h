@@ -10,6 +10,7 @@
 #include "backend/base/task.h"
 #include "backend/serve/script_call_reader.h"
 #include "backend/wire/roster.h"
+#include "backend/wire/undo.h"
 #include "cuda/streams.h"
 
 namespace torchwire {
@@ -67,10 +68,7 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
     ownerUnpickled_ = std::move(callback);
   }
 
-  /// Called with each answer before it goes to its caller. On any thread, also with libtorch's locks held. What it returns,
-  /// if anything, is called where it turns out that the caller has not got the answer and never will: on any thread,
-  /// perhaps more than once, and when the agent is gone.
-  using Undo = std::function<void()>;
+  /// Called with each answer before it goes to its caller. On any thread, also with libtorch's locks held.
   void whenAnswering(std::function<Undo(WorkerId caller, const Message& answer)> callback) {
     answering_ = std::move(callback);
   }

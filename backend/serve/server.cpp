@@ -225,9 +225,7 @@ void Server::answer(Answered answered, c10::intrusive_ptr<rpc::Message> response
   try {
     begin(answered, std::move(response));
   } catch (const std::exception&) {
-    if (answered.undo) {
-      answered.undo();
-    }
+    answered.undo();
     throw;
   }
 }
@@ -257,9 +255,7 @@ void Server::answerWhenCopied(
     try {
       self->send(answered, std::move(response), std::move(tensors));
     } catch (const std::exception& e) {
-      if (answered.undo) {
-        answered.undo();
-      }
+      answered.undo();
       self->sendError(answered, cuda::reasonOf(e));
     }
   });
@@ -292,7 +288,7 @@ void Server::respond(const Answered& answered, OutgoingFrame frame) {
 }
 
 void Server::sendError(Answered answered, const std::string& text) {
-  answered.undo = nullptr; // which is of another response
+  answered.undo = {}; // which is of another response
   ServingScope::countError(answered.request);
   send(answered, rpc::createExceptionResponse(text, -1));
 }

@@ -20,6 +20,7 @@
 #include "backend/serve/dispatcher.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/roster.h"
+#include "backend/wire/undo.h"
 #include "cuda/group_devices.h"
 #include "cuda/streams.h"
 #include "cuda/transfer/transfers.h"
@@ -93,7 +94,7 @@ class Server : public std::enable_shared_from_this<Server> {
   struct Answered {
     ServedCalls::Request request;
     std::chrono::nanoseconds served; // how long it was here
-    Dispatcher::Undo undo = {}; // of what has been done for the response
+    Undo undo = {}; // of what has been done for the response
   };
   void answer(const Answered& answered, JitFuture& result);
   void answer(Answered answered, c10::intrusive_ptr<Message> response);

@@ -25,11 +25,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "backend/base/bytes.h"
+#include "backend/wire/undo.h"
 
 namespace torchwire {
 
@@ -69,9 +69,7 @@ struct OutgoingFrame {
   std::vector<Segment> payloads;
   std::vector<Segment> tensors;
   std::shared_ptr<void> owner; // keeps what the segments point at alive until the frame is sent
-  // Undoes what has been done for the frame: called where it is known that the peer has not received it, and never will.
-  // Perhaps not at once, on any thread, without locks. May be unset.
-  std::function<void()> undo;
+  Undo undo;
 
   size_t bytes() const;
 };

@@ -132,19 +132,18 @@ uint64_t Worker::request(WorkerId to, Message message, Terms terms, Done done) {
   facts.sure = terms.sure;
   const uint64_t number = message.call = world_.oracle.called(std::move(facts));
   auto passed = rrefs_.noteSent(to, message);
-  std::function<void()> undo;
+  Undo undo;
   if (!passed.empty()) {
-    undo = [this, passed] { later(Duration(0), [this, passed] { rrefs_.takeBack(passed); }); };
-    done = [this, passed = std::move(passed), then = std::move(done)](const Error& error) {
-      if (error && error.executed() == Executed::no) {
-        rrefs_.takeBack(passed);
-      }
+    undo =
+        Undo([this, passed] { later(Duration(0), [this, passed] { rrefs_.takeBack(passed); }); });
+    done = [undo, then = std::move(done)](const Error& error) {
+      undo.unlessSent(error);
       then(error);
     };
   }
   active_.emplace(number, std::move(done));
   OutgoingFrame frame = message.encode(FrameKind::request);
-  frame.undo = world_.bug == Bug::keepsForksOfLost ? nullptr : std::move(undo);
+  frame.undo = world_.bug == Bug::keepsForksOfLost ? Undo() : std::move(undo);
   const auto given = world_.bug == Bug::endsLate ? 3 * terms.timeout : terms.timeout;
   const uint64_t callId =
       calls_->open(to, given, [this, number](const Outcome& outcome) { onEnd(number, outcome); });

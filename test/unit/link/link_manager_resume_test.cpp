@@ -202,10 +202,10 @@ class Undone {
  public:
   OutgoingFrame frame(const std::string& text) const {
     OutgoingFrame frame = textFrame(text);
-    frame.undo = [noted = noted_, text] {
+    frame.undo = Undo([noted = noted_, text] {
       MutexLock lock(noted->mutex);
       noted->texts.push_back(text);
-    };
+    });
     return frame;
   }
   Texts texts() const {
