@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #include "backend/base/log.h"
@@ -40,6 +41,20 @@ class LoadedLibrary final : public LoadedImage {
     });
   }
 
+  /// The slot through which it calls that function, if it is known to: one that is filled at its first call may not be yet.
+  /// Looks at no symbol. libtorch has a hundred thousand, which are not in the processor's caches.
+  std::optional<uintptr_t> filledSlotOf(const SlotReplacement& replacement) const {
+    for (size_t i = 0; i < calls_.count(); ++i) {
+      const uintptr_t slot = info_.dlpi_addr + calls_.first[i].r_offset;
+      if (ELF64_R_TYPE(calls_.first[i].r_info) == R_X86_64_JUMP_SLOT &&
+          __atomic_load_n(reinterpret_cast<const void* const*>(slot), __ATOMIC_RELAXED) ==
+              replacement.original) {
+        return slot;
+      }
+    }
+    return std::nullopt;
+  }
+
   /// Calls onSlot(symbol, slot) for each slot through which it calls functions. If onSlot has returned true for none, also
   /// for those that hold other addresses, of which libtorch has ten times as many.
   template <typename OnSlot>
@@ -49,7 +64,7 @@ class LoadedLibrary final : public LoadedImage {
     }
   }
 
-  // Names are looked at last: libtorch has a hundred thousand, which are not in the processor's caches.
+  // Names are looked at last.
   bool isOf(const ElfW(Sym) & symbol, const SlotReplacement& replacement) const {
     const bool mayBe = symbol.st_shndx == SHN_UNDEF ||
         info_.dlpi_addr + symbol.st_value == reinterpret_cast<uintptr_t>(replacement.original);
@@ -75,6 +90,10 @@ class LoadedLibrary final : public LoadedImage {
   struct Relocations {
     const ElfW(Rela) * first = nullptr;
     size_t bytes = 0;
+
+    size_t count() const {
+      return first == nullptr ? 0 : bytes / sizeof(ElfW(Rela));
+    }
   };
 
   const ElfW(Phdr) * find(uint32_t type) const {
@@ -125,8 +144,7 @@ class LoadedLibrary final : public LoadedImage {
   template <typename OnSlot>
   bool anySlot(const Relocations& relocations, OnSlot& onSlot) const {
     bool any = false;
-    for (size_t i = 0; relocations.first != nullptr && i < relocations.bytes / sizeof(ElfW(Rela));
-         ++i) {
+    for (size_t i = 0; i < relocations.count(); ++i) {
       const ElfW(Rela) & relocation = relocations.first[i];
       const auto type = ELF64_R_TYPE(relocation.r_info);
       if (type == R_X86_64_JUMP_SLOT || type == R_X86_64_GLOB_DAT || type == R_X86_64_64) {
@@ -162,11 +180,25 @@ int searchLibrary(dl_phdr_info* info, size_t /*size*/, void* argument) {
     return 0;
   }
   auto& functions = search.found[library.file()];
+  const auto fill = [&](uintptr_t slot, const SlotReplacement& replacement) {
+    library.fill(slot, replacement.function);
+    functions.emplace_back(replacement.name);
+  };
+  std::vector<SlotReplacement> left;
+  for (const SlotReplacement& replacement : search.replacements) {
+    if (const auto slot = library.filledSlotOf(replacement)) {
+      fill(*slot, replacement);
+    } else {
+      left.push_back(replacement);
+    }
+  }
+  if (left.empty()) {
+    return 0;
+  }
   library.forEachSlot([&](const ElfW(Sym) & symbol, uintptr_t slot) {
-    for (const SlotReplacement& replacement : search.replacements) {
+    for (const SlotReplacement& replacement : left) {
       if (library.isOf(symbol, replacement)) {
-        library.fill(slot, replacement.function);
-        functions.emplace_back(replacement.name);
+        fill(slot, replacement);
         return true;
       }
     }

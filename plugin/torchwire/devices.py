@@ -19,6 +19,6 @@ def _last_of_each_type() -> list[torch.device]:
     # torch.cuda counts by NVML if it can, which leaves CUDA uninitialized, so that this process may still fork.
     counts = {"cuda": torch.cuda.device_count()}
     accelerator = torch.accelerator.current_accelerator()
-    if accelerator is not None:
-        counts.setdefault(accelerator.type, torch.accelerator.device_count())
+    if accelerator is not None and accelerator.type not in counts:
+        counts[accelerator.type] = torch.accelerator.device_count()
     return [torch.device(kind, count - 1) for kind, count in counts.items() if count > 0]
