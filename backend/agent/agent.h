@@ -253,6 +253,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   bool isInherited() const {
     return forkGeneration() != generation_;
   }
+  /// Throws std::runtime_error in such a process.
+  void expectOwnProcess() const;
 
   /// Drives the backward passes in which this worker takes part.
   Engine& engine() override {
@@ -299,7 +301,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   void introduceToPeers();
 
   // Calls of this worker.
-  void expectOwnProcess() const;
   std::string describeReasonToLeave() const;
   void checkCanSend(const WorkerInfo& to, const Message& message) const;
   TensorDevices targetsOf(

@@ -12,8 +12,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import CellType
 
@@ -24,6 +26,8 @@ from torchwire.patches import Patches
 
 # A shutdown that waits for other workers looks about once a second whether its agent is still there.
 _EXIT_PATIENCE = 5.0  # seconds
+# Until another look whether this process is still the one that waits.
+_SLICE = 0.2  # seconds
 # To print a traceback takes milliseconds; a thread that goes on after a failed shutdown costs the exit this much.
 _PRINTING_PATIENCE = 1.0  # seconds
 
@@ -145,9 +149,13 @@ def _in_turn(original: Callable[..., None], turns: _Turns) -> Callable[..., None
 
 
 def _await(running: _Shutdown, timeout: float) -> None:
-    try:
-        error = running.outcome.exception(timeout or None)
-    except concurrent.futures.TimeoutError:
-        raise RuntimeError(f"rpc.shutdown() has not ended within {timeout} s in the thread that began it") from None
+    process, end = os.getpid(), time.monotonic() + timeout if timeout else None
+    while not running.outcome.done():
+        concurrent.futures.wait([running.outcome], timeout=_SLICE)
+        if os.getpid() != process:  # a handler of a signal has forked it, without the thread
+            return
+        if end is not None and time.monotonic() >= end and not running.outcome.done():
+            raise RuntimeError(f"rpc.shutdown() has not ended within {timeout} s in the thread that began it")
+    error = running.outcome.exception()
     if error is not None:
         raise RuntimeError(f"rpc.shutdown() has failed in the thread that began it: {error}") from error

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+from torch.distributed.rpc import api
 
 from torchwire import concurrent_shutdown, creation_sites, graceful_shutdown, passed_rrefs, torch_parts
 from torchwire.current_agent import forked_agent
@@ -46,6 +47,7 @@ def _begin() -> None:
     _patches.undo()  # of a parent that was itself forked
     cast("Any", rpc)._init_counter = 0  # the prefix in the store is that of workers whose process has just begun
     concurrent_shutdown.replace_shutdown(_patches, _leaving_instead)
+    _replace_parts_of_shutdown()
     _replace_init()
 
 
@@ -54,6 +56,24 @@ def _leave() -> None:
     _patches.undo()
     if forked_agent() is not None:
         torch_parts.reset_current_rpc_agent()
+
+
+def _replace_parts_of_shutdown() -> None:
+    # A child that is forked amid a shutdown goes on in it; what the parent's threads were to do it would wait for.
+    for name in ("_all_gather", "_barrier", "_wait_all_workers", "_delete_all_user_and_unforked_owner_rrefs"):
+        _patches.replace(api, name, _refusing(getattr(api, name)))
+    _patches.replace(api, "_finalize_shutdown", _leaving_instead(api._finalize_shutdown))
+
+
+def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def refuse(*args: Any, **options: Any) -> Any:
+        forked = forked_agent()
+        if forked is None:  # somebody has kept this function
+            return original(*args, **options)
+        raise RuntimeError(forked.refusal)
+
+    return refuse
 
 
 def _leaving_instead(original: Callable[..., None]) -> Callable[..., None]:

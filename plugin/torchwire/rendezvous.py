@@ -245,7 +245,9 @@ def within(
     """What `function` returns or raises; TimeoutError if that takes longer. It goes on running then.
 
     check: called now and then meanwhile; what it raises ends the wait.
+    Raises RuntimeError in a process that a signal's handler forks meanwhile, which has no such thread.
     """
+    process = os.getpid()
     outcome: list[Any] = []
     error: list[BaseException] = []
 
@@ -259,9 +261,11 @@ def within(
     thread.start()
     end = time.monotonic() + seconds
     while thread.is_alive() and time.monotonic() < end:
-        thread.join(min(end - time.monotonic(), seconds if check is None else _CHECK_INTERVAL))
+        thread.join(min(end - time.monotonic(), _CHECK_INTERVAL))
         if check is not None and thread.is_alive():
             check()
+    if os.getpid() != process:
+        raise RuntimeError("this process was forked from one that waited for a thread; it has to end, or to begin anew")
     if error:
         raise error[0]
     if not outcome:

@@ -19,8 +19,9 @@ import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, init, running
 from processes import LIMIT, run_script, wait_until
+from torch.distributed.rpc import api
 from torch.utils.data import DataLoader, Dataset
-from torchwire import registration
+from torchwire import concurrent_shutdown, registration, rendezvous
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["wire_shm", "wire_tcp"])
 PROGRAM = pathlib.Path(__file__).with_name("forking_program.py")
@@ -151,11 +152,11 @@ def refusals_in_child():
         "latest": rpc.rpc_async("worker1", wait_a_while),
     }
     pending["then"] = pending["python"].then(lambda done: done.value())
-    refused = in_child(_refusals, rref, pending)
+    refused = in_child(_refusals, rref, pending, api._get_current_rpc_agent())
     return refused, [pending[name].wait() for name in ("python", "latest", "then")]
 
 
-def _refusals(rref, pending):
+def _refusals(rref, pending, agent):
     ones = torch.ones(1, requires_grad=True)
 
     def backward():
@@ -174,6 +175,11 @@ def _refusals(rref, pending):
         "proxy, async": lambda: rref.rpc_async().increase().wait(),
         "get_worker_info": lambda: rpc.get_worker_info("worker1"),
         "backward": backward,
+        "_all_gather": lambda: api._all_gather(1),
+        "_barrier": lambda: api._barrier({"worker0", "worker1"}),
+        "_wait_all_workers": api._wait_all_workers,
+        "_delete_all_user_and_unforked_owner_rrefs": api._delete_all_user_and_unforked_owner_rrefs,
+        "rref_counts of the parent's agent": agent.rref_counts,  # as in a shutdown that the child goes on with
         "peers": torchwire.peers,
         "rrefs": torchwire.rrefs,
         "metrics": torchwire.metrics,
@@ -542,3 +548,63 @@ def test_a_child_that_a_signals_handler_forks_does_not_wait_in_a_shutdown(tmp_pa
         seen = group[0].run(wait_while_a_signals_handler_forks, "shutdown", str(tmp_path / "handled"), child_exits)
         assert seen == ("handled", [status])
         group[1].run(rpc.shutdown, graceful=False)
+
+
+def shut_down_beside_a_thread(handled):
+    """How a child ends that a signal's handler forks while this thread waits for the other's shutdown."""
+    parent, statuses = os.getpid(), []
+    threading.Thread(target=rpc.shutdown).start()
+    wait_until(concurrent_shutdown.runs_elsewhere)
+
+    def fork(number, frame):
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(int(LIMIT / 2))  # ends it where it hangs
+            return
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        pathlib.Path(handled).touch()
+
+    signal.signal(signal.SIGALRM, fork)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    rpc.shutdown()
+    if os.getpid() != parent:
+        os._exit(8)
+    return statuses
+
+
+def test_a_child_that_a_signals_handler_forks_does_not_wait_for_a_shutdown_of_another_thread(tmp_path):
+    handled = tmp_path / "handled"
+    with Group(2) as group:
+        group.init(file_in(tmp_path))
+        pending = group[0].start(shut_down_beside_a_thread, str(handled))
+        wait_until(handled.exists)
+        group[1].run(rpc.shutdown)
+        assert pending.result() == [8]
+
+
+def test_a_child_that_a_signals_handler_forks_does_not_wait_for_a_thread():
+    parent, statuses, done = os.getpid(), [], threading.Event()
+
+    def fork(number, frame):
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(int(LIMIT / 2))  # ends it where it hangs
+            return
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        done.set()
+
+    before = signal.signal(signal.SIGALRM, fork)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        rendezvous.within(LIMIT, done.wait)
+    except RuntimeError as error:
+        if os.getpid() == parent:
+            raise
+        os._exit(8 if "this process was forked" in str(error) else 9)
+    finally:
+        if os.getpid() != parent:
+            os._exit(10)
+        signal.signal(signal.SIGALRM, before)
+    assert statuses == [8]
