@@ -432,7 +432,7 @@ PYBIND11_MODULE(_C, module) {
       py::arg("rank"), py::arg("world_size"), py::call_guard<py::gil_scoped_release>(),
       "Has the workers of a static group that wait for the one that begins to start in this "
       "process see if the "
-      "process ends before it has joined. Does not wait for the store.");
+      "process ends before it has joined. Raises what a handler of a signal raises meanwhile.");
   module.def(
       "tell_of_failed_start", &torchwire::tellOfFailedStart, py::arg("store"), py::arg("name"),
       py::arg("rank"), py::arg("world_size"), py::arg("reason"),

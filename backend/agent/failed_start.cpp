@@ -8,7 +8,6 @@
 
 #include "backend/agent/torch_store.h"
 #include "backend/base/random.h"
-#include "backend/base/thread_pool.h"
 #include "backend/membership/bounded_store.h"
 #include "backend/membership/membership.h"
 #include "backend/serve/signals.h"
@@ -27,10 +26,11 @@ std::string torchVersion() {
 }
 
 Membership membershipWithoutAgent(
-    std::unique_ptr<KeyValueStore> store, const WorkerRecord& self, uint32_t worldSize) {
+    const c10::intrusive_ptr<c10d::Store>& store, const WorkerRecord& self, uint32_t worldSize) {
   return Membership(
-      std::move(store), self, worldSize, kTellingPatience,
-      std::make_unique<SystemClock>(checkSignals),
+      std::make_unique<BoundedStore>(
+          std::make_unique<TorchStore>(store), kTellingPatience, checkSignals),
+      self, worldSize, kTellingPatience, std::make_unique<SystemClock>(checkSignals),
       [](const WorkerRecord& worker, bool) { return isOver(presenceOf(worker.process)); });
 }
 
@@ -54,25 +54,20 @@ std::string describeFailedStart(const WorkerRecord& worker, const std::string& r
 void announceStart(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
     uint32_t worldSize) {
-  const auto thread = std::make_shared<ThreadPool>(1, "torchwire_store");
-  thread->run(Task([thread, store, name, id, worldSize] {
-    try {
-      membershipWithoutAgent(std::make_unique<TorchStore>(store), ownRecord(name, id), worldSize)
-          .announce();
-    } catch (const std::exception&) {
-      // The agent asks the store next, and says what is wrong with it.
-    }
-  }));
+  try {
+    membershipWithoutAgent(store, ownRecord(name, id), worldSize).announce();
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception&) {
+    // The agent asks the store next, and says what is wrong with it.
+  }
 }
 
 void tellOfFailedStart(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
     uint32_t worldSize, const std::string& reason) {
   const WorkerRecord self = ownRecord(name, id);
-  auto bounded = std::make_unique<BoundedStore>(
-      std::make_unique<TorchStore>(store), kTellingPatience, checkSignals);
-  membershipWithoutAgent(std::move(bounded), self, worldSize)
-      .giveUpStart(describeFailedStart(self, reason));
+  membershipWithoutAgent(store, self, worldSize).giveUpStart(describeFailedStart(self, reason));
 }
 
 } // namespace torchwire

@@ -17,8 +17,7 @@ WorkerRecord ownRecord(std::string name, WorkerId id);
 std::string describeFailedStart(const WorkerRecord& worker, const std::string& reason);
 
 /// Has those that wait in the store for the worker that this process begins to start see its end, should that come before the
-/// worker is on their list. Does not wait until they do: it runs on a thread of its own, which a store that does not answer
-/// keeps.
+/// worker is on their list. Does nothing where the store does not answer soon. May throw Interrupted.
 void announceStart(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
     uint32_t worldSize);

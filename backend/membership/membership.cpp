@@ -406,23 +406,26 @@ void Membership::giveUpStart(const std::string& why) {
       roster = currentRoster();
     }
     store_->set(keyOf(kFailedAt), toStore(std::to_string(systemTime())));
-    if (decide(why) != why) {
-      return;
-    }
-    // For those that start in its place, see isOver().
-    Roster alone;
-    alone.worldSize = worldSize_;
-    alone.groupId = groupId_;
-    alone.workers.push_back(self_);
-    const std::vector<uint8_t> wanted = toStore(alone.encode());
-    if (store_->compareSet(keyOf(kRosterKey), {}, wanted) != wanted) {
-      listAsRefused();
+    if (decide(why) == why) {
+      listAsFailed();
     }
     if (self_.id == 0 && roster.workers.size() > 1) { // PyTorch's launchers put the store there
       clock_->sleepFor(kFarewellAtStart);
     }
   } catch (const std::exception&) {
     // The others cannot be told.
+  }
+}
+
+/// For those that start in its place, see isOver().
+void Membership::listAsFailed() {
+  Roster alone;
+  alone.worldSize = worldSize_;
+  alone.groupId = groupId_;
+  alone.workers.push_back(self_);
+  const std::vector<uint8_t> wanted = toStore(alone.encode());
+  if (store_->compareSet(keyOf(kRosterKey), {}, wanted) != wanted) {
+    listAsRefused();
   }
 }
 

@@ -143,6 +143,7 @@ class Membership {
   std::optional<std::string> decisionAbout(const Roster& over);
   bool nextHasBegun();
   void listAsRefused();
+  void listAsFailed();
   std::string keyOf(const std::string& name) const {
     return keyOf(name, generation_);
   }

@@ -1,13 +1,20 @@
 #include "rref/ledger/passed_forks.h"
 
+#include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 namespace torchwire {
 namespace {
 
 // Those that are pickled and never sent would stay for ever.
-constexpr size_t kMostPickled = 256;
+constexpr size_t kMostPickled = 16384;
+
+// Before which pickle's protocol 4 begins no further frame.
+constexpr size_t kFirstFrame = size_t{64} << 10;
+constexpr char kFrame = '\x95';
+constexpr size_t kFrameHead = 9; // with its length
 
 void appendBytes(std::string& out, uint64_t value, size_t count) {
   for (size_t i = 0; i < count; ++i) {
@@ -52,6 +59,75 @@ std::string bytesOf(const PassedForks::Fork& fork, WorkerId parent) {
   return bytes;
 }
 
+/// How long the number is that begins there.
+size_t lengthOfNumber(std::string_view bytes, size_t at) {
+  switch (bytes[at]) {
+    case 'K':
+      return 2;
+    case 'M':
+      return 3;
+    case 'J':
+      return 5;
+    default:
+      return 2 + static_cast<size_t>(bytes[at + 1]);
+  }
+}
+
+/// Where a frame may begin that is not the first.
+std::vector<size_t> framesIn(std::string_view payload) {
+  std::vector<size_t> frames;
+  for (size_t at = payload.find(kFrame, std::min(kFirstFrame, payload.size()));
+       at != std::string_view::npos; at = payload.find(kFrame, at + 1)) {
+    const bool isLength =
+        at + kFrameHead < payload.size() && payload[at + 7] == 0 && payload[at + 8] == 0;
+    if (isLength) {
+      frames.push_back(at);
+    }
+  }
+  return frames;
+}
+
+/// Whether the numbers are on both sides of a frame's head.
+bool areAround(std::string_view payload, size_t frame, std::string_view bytes) {
+  const std::string_view behind = payload.substr(frame + kFrameHead);
+  for (size_t before = lengthOfNumber(bytes, 0); before < bytes.size();
+       before += lengthOfNumber(bytes, before)) {
+    if (before <= frame && payload.substr(frame - before, before) == bytes.substr(0, before) &&
+        behind.starts_with(bytes.substr(before))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Looks for one after the other, which are pickled in the order in which they are looked for, as a rule.
+class PayloadSearch {
+ public:
+  explicit PayloadSearch(std::string_view payload) : payload_(payload) {}
+
+  bool finds(std::string_view bytes) {
+    size_t at = payload_.find(bytes, next_);
+    if (at == std::string_view::npos && next_ != 0) {
+      at = payload_.substr(0, next_ + bytes.size()).find(bytes);
+    }
+    if (at != std::string_view::npos) {
+      next_ = at;
+      return true;
+    }
+    if (!frames_) {
+      frames_ = framesIn(payload_);
+    }
+    return std::any_of(frames_->begin(), frames_->end(), [&](size_t frame) {
+      return areAround(payload_, frame, bytes);
+    });
+  }
+
+ private:
+  const std::string_view payload_;
+  std::optional<std::vector<size_t>> frames_; // once they are wanted
+  size_t next_ = 0;
+};
+
 } // namespace
 
 void PassedForks::pickled(const Fork& fork, WorkerId parent) {
@@ -72,9 +148,10 @@ void PassedForks::withdrawn(const GlobalId& fork) {
 
 PassedForks::Forks PassedForks::find(WorkerId to, std::string_view payload) {
   Forks found;
+  PayloadSearch search(payload);
   MutexLock lock(mutex_);
   const auto isInIt = [&](const Pickled& one) REQUIRES(mutex_) {
-    if (payload.find(one.bytes) == std::string_view::npos) {
+    if (!search.finds(one.bytes)) {
       return false;
     }
     if (to != one.parent) {

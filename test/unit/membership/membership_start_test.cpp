@@ -105,6 +105,8 @@ TEST_CASE("a worker that gives up after it has come ends the start of all", "[me
     REQUIRE(group.run() == kNobody);
     CHECK(group.workers[0]->error == kWhy);
     CHECK(group.workers[1]->error == kWhy);
+    // The store is the first worker's, and goes with it.
+    CHECK(group.workers[0]->end >= group.workers[1]->end + milliseconds(100));
     CHECK(namesIn(group.storedRoster()) == std::vector<std::string>{"w0", "w1", "w2"});
   }
 }

@@ -59,6 +59,51 @@ TEST_CASE("a message may carry several forks", "[passed_forks]") {
   CHECK(forks.takeThoseOf(1).size() == 2);
 }
 
+TEST_CASE("all forks of a large message are found, in whatever order", "[passed_forks]") {
+  PassedForks forks;
+  std::string payload;
+  for (int number = 0; number < 1000; ++number) {
+    const auto byte = static_cast<char>(number);
+    forks.pickled({{3, 1}, {3, 70000 + number}, kSelf}, kSelf);
+    const std::string one{
+        'K',
+        3,
+        'K',
+        3,
+        'K',
+        1,
+        'K',
+        3,
+        'J',
+        static_cast<char>((70000 + number) & 0xff),
+        static_cast<char>((70000 + number) >> 8 & 0xff),
+        1,
+        0,
+        'K',
+        3,
+        byte};
+    payload = number % 3 == 0 ? one + payload : payload + one;
+  }
+  CHECK(forks.sent(1, payload).size() == 1000);
+}
+
+// Pickle's protocol 4 begins a frame between two numbers, once 64 KiB are full.
+TEST_CASE("a fork is found on both sides of a frame's beginning", "[passed_forks]") {
+  const std::string frame("\x95\x10\x27\x00\x00\x00\x00\x00\x00", 9);
+  const std::string before(70000, '\x95');
+  for (const size_t at : {size_t{2}, size_t{4}, size_t{7}, size_t{9}, size_t{14}}) {
+    CAPTURE(at);
+    PassedForks forks;
+    forks.pickled(kOwn, kSelf);
+    CHECK(forks.sent(1, before + kOwnPickled.substr(0, at - 1) + frame + kOwnPickled.substr(at - 1))
+              .empty()); // inside a number
+    CHECK(
+        forks.sent(
+            1, before + kOwnPickled.substr(0, at) + frame + kOwnPickled.substr(at) + "...") ==
+        std::vector{kOwn.fork});
+  }
+}
+
 TEST_CASE("the forks of a message that is never sent are taken back", "[passed_forks]") {
   PassedForks forks;
   forks.pickled(kOwn, kSelf);
@@ -94,7 +139,7 @@ TEST_CASE("a fork is forgotten with its owner", "[passed_forks]") {
 TEST_CASE("of forks that are never sent only the newest are kept", "[passed_forks]") {
   PassedForks forks;
   forks.pickled(kOwn, kSelf);
-  for (int64_t number = 0; number < 256; ++number) {
+  for (int64_t number = 0; number < 16384; ++number) {
     forks.pickled({{3, 1}, {3, 1000000 + number}, kSelf}, kSelf);
   }
   CHECK(forks.sent(1, kOwnPickled).empty());
