@@ -135,9 +135,7 @@ class WorkerProcess:
 
     def signal(self, number):
         """After SIGSTOP no thread of it runs any more when this returns."""
-        os.kill(self.pid, number)
-        if number == signal.SIGSTOP:
-            wait_until(lambda: all(state == "T" for state in _thread_states(self.pid)))
+        send_signal(self.pid, number)
 
     def kill(self):
         """Ends the process as a crash would: nothing of it runs any more."""
@@ -168,6 +166,13 @@ class WorkerProcess:
         for worker in processes:
             worker.show_output()
         pytest.fail(f"{message}; the stacks of all processes are in the captured stderr")
+
+
+def send_signal(pid, number):
+    """After SIGSTOP no thread of the process runs any more when this returns: until then they may answer."""
+    os.kill(pid, number)
+    if number == signal.SIGSTOP:
+        wait_until(lambda: all(state == "T" for state in _thread_states(pid)))
 
 
 def _thread_states(pid):

@@ -16,7 +16,7 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, running
-from processes import run_script, wait_until
+from processes import run_script, send_signal, wait_until
 from raising_function import Raises
 from sockets import unix_names
 
@@ -343,7 +343,7 @@ def test_a_program_is_traced_from_the_command_line(tmp_path):
 def trace_and_stop(path, pid):
     with torchwire.trace(path):
         observed.call_many("worker1", 2)
-        os.kill(pid, signal.SIGSTOP)
+        send_signal(pid, signal.SIGSTOP)
 
 
 def test_who_keeps_the_trace_waiting_is_said(tmp_path):
