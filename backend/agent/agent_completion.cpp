@@ -30,13 +30,15 @@ void Agent::discard(WorkerId from, ReceivedFrame response) {
   if (!ofDevices && !mayCarryRRefs(response.header.messageType)) {
     return;
   }
-  control_->run([this, from, response = std::move(response)]() mutable {
+  activeCalls_.start(); // RRefs in it tell their owners, as those do of a call that has not ended
+  const std::shared_ptr<void> counted(this, [this](void*) { activeCalls_.finish(); });
+  control_->run([this, from, counted, response = std::move(response)]() mutable {
     guarded("a late response", [&] {
       const DecodedMessage decoded = decodeMessage(std::move(response));
       transfers_->discard(from, std::as_const(*decoded.message).tensors(), decoded.targets);
-      requests_.run([message = decoded.message] { // which takes the GIL
-        guarded("the RRefs in a late response", [&] { dropRRefsIn(*message); });
-      });
+      if (mayCarryRRefs(static_cast<uint32_t>(decoded.message->type()))) {
+        endOn(completions_, [counted, message = decoded.message] { dropRRefsIn(*message); });
+      }
     });
   });
 }

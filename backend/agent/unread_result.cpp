@@ -6,10 +6,13 @@
 #include <torch/csrc/distributed/rpc/utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <exception>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 
 #include "autograd/direct_forward.h"
+#include "backend/base/log.h"
 
 namespace torchwire {
 namespace {
@@ -21,6 +24,9 @@ using rpc::RpcCommandBase;
 using torch::distributed::autograd::RpcWithAutograd;
 
 void dropPickled(std::string_view pickle) {
+  if (pickle.find("_py_rref_receiver") == std::string_view::npos) { // as nearly always
+    return;
+  }
   const py::gil_scoped_acquire gil;
   try {
     py::module_::import("torchwire.unread_rrefs").attr("drop")(py::bytes(pickle));
@@ -34,7 +40,18 @@ void dropRRefsIn(RpcCommandBase& command) {
   if (const auto* const result = dynamic_cast<rpc::PythonResp*>(&command)) {
     dropPickled(result->serializedPyObj().payload_);
   } else if (auto* const fetched = dynamic_cast<rpc::PythonRRefFetchRet*>(&command)) {
-    dropPickled(fetched->values().at(0).toStringRef());
+    dropPickled(fetched->values().back().toStringRef()); // behind the tensors
+  }
+}
+
+void dropAllIn(const rpc::Message& response) {
+  if (const auto direct = resultInDirectForward(response)) {
+    dropPickled(*direct);
+  } else if (response.type() == MessageType::FORWARD_AUTOGRAD_RESP) {
+    dropRRefsIn(RpcWithAutograd::fromMessage(response)->wrappedRpc());
+  } else {
+    MessageType type = response.type();
+    dropRRefsIn(*rpc::deserializeResponse(response, type));
   }
 }
 
@@ -54,13 +71,10 @@ bool mayCarryRRefs(uint32_t messageType) {
 }
 
 void dropRRefsIn(const rpc::Message& response) {
-  if (const auto direct = resultInDirectForward(response)) {
-    dropPickled(*direct);
-  } else if (response.type() == MessageType::FORWARD_AUTOGRAD_RESP) {
-    dropRRefsIn(RpcWithAutograd::fromMessage(response)->wrappedRpc());
-  } else {
-    MessageType type = response.type();
-    dropRRefsIn(*rpc::deserializeResponse(response, type));
+  try {
+    dropAllIn(response);
+  } catch (const std::exception& e) {
+    log(LogLevel::debug, std::string("RRefs in a late response may stay: ") + e.what());
   }
 }
 

@@ -11,7 +11,7 @@ namespace torchwire {
 bool mayCarryRRefs(uint32_t messageType);
 
 /// Receives and drops the RRefs in a response of such a type, so that their owners know that nobody has them here. Takes the
-/// GIL, and calls owners. Throws what keeps it from reading the response.
+/// GIL, and calls owners. Those in a response that cannot be read stay, which the log says.
 void dropRRefsIn(const torch::distributed::rpc::Message& response);
 
 } // namespace torchwire

@@ -292,9 +292,10 @@ std::set<WorkerId> Membership::begun() {
     return *std::move(others);
   }
   std::set<WorkerId> all;
-  for (WorkerId id = 0; id < static_cast<WorkerId>(worldSize_); ++id) {
-    if (rounds_.check(numbersKey(keyOf(kBegun), id))) {
-      all.insert(id);
+  for (const WorkerRecord& worker :
+       Roster::decode(fromStore(rounds_.get(keyOf(kRosterKey)))).workers) {
+    if (rounds_.check(numbersKey(keyOf(kBegun), worker.id))) {
+      all.insert(worker.id);
     }
   }
   return all;

@@ -10,6 +10,8 @@ the RRefs behind it.
 
 from __future__ import annotations
 
+import contextlib
+import copyreg
 import functools
 import io
 import logging
@@ -59,9 +61,10 @@ def received() -> int:
 def drop(binary_data: bytes, read: int = 0) -> None:
     """Receives and drops the RRefs in a pickle, but for the first ones, which have been read. Raises no Exception.
 
-    No code of the pickle's objects runs. RRefs that a pickler of the user's writes in a way of its own are not found.
+    No code of the pickle's objects runs. RRefs that a pickler of the user's or a RemoteModule's writes in a way of its
+    own are not found, nor any where the program has registered extension codes with copyreg.
     """
-    if _RECEIVER.encode() not in binary_data:
+    if _RECEIVER.encode() not in binary_data or copyreg._inverted_registry:  # by which pickle passes find_class() by
         return
     try:
         _Unpickler(binary_data, read).load()
@@ -91,7 +94,8 @@ class _Unpickler(pickle.Unpickler):
         if self._skipped > 0:
             self._skipped -= 1
         else:
-            _PICKLER._py_rref_receiver(serialized)
+            with contextlib.suppress(Exception):  # it cannot be received here: its owner has left, for one
+                _PICKLER._py_rref_receiver(serialized)
         return _Nothing()
 
 
