@@ -26,6 +26,7 @@ _logger = logging.getLogger(__name__)
 
 _PICKLER = internal._InternalRPCPickler
 _RECEIVER = "_py_rref_receiver"
+_EXTENSIONS: dict[int, Any] = vars(copyreg)["_inverted_registry"]  # which pickle reads without find_class()
 
 
 class _Received(threading.local):
@@ -64,7 +65,7 @@ def drop(binary_data: bytes, read: int = 0) -> None:
     No code of the pickle's objects runs. RRefs that a pickler of the user's or a RemoteModule's writes in a way of its
     own are not found, nor any where the program has registered extension codes with copyreg.
     """
-    if _RECEIVER.encode() not in binary_data or copyreg._inverted_registry:  # by which pickle passes find_class() by
+    if _RECEIVER.encode() not in binary_data or _EXTENSIONS:
         return
     try:
         _Unpickler(binary_data, read).load()
