@@ -26,11 +26,10 @@ std::string torchVersion() {
 }
 
 Membership membershipWithoutAgent(
-    const c10::intrusive_ptr<c10d::Store>& store, const WorkerRecord& self, uint32_t worldSize,
-    std::shared_ptr<ThreadPool> thread) {
+    const c10::intrusive_ptr<c10d::Store>& store, const WorkerRecord& self, uint32_t worldSize) {
   return Membership(
       std::make_unique<BoundedStore>(
-          std::make_unique<TorchStore>(store), kTellingPatience, checkSignals, std::move(thread)),
+          std::make_unique<TorchStore>(store), kTellingPatience, checkSignals),
       self, worldSize, kTellingPatience, std::make_unique<SystemClock>(checkSignals),
       [](const WorkerRecord& worker, bool) { return isOver(presenceOf(worker.process)); });
 }
@@ -54,9 +53,9 @@ std::string describeFailedStart(const WorkerRecord& worker, const std::string& r
 
 void announceStart(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
-    uint32_t worldSize, std::shared_ptr<ThreadPool> thread) {
+    uint32_t worldSize) {
   try {
-    membershipWithoutAgent(store, ownRecord(name, id), worldSize, std::move(thread)).announce();
+    membershipWithoutAgent(store, ownRecord(name, id), worldSize).announce();
   } catch (const Interrupted&) {
     throw;
   } catch (const std::exception&) {
@@ -66,10 +65,9 @@ void announceStart(
 
 void tellOfFailedStart(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
-    uint32_t worldSize, const std::string& reason, std::shared_ptr<ThreadPool> thread) {
+    uint32_t worldSize, const std::string& reason) {
   const WorkerRecord self = ownRecord(name, id);
-  membershipWithoutAgent(store, self, worldSize, std::move(thread))
-      .giveUpStart(describeFailedStart(self, reason));
+  membershipWithoutAgent(store, self, worldSize).giveUpStart(describeFailedStart(self, reason));
 }
 
 } // namespace torchwire

@@ -1,20 +1,15 @@
 #include "backend/link/ended_session.h"
 
-#include <algorithm>
-#include <iterator>
-#include <limits>
 #include <utility>
 
 namespace torchwire {
-namespace {
-
-constexpr uint64_t kNewest = std::numeric_limits<uint64_t>::max();
-
-} // namespace
 
 void EndedSession::replace(FormerSession former, std::vector<Doubtful> doubtful) {
   awaitsFrame_ = false;
-  std::move(doubtful.begin(), doubtful.end(), std::back_inserter(doubtful_));
+  if (!doubtful.empty()) {
+    doubtfulIn_ = former.id;
+    doubtful_ = std::move(doubtful);
+  }
   if (former.received != Receipts()) {
     former_ = std::move(former);
   }
@@ -22,35 +17,32 @@ void EndedSession::replace(FormerSession former, std::vector<Doubtful> doubtful)
 
 EndedSession::Undone EndedSession::settleByWelcome(const FormerSession& peers) {
   awaitsFrame_ = false;
-  return settleUpTo(kNewest, peers);
+  if (peers.id > doubtfulIn_) { // it has forgotten the one in question
+    doubtful_.clear();
+  }
+  return settle(peers.id == doubtfulIn_ ? peers.received : Receipts());
 }
 
 EndedSession::Undone EndedSession::settleByHello(const FormerSession& peers) {
-  Undone undone = settleUpTo(peers.id, peers);
+  if (peers.id >= doubtfulIn_) {
+    return settleByWelcome(peers);
+  }
   awaitsFrame_ = !doubtful_.empty();
-  return undone;
+  return {};
 }
 
 EndedSession::Undone EndedSession::settleByFrame() {
   awaitsFrame_ = false;
-  return settleUpTo(kNewest, FormerSession());
+  return settle(Receipts());
 }
 
-/// Of the sessions before the other side's newest it remembers nothing: what is in doubt of them stays as it is. Of those
-/// after it, it has received nothing.
-EndedSession::Undone EndedSession::settleUpTo(uint64_t session, const FormerSession& peers) {
+EndedSession::Undone EndedSession::settle(const Receipts& received) {
   Undone undone;
-  std::vector<Doubtful> later;
   for (Doubtful& frame : std::exchange(doubtful_, {})) {
-    if (frame.session > session) {
-      later.push_back(std::move(frame));
-    } else if (
-        frame.session > peers.id ||
-        (frame.session == peers.id && !peers.received.has(frame.sequence))) {
+    if (!received.has(frame.sequence)) {
       undone.push_back(std::move(frame.undo));
     }
   }
-  doubtful_ = std::move(later);
   return undone;
 }
 

@@ -17,13 +17,12 @@
 
 namespace torchwire {
 
-/// One side of the newest session that has ended, and what is in doubt of those before it. Not thread-safe.
+/// One side of the newest session that has ended. Not thread-safe.
 class EndedSession {
  public:
   /// A frame of this side's of which the other may have received nothing.
   struct Doubtful {
-    uint64_t session;
-    uint64_t sequence; // in that one
+    uint64_t sequence;
     Undo undo;
   };
   using Undone = std::vector<Undo>;
@@ -46,10 +45,11 @@ class EndedSession {
   }
 
  private:
-  Undone settleUpTo(uint64_t session, const FormerSession& peers);
+  Undone settle(const Receipts& received);
 
   FormerSession former_;
-  std::vector<Doubtful> doubtful_; // the earliest first
+  uint64_t doubtfulIn_ = 0; // the session
+  std::vector<Doubtful> doubtful_;
   bool awaitsFrame_ = false;
 };
 
