@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/autograd/utils.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -121,6 +122,14 @@ c10::intrusive_ptr<JitFuture> serveDirectForward(
         return withDeviceStorages(answered(caller, context, done.value().toCustomClass<Message>()));
       },
       messageType());
+}
+
+std::optional<std::string_view> resultInDirectForward(const Message& response) {
+  if (!isEnveloped(response, MessageType::FORWARD_AUTOGRAD_RESP)) {
+    return std::nullopt;
+  }
+  const auto& body = response.payload();
+  return std::string_view(body.data(), body.size()).substr(std::min(kEnvelope, body.size()));
 }
 
 void receiveDirectForward(

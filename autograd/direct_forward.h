@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <optional>
+#include <string_view>
 
 #include "autograd/pass/context_registry.h"
 #include "backend/wire/roster.h"
@@ -35,6 +36,10 @@ c10::intrusive_ptr<torch::distributed::rpc::JitFuture> serveDirectForward(
     const torch::distributed::rpc::DeviceMap& mapBack,
     const std::function<c10::intrusive_ptr<torch::distributed::rpc::JitFuture>(
         torch::distributed::rpc::Message& call)>& run);
+
+/// The body of the PYTHON_RET in a response to such a request, while that lives; unset for any other response.
+std::optional<std::string_view> resultInDirectForward(
+    const torch::distributed::rpc::Message& response);
 
 /// Turns the response to such a request into the PYTHON_RET that is in it, and attaches a recv function to its tensors.
 /// Leaves any other as it is. `context` is what joinContext() returned. In the state of the thread that has called.

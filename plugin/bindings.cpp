@@ -14,6 +14,7 @@
 #include "backend/agent/failed_start.h"
 #include "backend/agent/forked_agent.h"
 #include "backend/link/checksum_interceptor.h"
+#include "backend/membership/bounded_store.h"
 #include "backend/serve/signals.h"
 #include "backend/tensorpipe/transport_table.h"
 #include "build_features.h"
@@ -74,6 +75,7 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.secret = dict["secret"].cast<std::string>(); // of bytes, as they are
   options.keepAlive = std::chrono::milliseconds(
       static_cast<int64_t>(dict["keepalive_interval"].cast<double>() * 1000));
+  options.storeThread = dict["store_thread"].cast<std::shared_ptr<ThreadPool>>();
   options.inheritDeadline = dict["inherit_deadline"].cast<bool>();
   options.elastic = dict["elastic"].cast<bool>();
   options.sessionTimeout = std::chrono::milliseconds(
@@ -427,15 +429,19 @@ PYBIND11_MODULE(_C, module) {
   }
   module.attr("TRANSPORTS_WITHOUT_PROOF") = withoutProof;
   module.attr("CHANNELS") = torchwire::descriptionsOf(torchwire::channelTable());
+  py::class_<torchwire::ThreadPool, std::shared_ptr<torchwire::ThreadPool>>(
+      module, "StoreThread", "For what is asked of the store while a worker starts.")
+      .def(py::init(&torchwire::makeStoreThread));
   module.def(
       "announce_start", &torchwire::announceStart, py::arg("store"), py::arg("name"),
-      py::arg("rank"), py::arg("world_size"), py::call_guard<py::gil_scoped_release>(),
+      py::arg("rank"), py::arg("world_size"), py::arg("thread"),
+      py::call_guard<py::gil_scoped_release>(),
       "Has the workers of a static group that wait for the one that begins to start in this "
       "process see if the "
       "process ends before it has joined. Raises what a handler of a signal raises meanwhile.");
   module.def(
       "tell_of_failed_start", &torchwire::tellOfFailedStart, py::arg("store"), py::arg("name"),
-      py::arg("rank"), py::arg("world_size"), py::arg("reason"),
+      py::arg("rank"), py::arg("world_size"), py::arg("reason"), py::arg("thread"),
       py::call_guard<py::gil_scoped_release>(),
       "Has the workers of a static group that wait for one of this process in init_rpc raise "
       "RuntimeError, which names it and says the reason. Raises nothing.");

@@ -457,8 +457,8 @@ void RRefService::takeBack(const PassedForks::Forks& neverReceived) {
 }
 
 void RRefService::withdraw(const std::vector<PassedForks::Fork>& pickled) {
+  passed_.withdrawn(pickled);
   for (const PassedForks::Fork& fork : pickled) {
-    passed_.withdrawn(fork.fork);
     takeBack(fork);
   }
 }

@@ -280,7 +280,7 @@ void Agent::openMembership() {
   }
   membership_ = std::make_unique<Membership>(
       std::make_unique<BoundedStore>(
-          std::make_unique<TorchStore>(store_), storeTimeout(), checkSignals),
+          std::make_unique<TorchStore>(store_), storeTimeout(), checkSignals, options_.storeThread),
       std::move(self), worldSize_, std::max(getRpcTimeout(), kMinWaitForGroup),
       std::make_unique<SystemClock>(checkSignals),
       [this](const WorkerRecord& worker, bool asksHost) { return hasEnded(worker, asksHost); });

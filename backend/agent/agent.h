@@ -73,6 +73,7 @@ struct AgentOptions {
   std::set<cuda::DevicePath> devicePathsLeftOut;
   bool inheritDeadline =
       false; // what functions call for a caller ends when that one's deadline is over
+  std::shared_ptr<ThreadPool> storeThread; // see BoundedStore
   bool elastic = false; // whether a static group's workers may be replaced, and others join
   WorkerEvents workerEvents;
   std::chrono::milliseconds slowCallWarning{30000}; // 0: none
@@ -310,7 +311,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   struct EncodedRequest {
     OutgoingFrame frame;
     bool counted = false;
-    Undo undo;
   };
   Outcome outcomeOf(
       const WorkerInfo& to, EncodedRequest request, std::chrono::milliseconds timeout,

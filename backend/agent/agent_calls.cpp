@@ -390,7 +390,7 @@ void Agent::call(
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
-  const Undo undo = encoded.undo;
+  const Undo undo = encoded.frame.undo;
   Outcome outcome = outcomeOf(to, std::move(encoded), timeout, function);
   undo.unlessSent(outcome.error);
   if (outcome.error) {
@@ -423,12 +423,12 @@ Agent::EncodedRequest Agent::encodeRequest(
     WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets,
     const std::function<void()>& expectTime) {
   EncodedRequest encoded;
-  encoded.undo = noteForks(to, *request);
-  auto unsent = c10::make_scope_exit([&] { encoded.undo(); });
+  const Undo undo = noteForks(to, *request);
+  auto unsent = c10::make_scope_exit([&] { undo(); });
   if (!cuda::HostCopies::areNeeded(std::as_const(*request).tensors())) {
     encoded.frame = encodeMessage(
         FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
-    encoded.frame.undo = encoded.undo;
+    encoded.frame.undo = undo;
     encoded.counted = isCounted(encoded.frame.bytes());
     unsent.release();
     return encoded;
@@ -443,7 +443,7 @@ Agent::EncodedRequest Agent::encodeRequest(
   expectTime();
   encoded.frame =
       encodeMessage(FrameKind::request, std::move(request), disposer_, tensors.targets());
-  encoded.frame.undo = encoded.undo;
+  encoded.frame.undo = undo;
   encoded.counted =
       !tensors.hasTickets() && isCounted(encoded.frame.bytes()); // as in startFromDevices
   tensors.sent();

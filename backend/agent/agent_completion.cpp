@@ -8,6 +8,7 @@
 #include "autograd/direct_forward.h"
 #include "backend/agent/agent.h"
 #include "backend/agent/call_end.h"
+#include "backend/agent/unread_result.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
@@ -20,17 +21,24 @@ namespace torchwire {
 
 namespace rpc = torch::distributed::rpc;
 
-/// A response that nobody waits for any more. Its sender may have lent memory for it.
+/// A response that nobody waits for any more. Its sender may have lent memory for it, and counts on this worker to say when
+/// it needs the RRefs in it no longer.
 void Agent::discard(WorkerId from, ReceivedFrame response) {
   log(LogLevel::debug,
       "dropped the late response to call " + std::to_string(response.header.callId));
-  if (devices_->used().empty() || !carriesTensors(response)) {
+  const bool ofDevices = !devices_->used().empty() && carriesTensors(response);
+  if (!ofDevices && !mayCarryRRefs(response.header.messageType)) {
     return;
   }
-  control_->run([this, from, response = std::move(response)]() mutable {
+  activeCalls_.start(); // RRefs in it tell their owners, as those do of a call that has not ended
+  const std::shared_ptr<void> counted(this, [this](void*) { activeCalls_.finish(); });
+  control_->run([this, from, counted, response = std::move(response)]() mutable {
     guarded("a late response", [&] {
       const DecodedMessage decoded = decodeMessage(std::move(response));
       transfers_->discard(from, std::as_const(*decoded.message).tensors(), decoded.targets);
+      if (mayCarryRRefs(static_cast<uint32_t>(decoded.message->type()))) {
+        endOn(completions_, [counted, message = decoded.message] { dropRRefsIn(*message); });
+      }
     });
   });
 }

@@ -26,10 +26,11 @@ std::string torchVersion() {
 }
 
 Membership membershipWithoutAgent(
-    const c10::intrusive_ptr<c10d::Store>& store, const WorkerRecord& self, uint32_t worldSize) {
+    const c10::intrusive_ptr<c10d::Store>& store, const WorkerRecord& self, uint32_t worldSize,
+    std::shared_ptr<ThreadPool> thread) {
   return Membership(
       std::make_unique<BoundedStore>(
-          std::make_unique<TorchStore>(store), kTellingPatience, checkSignals),
+          std::make_unique<TorchStore>(store), kTellingPatience, checkSignals, std::move(thread)),
       self, worldSize, kTellingPatience, std::make_unique<SystemClock>(checkSignals),
       [](const WorkerRecord& worker, bool) { return isOver(presenceOf(worker.process)); });
 }
@@ -53,9 +54,9 @@ std::string describeFailedStart(const WorkerRecord& worker, const std::string& r
 
 void announceStart(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
-    uint32_t worldSize) {
+    uint32_t worldSize, std::shared_ptr<ThreadPool> thread) {
   try {
-    membershipWithoutAgent(store, ownRecord(name, id), worldSize).announce();
+    membershipWithoutAgent(store, ownRecord(name, id), worldSize, std::move(thread)).announce();
   } catch (const Interrupted&) {
     throw;
   } catch (const std::exception&) {
@@ -65,9 +66,10 @@ void announceStart(
 
 void tellOfFailedStart(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
-    uint32_t worldSize, const std::string& reason) {
+    uint32_t worldSize, const std::string& reason, std::shared_ptr<ThreadPool> thread) {
   const WorkerRecord self = ownRecord(name, id);
-  membershipWithoutAgent(store, self, worldSize).giveUpStart(describeFailedStart(self, reason));
+  membershipWithoutAgent(store, self, worldSize, std::move(thread))
+      .giveUpStart(describeFailedStart(self, reason));
 }
 
 } // namespace torchwire

@@ -4,8 +4,10 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
+#include "backend/base/thread_pool.h"
 #include "backend/wire/roster.h"
 
 namespace torchwire {
@@ -17,15 +19,16 @@ WorkerRecord ownRecord(std::string name, WorkerId id);
 std::string describeFailedStart(const WorkerRecord& worker, const std::string& reason);
 
 /// Has those that wait in the store for the worker that this process begins to start see its end, should that come before the
-/// worker is on their list. Does nothing where the store does not answer soon. May throw Interrupted.
+/// worker is on their list. Does nothing where the store does not answer soon. May throw Interrupted. `thread`: see
+/// BoundedStore.
 void announceStart(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
-    uint32_t worldSize);
+    uint32_t worldSize, std::shared_ptr<ThreadPool> thread);
 
 /// Has those that wait in the store for a worker of this process throw such a sentence, where there is no agent that could
 /// tell them. Does nothing where the store does not answer soon. May throw Interrupted.
 void tellOfFailedStart(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
-    uint32_t worldSize, const std::string& reason);
+    uint32_t worldSize, const std::string& reason, std::shared_ptr<ThreadPool> thread);
 
 } // namespace torchwire

@@ -1,15 +1,20 @@
 #include "backend/link/ended_session.h"
 
+#include <algorithm>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 namespace torchwire {
+namespace {
+
+constexpr uint64_t kNewest = std::numeric_limits<uint64_t>::max();
+
+} // namespace
 
 void EndedSession::replace(FormerSession former, std::vector<Doubtful> doubtful) {
   awaitsFrame_ = false;
-  if (!doubtful.empty()) {
-    doubtfulIn_ = former.id;
-    doubtful_ = std::move(doubtful);
-  }
+  std::move(doubtful.begin(), doubtful.end(), std::back_inserter(doubtful_));
   if (former.received != Receipts()) {
     former_ = std::move(former);
   }
@@ -17,32 +22,35 @@ void EndedSession::replace(FormerSession former, std::vector<Doubtful> doubtful)
 
 EndedSession::Undone EndedSession::settleByWelcome(const FormerSession& peers) {
   awaitsFrame_ = false;
-  if (peers.id > doubtfulIn_) { // it has forgotten the one in question
-    doubtful_.clear();
-  }
-  return settle(peers.id == doubtfulIn_ ? peers.received : Receipts());
+  return settleUpTo(kNewest, peers);
 }
 
 EndedSession::Undone EndedSession::settleByHello(const FormerSession& peers) {
-  if (peers.id >= doubtfulIn_) {
-    return settleByWelcome(peers);
-  }
+  Undone undone = settleUpTo(peers.id, peers);
   awaitsFrame_ = !doubtful_.empty();
-  return {};
+  return undone;
 }
 
 EndedSession::Undone EndedSession::settleByFrame() {
   awaitsFrame_ = false;
-  return settle(Receipts());
+  return settleUpTo(kNewest, FormerSession());
 }
 
-EndedSession::Undone EndedSession::settle(const Receipts& received) {
+/// Of the sessions before the other side's newest it remembers nothing: what is in doubt of them stays as it is. Of those
+/// after it, it has received nothing.
+EndedSession::Undone EndedSession::settleUpTo(uint64_t session, const FormerSession& peers) {
   Undone undone;
+  std::vector<Doubtful> later;
   for (Doubtful& frame : std::exchange(doubtful_, {})) {
-    if (!received.has(frame.sequence)) {
+    if (frame.session > session) {
+      later.push_back(std::move(frame));
+    } else if (
+        frame.session > peers.id ||
+        (frame.session == peers.id && !peers.received.has(frame.sequence))) {
       undone.push_back(std::move(frame.undo));
     }
   }
+  doubtful_ = std::move(later);
   return undone;
 }
 

@@ -17,12 +17,13 @@
 
 namespace torchwire {
 
-/// One side of the newest session that has ended. Not thread-safe.
+/// One side of the newest session that has ended, and what is in doubt of those before it. Not thread-safe.
 class EndedSession {
  public:
   /// A frame of this side's of which the other may have received nothing.
   struct Doubtful {
-    uint64_t sequence;
+    uint64_t session;
+    uint64_t sequence; // in that one
     Undo undo;
   };
   using Undone = std::vector<Undo>;
@@ -45,11 +46,10 @@ class EndedSession {
   }
 
  private:
-  Undone settle(const Receipts& received);
+  Undone settleUpTo(uint64_t session, const FormerSession& peers);
 
   FormerSession former_;
-  uint64_t doubtfulIn_ = 0; // the session
-  std::vector<Doubtful> doubtful_;
+  std::vector<Doubtful> doubtful_; // the earliest first
   bool awaitsFrame_ = false;
 };
 

@@ -113,11 +113,11 @@ SentFrames::Rest SentFrames::resume(const Receipts& peers) {
   return rest;
 }
 
-std::vector<EndedSession::Doubtful> SentFrames::doubtful() const {
+std::vector<EndedSession::Doubtful> SentFrames::doubtful(uint64_t session) const {
   std::vector<EndedSession::Doubtful> frames;
   for (const Kept& kept : kept_) {
     if (kept.frame->undo && kept.sequence > acknowledged_) {
-      frames.push_back({kept.sequence, kept.frame->undo});
+      frames.push_back({session, kept.sequence, kept.frame->undo});
     }
   }
   return frames;

@@ -60,7 +60,7 @@ class SentFrames {
     return received_;
   }
   /// The frames that the peer may lack, of those that can be undone.
-  std::vector<EndedSession::Doubtful> doubtful() const;
+  std::vector<EndedSession::Doubtful> doubtful(uint64_t session) const;
 
  private:
   struct Kept {

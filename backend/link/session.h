@@ -123,7 +123,7 @@ class Session {
   }
   /// It has ended: what is to be remembered of it goes there.
   void end(EndedSession& ended) const {
-    ended.replace({id_, received_.receipts()}, sent_.doubtful());
+    ended.replace({id_, received_.receipts()}, sent_.doubtful(id_));
   }
 
  private:

@@ -4,15 +4,26 @@
 #include <stdexcept>
 #include <utility>
 
+#include "backend/base/fork.h"
+
 namespace torchwire {
+
+// In a forked child there is no such thread to be joined.
+std::shared_ptr<ThreadPool> makeStoreThread() {
+  return {new ThreadPool(1, "torchwire_store"), [generation = forkGeneration()](ThreadPool* pool) {
+            if (forkGeneration() == generation) {
+              delete pool;
+            }
+          }};
+}
 
 BoundedStore::BoundedStore(
     std::unique_ptr<KeyValueStore> store, std::chrono::milliseconds timeout,
-    InterruptionCheck check)
+    InterruptionCheck check, std::shared_ptr<ThreadPool> thread)
     : store_(std::move(store)),
       timeout_(timeout),
       check_(std::move(check)),
-      thread_(std::make_shared<ThreadPool>(1, "torchwire_store")) {}
+      thread_(std::move(thread)) {}
 
 template <typename Operation>
 auto BoundedStore::perform(Operation operation) {

@@ -13,16 +13,19 @@
 
 namespace torchwire {
 
+/// A thread for the operations of one or more of these stores: to start one takes as long as an operation.
+std::shared_ptr<ThreadPool> makeStoreThread();
+
 /// Passes each operation on to a store that may not answer at all: PyTorch's clients wait for ever for a server that stands
 /// still, or whose network is cut. An operation that takes longer than the time-out throws, and so do all later ones at
-/// once. It runs on a thread of its own, which an operation that never ends keeps, and the store with it. A thread that waits
-/// makes the check meanwhile, which may throw Interrupted.
+/// once. It runs on `thread`, or on one of the store's own, which an operation that never ends keeps, and the store with it. A
+/// thread that waits makes the check meanwhile, which may throw Interrupted.
 /// Thread-safe if the store is.
 class BoundedStore : public KeyValueStore {
  public:
   BoundedStore(
       std::unique_ptr<KeyValueStore> store, std::chrono::milliseconds timeout,
-      InterruptionCheck check = [] {});
+      InterruptionCheck check = [] {}, std::shared_ptr<ThreadPool> thread = makeStoreThread());
 
   Value compareSet(const std::string& key, const Value& expected, const Value& wanted) override;
   Value get(const std::string& key) override;

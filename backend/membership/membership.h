@@ -178,11 +178,11 @@ class Membership {
   std::string ownKey(const std::string& round) const;
   void throwIfFailed();
   std::string giveUpShutdown(const std::string& why);
-  uint32_t countBegun();
+  void noteBegun();
+  std::set<WorkerId> begun();
   void awaitFinished(
-      uint32_t count, std::chrono::milliseconds patience,
-      const std::function<int64_t()>& unfinished);
-  int64_t countUnfinished(const std::set<WorkerId>& dead, const Totals& last);
+      const std::function<std::set<WorkerId>()>& awaited, std::chrono::milliseconds patience,
+      const Dead& dead);
 
   const std::unique_ptr<KeyValueStore> store_;
   const std::unique_ptr<Clock> clock_;

@@ -11,8 +11,8 @@ namespace {
 
 // Below the group's prefix.
 const std::string kShutdown = "shutdown/"; // + round + what is counted
-const std::string kBegun = kShutdown + "begun"; // by how many workers
-const std::string kFinished = kShutdown + "finished"; // how many have, and "/of/ID" each of them
+const std::string kBegun = kShutdown + "begun/"; // + "of/ID": each worker that has
+const std::string kFinished = kShutdown + "finished/"; // the same
 const std::string kFailed = kShutdown + "failed"; // why the group cannot shut down together
 const std::string kCannot = "the RPC group cannot shut down gracefully: ";
 
@@ -96,9 +96,7 @@ Membership::Totals Membership::sumInOneStore(
   // Before others, who know less, can complete the round with this worker's numbers.
   shutDownTogether(check);
   asking(self_, kShuttingDown, [&] {
-    if (!hasBegun_) {
-      countBegun();
-    }
+    noteBegun();
     rounds_.add(key + "started", mine.started);
     rounds_.add(key + "finished", mine.finished);
     rounds_.set(ownKey(key), encode(mine));
@@ -273,21 +271,34 @@ std::string Membership::giveUpShutdown(const std::string& why) {
     const std::vector<uint8_t> standing =
         whereverItIs([&] { return rounds_.compareSet(keyOf(kFailed), {}, toStore(why)); });
     failure_ = std::string(standing.begin(), standing.end());
-    awaitFinished(countBegun(), kFailureFarewell, [] { return int64_t{0}; });
+    noteBegun();
+    awaitFinished([&] { return begun(); }, kFailureFarewell, [] { return std::set<WorkerId>(); });
   } catch (const std::exception&) {
     // The store is gone too; the others find that out by themselves.
   }
   return *failure_;
 }
 
-/// How many workers shut down and have not gone, this one included, for all that is known.
-uint32_t Membership::countBegun() {
-  if (const auto others = rounds_.others()) {
-    return static_cast<uint32_t>(others->size()) + 1;
+void Membership::noteBegun() {
+  if (!hasBegun_ && !rounds_.others()) {
+    rounds_.set(numbersKey(keyOf(kBegun), self_.id), {1});
+    hasBegun_ = true;
   }
-  const int64_t begun = rounds_.add(keyOf(kBegun), hasBegun_ ? 0 : 1);
-  hasBegun_ = true;
-  return static_cast<uint32_t>(begun);
+}
+
+/// Those that shut down and have not gone, for all that is known.
+std::set<WorkerId> Membership::begun() {
+  if (auto others = rounds_.others()) {
+    return *std::move(others);
+  }
+  std::set<WorkerId> all;
+  for (const WorkerRecord& worker :
+       Roster::decode(fromStore(rounds_.get(keyOf(kRosterKey)))).workers) {
+    if (rounds_.check(numbersKey(keyOf(kBegun), worker.id))) {
+      all.insert(worker.id);
+    }
+  }
+  return all;
 }
 
 void Membership::throwIfFailed() {
@@ -300,38 +311,45 @@ void Membership::throwIfFailed() {
 }
 
 void Membership::waitForOthersToFinish(const Totals& last, const Dead& dead) {
-  const size_t count = self_.isElastic() ? last.present.size() : worldSize_ - last.missing.size();
+  const auto inTheLastSum = [&] {
+    std::set<WorkerId> all = last.present;
+    for (WorkerId id = 0; !self_.isElastic() && id < static_cast<WorkerId>(worldSize_); ++id) {
+      if (!last.missing.contains(id)) {
+        all.insert(id);
+      }
+    }
+    return all;
+  };
   try {
-    awaitFinished(
-        static_cast<uint32_t>(count), kFarewell, [&] { return countUnfinished(dead(), last); });
+    awaitFinished(inTheLastSum, kFarewell, dead);
   } catch (const StoreMoved&) {
     return; // the store is gone: nobody depends on this worker for it any more
   }
 }
 
-/// Of the dead those that have died since the last sum, before they had finished.
-int64_t Membership::countUnfinished(const std::set<WorkerId>& dead, const Totals& last) {
-  return std::count_if(dead.begin(), dead.end(), [&](WorkerId id) {
-    const bool isAwaited =
-        self_.isElastic() ? last.present.contains(id) : !last.missing.contains(id);
-    return isAwaited && !rounds_.check(numbersKey(keyOf(kFinished) + "/", id));
-  });
-}
-
+/// A worker needs the store no more once its note is there. Notes are not counted by the workers themselves: one that dies
+/// between its note and its count would leave it open whether it has been counted.
 void Membership::awaitFinished(
-    uint32_t count, std::chrono::milliseconds patience,
-    const std::function<int64_t()>& unfinished) {
+    const std::function<std::set<WorkerId>()>& awaited, std::chrono::milliseconds patience,
+    const Dead& dead) {
   const std::string key = keyOf(kFinished);
   asking(self_, kShuttingDown, [&] {
-    rounds_.set(
-        numbersKey(key + "/", self_.id), {1}); // before it counts itself, or it might count twice
-    rounds_.add(key, 1);
-    if (rounds_.isServedBy(self_.id)) {
-      poll(*clock_, patience, [&] {
-        const int64_t finished = rounds_.add(key, 0); // first
-        return finished + unfinished() >= static_cast<int64_t>(count) || !rounds_.isWanted();
-      });
+    rounds_.set(numbersKey(key, self_.id), {1});
+    if (!rounds_.isServedBy(self_.id)) {
+      return;
     }
+    std::set<WorkerId> missing = awaited();
+    missing.erase(self_.id);
+    poll(*clock_, patience, [&] {
+      const std::set<WorkerId> gone = dead();
+      const auto isDone = [&](WorkerId id) {
+        return gone.contains(id) || rounds_.check(numbersKey(key, id));
+      };
+      while (!missing.empty() && isDone(*missing.begin())) {
+        missing.erase(missing.begin());
+      }
+      return missing.empty() || !rounds_.isWanted();
+    });
   });
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from typing import Any
 
 import torch
@@ -16,9 +18,14 @@ def describe(maps: dict[str, DeviceMap], automatic: bool, given: list[torch.devi
 
 
 def _last_of_each_type() -> list[torch.device]:
-    # torch.cuda counts by NVML if it can, which leaves CUDA uninitialized, so that this process may still fork.
-    counts = {"cuda": torch.cuda.device_count()}
+    counts = {"cuda": _cuda_count(os.environ.get("CUDA_VISIBLE_DEVICES"))}
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is not None and accelerator.type not in counts:
         counts[accelerator.type] = torch.accelerator.device_count()
     return [torch.device(kind, count - 1) for kind, count in counts.items() if count > 0]
+
+
+@functools.lru_cache(maxsize=1)
+def _cuda_count(_visible: str | None) -> int:
+    # By NVML if PyTorch can, which leaves CUDA uninitialized, so that this process may still fork.
+    return torch.cuda.device_count()

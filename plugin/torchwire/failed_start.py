@@ -27,12 +27,13 @@ class Start:
     rank: Any
     world_size: Any
     agent: _C.TorchwireAgent | None = None
+    store_thread: _C.StoreThread = field(default_factory=_C.StoreThread)
     _process: int = field(default_factory=os.getpid)
 
     def announce(self) -> None:
         """Has the workers of a static group see it if this process ends before its worker has joined."""
         if self._can_be_told_of():
-            _C.announce_start(self.store, str(self.name), self.rank, self.world_size)
+            _C.announce_start(self.store, str(self.name), self.rank, self.world_size, self.store_thread)
 
     def expect_own_process(self) -> None:
         """Raises RuntimeError in a process that a handler of a signal has forked meanwhile."""
@@ -50,7 +51,7 @@ class Start:
         if self.agent is None or not self.agent.has_begun_to_start:
             text = str(error) if isinstance(error, Exception) else ""
             reason = text or ending.describe(error)
-            _C.tell_of_failed_start(self.store, str(self.name), self.rank, self.world_size, reason)
+            _C.tell_of_failed_start(self.store, str(self.name), self.rank, self.world_size, reason, self.store_thread)
 
     def _can_be_told_of(self) -> bool:
         ranked = isinstance(self.rank, int) and self.rank in _RANKS

@@ -17,6 +17,8 @@ from torchwire.torch_parts import Store
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHER_WAYS = "or give the group a secret (secret_file)"
 
+_newest: Store | None = None
+
 
 @contextlib.contextmanager
 def private(init_method: str) -> Generator[None]:
@@ -28,9 +30,6 @@ def private(init_method: str) -> Generator[None]:
         # The end of an earlier store, in another worker, may have removed the file, and the new one made it anew.
         with contextlib.suppress(OSError):
             os.chmod(path, 0o600)
-
-
-_newest: Store | None = None
 
 
 def keep(init_method: str, store: Store) -> None:

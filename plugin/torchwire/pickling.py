@@ -7,7 +7,7 @@ An error in unpickling a result is raised: PyTorch returns an AttributeError as 
 object of another worker raises while it is unpickled is an error of that object: it does not end this process, as
 SystemExit and KeyboardInterrupt would.
 
-Two functions of PyTorch's are replaced once, when torchwire is imported and before libtorch looks them up. On other
+Functions of PyTorch's are replaced once, when torchwire is imported and before libtorch looks them up. On other
 backends they do what they always did.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 
 from torch.distributed.rpc import api, internal
 
-from torchwire import bounded_pickle
+from torchwire import bounded_pickle, unread_rrefs
 
 _OWN = internal._internal_rpc_pickler
 _RAISE = opcode.opmap["RAISE_VARARGS"]
@@ -41,6 +41,7 @@ def install() -> None:
     """Replaces the functions. May be called again; not thread-safe."""
     internal.serialize = serialize
     internal.deserialize = deserialize
+    unread_rrefs.install()
 
 
 def runs_torchwire() -> bool:
@@ -63,15 +64,23 @@ def serialize(value: Any) -> Any:
 def deserialize(binary_data: bytes, tensor_table: list[Any]) -> Any:
     """The reverse. Of a request, but not of a result, an AttributeError is returned, for _run_function to raise."""
     outer = getattr(_tables, "recv_tables", None)
+    rrefs = unread_rrefs.received()
     try:
         value = _pickler("deserialize").deserialize(binary_data, tensor_table)
     except BaseException as error:
         _restore("recv_tables", outer)
+        _drop_unread(binary_data, rrefs)
         _raise_instead(error)
         raise
     if type(value) is AttributeError and value.__cause__ is not None:  # PyTorch's: one that was sent has no cause
+        _drop_unread(binary_data, rrefs)
         _raise_if_of_a_result(value.__cause__)
     return value
+
+
+def _drop_unread(binary_data: bytes, received_before: int) -> None:
+    if runs_torchwire():
+        unread_rrefs.drop(binary_data, unread_rrefs.received() - received_before)
 
 
 def dumps(value: object, most_bytes: int) -> bytes | None:

@@ -115,6 +115,7 @@ def _make_agent(
     options = as_agent_options(checked)
     if not options["secret"]:
         file_store.check(checked.init_method)
+    options["store_thread"] = start.store_thread
     options["interceptors"] = [*interceptors, *options["interceptors"]]
     name = worker_checks.check_name(start.name)
     world_size = worker_checks.check_world_size(start.world_size, name)

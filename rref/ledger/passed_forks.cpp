@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 namespace torchwire {
@@ -48,29 +49,17 @@ void appendPickled(std::string& out, int64_t value) {
   }
 }
 
-/// The numbers as PyRRef._serialize() has them in its tuple, up to the type's name.
-std::string bytesOf(const PassedForks::Fork& fork, WorkerId parent) {
-  std::string bytes;
+/// As PyRRef._serialize() has them in its tuple, up to the type's name.
+PickledNumbers numbersOf(const PassedForks::Fork& fork, WorkerId parent) {
+  PickledNumbers numbers;
+  size_t i = 0;
   for (const int64_t number :
        {int64_t{fork.owner}, int64_t{fork.rref.createdOn}, fork.rref.localId,
         int64_t{fork.fork.createdOn}, fork.fork.localId, int64_t{parent}}) {
-    appendPickled(bytes, number);
+    appendPickled(numbers.bytes, number);
+    numbers.ends.at(i++) = static_cast<uint8_t>(numbers.bytes.size());
   }
-  return bytes;
-}
-
-/// How long the number is that begins there.
-size_t lengthOfNumber(std::string_view bytes, size_t at) {
-  switch (bytes[at]) {
-    case 'K':
-      return 2;
-    case 'M':
-      return 3;
-    case 'J':
-      return 5;
-    default:
-      return 2 + static_cast<size_t>(bytes[at + 1]);
-  }
+  return numbers;
 }
 
 /// Where a frame may begin that is not the first.
@@ -88,16 +77,13 @@ std::vector<size_t> framesIn(std::string_view payload) {
 }
 
 /// Whether the numbers are on both sides of a frame's head.
-bool areAround(std::string_view payload, size_t frame, std::string_view bytes) {
+bool areAround(std::string_view payload, size_t frame, const PickledNumbers& numbers) {
+  const std::string_view bytes = numbers.bytes;
   const std::string_view behind = payload.substr(frame + kFrameHead);
-  for (size_t before = lengthOfNumber(bytes, 0); before < bytes.size();
-       before += lengthOfNumber(bytes, before)) {
-    if (before <= frame && payload.substr(frame - before, before) == bytes.substr(0, before) &&
-        behind.starts_with(bytes.substr(before))) {
-      return true;
-    }
-  }
-  return false;
+  return std::any_of(numbers.ends.begin(), numbers.ends.end() - 1, [&](size_t before) {
+    return before <= frame && payload.substr(frame - before, before) == bytes.substr(0, before) &&
+        behind.starts_with(bytes.substr(before));
+  });
 }
 
 /// Looks for one after the other, which are pickled in the order in which they are looked for, as a rule.
@@ -105,7 +91,8 @@ class PayloadSearch {
  public:
   explicit PayloadSearch(std::string_view payload) : payload_(payload) {}
 
-  bool finds(std::string_view bytes) {
+  bool finds(const PickledNumbers& numbers) {
+    const std::string_view bytes = numbers.bytes;
     size_t at = payload_.find(bytes, next_);
     if (at == std::string_view::npos && next_ != 0) {
       at = payload_.substr(0, next_ + bytes.size()).find(bytes);
@@ -118,7 +105,7 @@ class PayloadSearch {
       frames_ = framesIn(payload_);
     }
     return std::any_of(frames_->begin(), frames_->end(), [&](size_t frame) {
-      return areAround(payload_, frame, bytes);
+      return areAround(payload_, frame, numbers);
     });
   }
 
@@ -131,18 +118,22 @@ class PayloadSearch {
 } // namespace
 
 void PassedForks::pickled(const Fork& fork, WorkerId parent) {
-  std::string bytes = bytesOf(fork, parent);
+  PickledNumbers numbers = numbersOf(fork, parent);
   MutexLock lock(mutex_);
   if (pickled_.size() == kMostPickled) {
     pickled_.pop_front();
   }
-  pickled_.push_back({fork, parent, std::move(bytes)});
+  pickled_.push_back({fork, parent, std::move(numbers)});
   anyPickled_.store(true, std::memory_order_release);
 }
 
-void PassedForks::withdrawn(const GlobalId& fork) {
+void PassedForks::withdrawn(const std::vector<Fork>& forks) {
+  std::unordered_set<GlobalId, GlobalIdHash> ids;
+  for (const Fork& one : forks) {
+    ids.insert(one.fork);
+  }
   MutexLock lock(mutex_);
-  std::erase_if(pickled_, [&](const Pickled& one) { return one.fork.fork == fork; });
+  std::erase_if(pickled_, [&](const Pickled& one) { return ids.contains(one.fork.fork); });
   anyPickled_.store(!pickled_.empty(), std::memory_order_release);
 }
 
@@ -151,7 +142,7 @@ PassedForks::Forks PassedForks::find(WorkerId to, std::string_view payload) {
   PayloadSearch search(payload);
   MutexLock lock(mutex_);
   const auto isInIt = [&](const Pickled& one) REQUIRES(mutex_) {
-    if (!search.finds(one.bytes)) {
+    if (!search.finds(one.numbers)) {
       return false;
     }
     if (to != one.parent) {

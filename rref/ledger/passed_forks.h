@@ -1,6 +1,7 @@
 // To whom the forks have gone that this worker has made of its RRefs.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -14,6 +15,12 @@
 #include "rref/ledger/global_id.h"
 
 namespace torchwire {
+
+/// Numbers as they are pickled, one behind the other, and where each ends.
+struct PickledNumbers {
+  std::string bytes;
+  std::array<uint8_t, 6> ends{};
+};
 
 /// libtorch makes a fork when it pickles an RRef, and does not know for which worker. If that worker dies, the fork stays
 /// on its owner, or keeps a user's own fork alive, for good: no message about it will come. So the forks that are pickled
@@ -30,8 +37,8 @@ class PassedForks {
   /// An RRef has been pickled; `parent` is the worker that has done so.
   void pickled(const Fork& fork, WorkerId parent) EXCLUDES(mutex_);
   using Forks = std::vector<GlobalId>;
-  /// It has been pickled for a message that there will not be.
-  void withdrawn(const GlobalId& fork) EXCLUDES(mutex_);
+  /// They have been pickled for a message that there will not be.
+  void withdrawn(const std::vector<Fork>& forks) EXCLUDES(mutex_);
   /// A message with this payload goes out. Returns the forks in it. libtorch takes those back that a worker sends itself.
   Forks sent(WorkerId to, std::string_view payload) EXCLUDES(mutex_) {
     return anyPickled_.load(std::memory_order_acquire) ? find(to, payload) : Forks();
@@ -50,7 +57,7 @@ class PassedForks {
   struct Pickled {
     Fork fork;
     WorkerId parent;
-    std::string bytes;
+    PickledNumbers numbers;
   };
   struct Passed {
     Fork fork;

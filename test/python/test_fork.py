@@ -505,21 +505,32 @@ WAITS = {
 }
 
 
-def wait_while_a_signals_handler_forks(wait, handled, child_exits):
-    """What the wait returns, and how the child ends, which goes on in the wait of its parent."""
-    parent, statuses = os.getpid(), []
+def fork_upon(number, parent_goes_on, child_goes_on=lambda: None):
+    """Has the signal's handler fork. Returns a list to which it adds how the child has ended."""
+    statuses = []
 
     def fork(number, frame):
         child = os.fork()
         if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(int(LIMIT / 2))  # ends it where it hangs
-            if child_exits:
-                raise SystemExit("on purpose")
+            child_goes_on()
             return
         statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        pathlib.Path(handled).touch()
+        parent_goes_on()
 
-    signal.signal(signal.SIGHUP, fork)
+    signal.signal(number, fork)
+    return statuses
+
+
+def exit_on_purpose():
+    raise SystemExit("on purpose")
+
+
+def wait_while_a_signals_handler_forks(wait, handled, child_exits):
+    """What the wait returns, and how the child ends, which goes on in the wait of its parent."""
+    parent = os.getpid()
+    statuses = fork_upon(signal.SIGHUP, pathlib.Path(handled).touch, *[exit_on_purpose] * child_exits)
     try:
         value = WAITS[wait](parent, handled)
     except (SystemExit, RuntimeError) as error:
@@ -552,20 +563,10 @@ def test_a_child_that_a_signals_handler_forks_does_not_wait_in_a_shutdown(tmp_pa
 
 def shut_down_beside_a_thread(handled):
     """How a child ends that a signal's handler forks while this thread waits for the other's shutdown."""
-    parent, statuses = os.getpid(), []
+    parent = os.getpid()
     threading.Thread(target=rpc.shutdown).start()
     wait_until(concurrent_shutdown.runs_elsewhere)
-
-    def fork(number, frame):
-        child = os.fork()
-        if child == 0:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(int(LIMIT / 2))  # ends it where it hangs
-            return
-        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        pathlib.Path(handled).touch()
-
-    signal.signal(signal.SIGALRM, fork)
+    statuses = fork_upon(signal.SIGALRM, pathlib.Path(handled).touch)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     rpc.shutdown()
     if os.getpid() != parent:
@@ -584,18 +585,8 @@ def test_a_child_that_a_signals_handler_forks_does_not_wait_for_a_shutdown_of_an
 
 
 def test_a_child_that_a_signals_handler_forks_does_not_wait_for_a_thread():
-    parent, statuses, done = os.getpid(), [], threading.Event()
-
-    def fork(number, frame):
-        child = os.fork()
-        if child == 0:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(int(LIMIT / 2))  # ends it where it hangs
-            return
-        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        done.set()
-
-    before = signal.signal(signal.SIGALRM, fork)
+    parent, done, before = os.getpid(), threading.Event(), signal.getsignal(signal.SIGALRM)
+    statuses = fork_upon(signal.SIGALRM, done.set)
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
         rendezvous.within(LIMIT, done.wait)

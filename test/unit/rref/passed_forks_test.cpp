@@ -46,7 +46,7 @@ TEST_CASE("a fork that is withdrawn is not looked for any more", "[passed_forks]
   PassedForks forks;
   forks.pickled(kOwn, kSelf);
   forks.pickled(kOthers, kSelf);
-  forks.withdrawn(kOwn.fork);
+  forks.withdrawn({kOwn});
   CHECK(forks.sent(1, kOwnPickled).empty());
   CHECK(forks.sent(1, kOthersPickled) == std::vector{kOthers.fork});
 }
