@@ -65,7 +65,6 @@ void Agent::complete(OwnCall call, Outcome outcome) {
 
 void Agent::finishCall(const OwnCall& call, Outcome outcome) {
   expectFree("completing the future of a call");
-  call.undo.unlessSent(outcome.error);
   try {
     if (call.to == self_ && call.mayCreate && hasFailed(outcome)) {
       RRefService::failOwnCreation(*call.future, [&] { setFuture(call, std::move(outcome)); });
@@ -97,7 +96,8 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
     outcome.error = outcome.error.to(directory_.nameOf(call.to));
   }
   try { // not in the caller's state, in which tensors could be others
-    DecodedMessage decoded = responseIn(std::move(outcome), call.mayCreate, call.creates);
+    DecodedMessage decoded =
+        responseIn(std::move(outcome), call.mayCreate, call.creates, call.undo);
     try {
       devices_->expectUsed(decoded.targets.devices);
       streams.emplace(decoded.targets.devices);

@@ -72,10 +72,13 @@ def deserialize(binary_data: bytes, tensor_table: list[Any]) -> Any:
         _drop_unread(binary_data, rrefs)
         _raise_instead(error)
         raise
-    if type(value) is AttributeError and value.__cause__ is not None:  # PyTorch's: one that was sent has no cause
-        _drop_unread(binary_data, rrefs)
-        _raise_if_of_a_result(value.__cause__)
-    return value
+    else:
+        if type(value) is AttributeError and value.__cause__ is not None:  # PyTorch's: one that was sent has no cause
+            _drop_unread(binary_data, rrefs)
+            _raise_if_of_a_result(value.__cause__)
+        return value
+    finally:
+        unread_rrefs.forget_since(rrefs)
 
 
 def _drop_unread(binary_data: bytes, received_before: int) -> None:

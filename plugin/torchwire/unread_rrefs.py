@@ -59,6 +59,11 @@ def received() -> int:
     return _received.count
 
 
+def forget_since(before: int) -> None:
+    """Takes what this thread has received since for part of something else: of a pickle within the one it reads."""
+    _received.count = before
+
+
 def drop(binary_data: bytes, read: int = 0) -> None:
     """Receives and drops the RRefs in a pickle, but for the first ones, which have been read. Raises no Exception.
 

@@ -1,5 +1,7 @@
 """What a worker has of RRefs."""
 
+import gc
+
 import torch.distributed.rpc as rpc
 import torchwire
 from processes import wait_until
@@ -14,8 +16,13 @@ def what_is_left():
 
 
 def wait_until_none_is_left(group):
+    def none_is_left():
+        for worker in group:
+            worker.run(gc.collect)  # an error that is raised anew is in its own traceback, with the RRefs of its frames
+        return not any(any(worker.run(counts).values()) for worker in group)
+
     try:
-        wait_until(lambda: not any(any(worker.run(counts).values()) for worker in group))
+        wait_until(none_is_left)
     except BaseException:
         for worker in group:
             print(worker.name, *worker.run(what_is_left))

@@ -21,6 +21,7 @@ import torchwire
 from group import Group, file_in, free_port
 from machine_faults import limit_files, limit_user, small_file_system
 from processes import WorkerError
+from rref_counts import wait_until_none_is_left
 
 # A call that meets a limit does not wait for its time-out.
 TIMEOUT = 20.0
@@ -44,7 +45,11 @@ def call(to):
     return rpc.rpc_sync(to, add, (1, 2))
 
 
-def failed_call(to):
+def call_with_rref(to):
+    rpc.rpc_sync(to, type, (rpc.RRef(1),))
+
+
+def failed_call(to, call=call):
     """The error of a call, and how long it took."""
     begin = time.monotonic()
     try:
@@ -153,6 +158,8 @@ def test_a_worker_that_can_start_no_thread_says_so_to_its_callers(tmp_path):
         assert kind == "WorkerUnreachable"
         assert "worker 'worker1' does not serve the call: its process can start no more threads" in text
         assert seconds < PROMPT
+        assert group[0].run(failed_call, "worker1", call_with_rref)[0] == "WorkerUnreachable"
+        wait_until_none_is_left(group)  # nobody has received that RRef
         assert group[1].run(call, "worker0") == 3  # as far as it needs none
         group[1].run(lift_limit_of_threads)
         assert group[0].run(call, "worker1") == 3

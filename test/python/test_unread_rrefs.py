@@ -1,6 +1,5 @@
 """RRefs in results that come too late, and behind what cannot be unpickled: nobody holds them, so none is left."""
 
-import gc
 import threading
 
 import pytest
@@ -100,7 +99,6 @@ def test_rrefs_in_a_result_that_comes_too_late(trio, way, owner):
     trio[1].run(release)
     if way is fetch:
         trio[0].run(fetch_again)
-    trio.all(gc.collect)
     trio.all(forget)
     wait_until_none_is_left(trio)
 
@@ -159,7 +157,27 @@ def receive_failing(error, owner):
 @pytest.mark.parametrize("way", [send_failing, receive_failing], ids=lambda way: way.__name__)
 def test_rrefs_on_both_sides_of_what_cannot_be_unpickled(trio, way, error, owner):
     trio[0].run(way, error, owner)
-    trio.all(gc.collect)
+    wait_until_none_is_left(trio)
+
+
+class Packed:
+    """Is pickled as a value of its own, in the middle of another."""
+
+    def __init__(self, kept):
+        self.kept = kept
+
+    def __reduce__(self):
+        return rpc.internal.deserialize, rpc.internal.serialize(self.kept)
+
+
+def send_packed_then_failing(owner):
+    with pytest.raises(Exception, match="on purpose"):
+        rpc.rpc_sync("worker1", type, ([Packed(rref_of(owner)), Failing(ValueError, "worker1"), rref_of(owner)],))
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_rrefs_of_a_pickle_within_another_are_not_counted_for_it(trio, owner):
+    trio[0].run(send_packed_then_failing, owner)
     wait_until_none_is_left(trio)
 
 
@@ -189,7 +207,6 @@ def drop_among_everything():
 
 def test_no_code_of_a_pickle_that_nobody_reads_runs(trio):
     trio[0].run(drop_among_everything)
-    trio.all(gc.collect)
     wait_until_none_is_left(trio)
 
 

@@ -1,6 +1,5 @@
 """RRefs whose function never runs at the owner: whoever asks for the value gets the reason at once, with its type."""
 
-import gc
 import runpy
 import sys
 import tempfile
@@ -29,7 +28,6 @@ def _shared_trio(tmp_path_factory):
 @pytest.fixture
 def trio(_shared_trio):
     yield _shared_trio
-    _shared_trio.all(gc.collect)  # an error that has been raised anew is in its own traceback, with the RRef
     wait_until_none_is_left(_shared_trio)
 
 
