@@ -8,7 +8,8 @@
 Nothing here knows of RPC. Functions travel by name, so they have to be at the top of a module.
 
 A process is forked from a fork server that has imported torch already, since importing it takes far longer than most
-tests. What needs a fresh interpreter (what an import does, what the end of a process does) uses run_script.
+tests; so is what run_module runs. What needs a fresh interpreter (what an import does, what the end of a process does)
+uses run_script.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import pickle
+import runpy
 import signal
 import subprocess
 import sys
@@ -200,11 +202,7 @@ def close_all(workers):
 
 
 def _serve(connection, environment, output, prepare):
-    # The fork server is the parent. It goes when pytest does, however that ends, and takes us along.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    _redirect_output(output)
-    os.environ.clear()
-    os.environ.update(environment)
+    _become(environment, output, output)
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     import torch
 
@@ -219,13 +217,17 @@ def _serve(connection, environment, output, prepare):
         connection.send_bytes(pickle.dumps(_answer_to(request)))
 
 
-def _redirect_output(path):
-    file = os.open(path, os.O_WRONLY | os.O_APPEND)
-    for stream in (sys.stdout, sys.stderr):
+def _become(environment, output, errors):
+    """Leaves what the fork server has given this process."""
+    # The fork server is the parent. It goes when pytest does, however that ends, and takes us along.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for descriptor, stream, path in ((1, sys.stdout, output), (2, sys.stderr, errors)):
         stream.flush()
-    for descriptor in (1, 2):
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, descriptor)
-    os.close(file)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def _answer_to(request):
@@ -262,3 +264,28 @@ def run_script(path, *arguments, environment=None, limit=LIMIT, python_arguments
             output, errors = process.communicate()
         pytest.fail(f"{' '.join(command)} did not finish within {limit} s:\n{output}\n{errors}")
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def run_module(module, *arguments, environment=None, limit=LIMIT):
+    """As run_script runs `python -m module`, but without importing torch anew."""
+    command = [module, *map(str, arguments)]
+    with tempfile.NamedTemporaryFile("r") as output, tempfile.NamedTemporaryFile("r") as errors:
+        files = (output.name, errors.name)
+        process = CONTEXT.Process(
+            target=_main, args=(command, {**os.environ, **(environment or {})}, *files), daemon=True
+        )
+        process.start()
+        process.join(limit)
+        if process.exitcode is None:
+            os.killpg(process.pid, signal.SIGABRT)  # which makes faulthandler show the stacks
+            process.join(LIMIT)
+            pytest.fail(f"{' '.join(command)} did not finish within {limit} s:\n{output.read()}\n{errors.read()}")
+        return subprocess.CompletedProcess(command, process.exitcode, output.read(), errors.read())
+
+
+def _main(command, environment, output, errors):
+    os.setsid()
+    _become(environment, output, errors)
+    faulthandler.enable(sys.stderr)
+    sys.argv = command
+    runpy.run_module(command[0], run_name="__main__", alter_sys=True)

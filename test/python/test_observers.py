@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.distributed.rpc as rpc
 from group import Group, HostedStore, free_port
 from network import Hosts, why_impossible
-from processes import run_script, wait_until
+from processes import run_module, wait_until
 from repetition import Repetition, begin, stop
 from sockets import open_files
 from torchwire import _C
@@ -55,7 +55,7 @@ def running(size, **options):
 
 
 def torchwire_command(command, *arguments, **options):
-    return run_script(None, *arguments, python_arguments=["-m", "torchwire", command], **options)
+    return run_module("torchwire", command, *arguments, **options)
 
 
 def rows_of(result):

@@ -14,7 +14,7 @@ import time
 import observed
 import pytest
 from group import Group, file_in
-from processes import run_script, wait_until
+from processes import run_module, wait_until
 from torchwire import command_line
 from torchwire.top import keys, rates, screen, sources
 from torchwire.top.page import Page
@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def top(*arguments, **options):
-    return run_script(None, *arguments, python_arguments=["-m", "torchwire", "top"], **options)
+    return run_module("torchwire", "top", *arguments, **options)
 
 
 def top_json(*arguments):
