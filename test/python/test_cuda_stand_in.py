@@ -12,6 +12,8 @@ import torch
 from cuda_bodies import is_poison, on_cuda, peer
 from cuda_stand_in import counts, fail_next, held
 
+pytestmark = pytest.mark.long
+
 SLOW = {"MAX_DELAY_US": 20000}
 
 

@@ -14,6 +14,8 @@ import torch.distributed.rpc as rpc
 from cuda_bodies import on_cuda, peer
 from cuda_stand_in import counts, fail_next
 
+pytestmark = pytest.mark.long
+
 INVALID_VALUE = 1
 INVALID_CONTEXT = 201
 PEER_ACCESS_UNSUPPORTED = 217

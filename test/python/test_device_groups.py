@@ -52,6 +52,7 @@ def test_a_worker_with_a_wrong_map_does_not_get_in_and_harms_nobody(workers, tmp
 
 
 @pytest.mark.standin
+@pytest.mark.long
 def test_the_map_of_a_worker_that_has_left_binds_nobody(accelerator_file, tmp_path):
     with processes_with_devices(size=3) as workers:
         first, second, third = workers

@@ -146,6 +146,7 @@ def test_a_hard_limit_of_open_files_is_the_administrators():
 
 
 @needs_root
+@pytest.mark.long
 def test_a_ptrace_scope_that_is_too_strict_is_found_and_its_remedy_helps():
     found = examine(fault=functools.partial(machine_faults.restrict_tracing, 2))
     assert found["process_vm_readv"]["status"] == "warning"
@@ -298,6 +299,7 @@ def test_no_processes_at_all_are_a_line_with_a_remedy(without_torch):
 # ---- the network ----
 
 
+@pytest.mark.long
 def test_an_interface_that_is_down_is_found_and_its_remedy_helps(hosts):
     at_first = entering(hosts)
     environment = {"TP_SOCKET_IFNAME": "net1"}
@@ -331,6 +333,7 @@ def test_an_interface_that_is_not_there_is_found(hosts):
     assert "no network interface 'net9'" in found["workers"]["found"]
 
 
+@pytest.mark.long
 def test_a_loopback_that_is_down_is_found_and_its_remedy_helps(hosts):
     hosts.ip(0, "link", "set", "lo", "down")
     try:

@@ -114,6 +114,7 @@ def test_a_pair_may_meet_by_ipv6(hosts):
 # ---- secrets and versions ----
 
 
+@pytest.mark.long
 def test_a_wrong_secret_is_found_and_copying_the_file_helps(secret):
     here, there = secret("here", "mine"), secret("there", "theirs")
     with Server(*LOCAL, "--secret-file", there) as server:
@@ -319,6 +320,7 @@ def test_a_server_that_dies_is_found_in_time():
     assert f"nobody listens at {server.place} any more" in found[found.failed()[0]]["found"]
 
 
+@pytest.mark.long
 def test_a_server_that_is_stopped_is_found_in_time_and_its_remedy_helps():
     with Server(*LOCAL) as server:
         began = time.monotonic()

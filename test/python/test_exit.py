@@ -35,6 +35,10 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
+def rare(*values):
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 def stock(*values):
     return pytest.param(*values, marks=pytest.mark.stock)
 
@@ -109,11 +113,11 @@ def end(programs, tmp_path):
         ("fork", "finalizer"),
         ("fork", "thread"),
         slow("main", "handler_before_init"),
-        slow("spawn", "handler_before_import"),
-        slow("spawn", "handler_before_init"),
+        rare("spawn", "handler_before_import"),
+        rare("spawn", "handler_before_init"),
         slow("spawn", "handler_after_init"),
-        slow("spawn", "finalizer"),
-        slow("spawn", "thread"),
+        rare("spawn", "finalizer"),
+        rare("spawn", "thread"),
         slow("forkserver", "finalizer"),
         slow("forkserver", "thread"),
     ],
@@ -131,7 +135,7 @@ def test_a_forked_child_runs_a_handler_where_python_does(end, backend, way, row)
 
 
 @BOTH
-@pytest.mark.parametrize("way", ["main", slow("spawn")])
+@pytest.mark.parametrize("way", ["main", rare("spawn")])
 def test_rpc_shutdown_itself_can_be_the_handler(end, backend, way):
     notes = ["initialized after it: False"]
     assert end(backend, way, "plain_handler_before_init") == ([0, 0], notes, notes)
@@ -162,7 +166,7 @@ def test_a_shutdown_at_exit_waits_for_a_call_that_runs(end, backend):
 @pytest.mark.parametrize(
     "backend, second", [("TORCHWIRE", "shutdown: ok"), stock("TENSORPIPE", "a thread still waits")]
 )
-@pytest.mark.parametrize("way", ["main", slow("spawn"), slow("fork"), slow("forkserver")])
+@pytest.mark.parametrize("way", ["main", rare("spawn"), slow("fork"), slow("forkserver")])
 def test_of_two_threads_the_second_waits_for_the_first(end, backend, way, second):
     assert end(backend, way, "two_threads") == ([0, 0], ["shutdown: ok", second], DONE)
 
@@ -195,7 +199,7 @@ def returned(way):
     return ENDED if way == "main" else "its function returned without rpc.shutdown()"
 
 
-@pytest.mark.parametrize("way", ["fork", slow("spawn"), slow("forkserver")])
+@pytest.mark.parametrize("way", ["fork", rare("spawn"), slow("forkserver")])
 @pytest.mark.parametrize("row", ["silent", "daemon_thread"])
 def test_a_child_that_does_not_shut_down_ends_and_its_peer_hears_of_it(end, way, row):
     assert end("TORCHWIRE", way, row) == ([0, 0], [LEFT + returned(way), "at once: True"], [])
@@ -207,7 +211,7 @@ def test_a_child_that_does_not_shut_down_ends_and_its_peer_hears_of_it(end, way,
         ("main", "error", "shuts_down", 1, "it ended by ValueError: on purpose,\\n\\x1b[31mand in red"),
         ("fork", "error", "calls", 1, "it ended by ValueError: on purpose,\\n\\x1b[31mand in red"),
         slow("main", "exit_on_error", "calls", 1, "it ended by ValueError: on purpose (sys.exit(1))"),
-        slow("spawn", "exit_on_error", "calls", 1, "it ended by ValueError: on purpose (sys.exit(1))"),
+        rare("spawn", "exit_on_error", "calls", 1, "it ended by ValueError: on purpose (sys.exit(1))"),
         slow("fork", "exit", "shuts_down", 3, "it ended with sys.exit(3)"),
         slow("main", "caught_exit", "calls", 0, ENDED),
         slow(

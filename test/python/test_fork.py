@@ -201,8 +201,17 @@ def test_whatever_a_child_asks_of_the_group_is_refused_at_once(group):
 # ---- how the child ends --------------------------------------------------------------------------
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("how", ["return", "atexit", "shutdown", "shutdown, not graceful", "context"])
+@pytest.mark.parametrize(
+    "transport, how",
+    [
+        ("wire_shm", "return"),
+        ("wire_tcp", "return"),
+        ("wire_shm", "atexit"),
+        ("wire_tcp", "shutdown"),
+        ("wire_shm", "shutdown, not graceful"),
+        ("wire_tcp", "context"),
+    ],
+)
 def test_a_child_ends_as_programs_do_and_says_nothing_to_the_group(tmp_path, transport, how):
     ended = run_script(PROGRAM, tmp_path, transport, how)
     assert (ended.returncode, ended.stdout) == (0, "0 connected []\n"), ended.stderr

@@ -318,7 +318,7 @@ def scrape_often(port, count, errors):
             errors.append(error)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_scrapes_under_load_fail_no_call(tmp_path):
     ports = [free_port(), free_port()]
     errors = []

@@ -238,6 +238,7 @@ def test_wrong_bytes_in_the_trial():
 
 
 @on_cuda()
+@pytest.mark.long
 def test_a_first_transfer_that_fails():
     expect_host(["nccl_transfer"], [], "nccl: NCCL failed: remote process exited")
 

@@ -351,7 +351,7 @@ def test_a_worker_of_an_earlier_version_has_no_such_lane():
 # ---- what it costs the group ----
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_observations_under_load():
     with running(3) as (group, store):
         found = remote(store)

@@ -242,6 +242,7 @@ def lines_on(agent):
 @pytest.mark.slow
 @needs_installation
 class TestAnUnchangedProgramThatSpawnsItsWorkers:
+    @pytest.mark.long
     def test_runs_on_tensorpipe_by_itself(self, tmp_path):
         assert run_program(tmp_path) == lines_on("TensorPipeAgent")
 
@@ -251,10 +252,12 @@ class TestAnUnchangedProgramThatSpawnsItsWorkers:
     def test_runs_on_torchwire_with_the_command(self, tmp_path):
         assert run_program(tmp_path, ["-m", "torchwire", "run"]) == lines_on("TorchwireAgent")
 
+    @pytest.mark.long
     def test_runs_on_torchwire_as_a_module(self, tmp_path):
         arguments = ["-m", "torchwire", "run", "-m"]
         assert run_program(tmp_path, arguments, module=True) == lines_on("TorchwireAgent")
 
+    @pytest.mark.long
     def test_runs_on_torchwire_after_one_line_more(self, tmp_path):
         program = PROGRAM.replace('"__main__":', '"__main__":\n    import torchwire; torchwire.replace_tensorpipe()')
         assert run_program(tmp_path, program=program) == lines_on("TorchwireAgent")

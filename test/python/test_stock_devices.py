@@ -37,6 +37,7 @@ def run_suites(folder, *arguments):
         return done.stdout, list(csv.DictReader(file))
 
 
+@pytest.mark.long
 def test_all_are_there_and_skipped_for_want_of_a_device_only(tmp_path):
     output, rows = run_suites(tmp_path, "--cuda")
     assert {row["suite"] for row in rows} == SUITES

@@ -10,7 +10,7 @@ JOB = pathlib.Path(__file__).with_name("torchrun_job.py")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["static", "elastic"])
+@pytest.mark.parametrize("kind", ["elastic", pytest.param("static", marks=pytest.mark.long)])
 def test_a_group_begins_afresh_when_torchrun_starts_it_anew(kind):
     done = run_script(
         None,

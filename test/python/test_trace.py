@@ -369,6 +369,7 @@ with Progress(["worker0", "worker1"]) as progress:
 """
 
 
+@pytest.mark.long
 def test_on_a_terminal_the_progress_is_a_bar():
     pytest.importorskip("rich")
     ours, its = pty.openpty()

@@ -107,6 +107,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_shutdown_within_a_trace(tmp_path):
     script, path = tmp_path / "program.py", tmp_path / "trace.json"
     script.write_text(SHUTDOWN_WITHIN)

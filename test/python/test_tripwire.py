@@ -59,7 +59,7 @@ def test_torch_has_every_function_that_is_watched(library):
     assert missing == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_on_tensorpipe_every_function_that_can_be_called_is(library, tmp_path):
     called = trips(library, "TENSORPIPE", tmp_path)
     not_called = set(tripwire.watched(library)).difference(called)

@@ -1,27 +1,31 @@
 // Tests of what is loop-bound.
 #pragma once
 
-#include <chrono>
-#include <future>
+#include <functional>
 #include <memory>
-#include <stdexcept>
+#include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "backend/transport/loop.h"
-#include "test/unit/support/notifier.h"
 
 namespace torchwire {
 
-/// Runs the action on the loop, waits for it, and returns what it returns. From any other thread.
+/// Runs the action on the loop and waits for it. From any other thread. Ends the program if the loop does not come to it:
+/// the action may refer to what the caller has.
+void runOnLoop(Loop& loop, std::function<void()> action);
+
+/// The same, and returns what the action returns. It throws what the action throws.
 template <typename Action>
 auto onLoop(Loop& loop, Action action) {
-  auto task = std::make_shared<std::packaged_task<decltype(action())()>>(std::move(action));
-  auto result = task->get_future();
-  loop.post([task] { (*task)(); });
-  if (result.wait_for(Notifier::kPatience) != std::future_status::ready) {
-    throw std::runtime_error("the loop does not come to a task");
+  using Result = decltype(action());
+  if constexpr (std::is_void_v<Result>) {
+    runOnLoop(loop, std::move(action));
+  } else {
+    std::optional<Result> result;
+    runOnLoop(loop, [&] { result.emplace(action()); });
+    return std::move(*result);
   }
-  return result.get();
 }
 
 /// Something that lives on the loop: made there, and destroyed there.
