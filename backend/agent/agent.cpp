@@ -69,15 +69,25 @@ cuda::DeviceRecord named(cuda::DeviceRecord record, const std::string& worker) {
   return record;
 }
 
+Error refusalIn(ReceivedFrame answer) {
+  try {
+    const DecodedMessage decoded = decodeMessage(std::move(answer));
+    return decodeFailure(std::as_const(*decoded.message).payload());
+  } catch (const std::exception& e) {
+    return Error(
+        ErrorCode::badFrame, std::string("cannot read why a call is refused: ") + e.what());
+  }
+}
+
 /// A process that comes in place of another one may get what that one's calls are answered with. It must not take it for
 /// answers to its own.
 uint64_t firstCallId(bool mayReplace) {
   return mayReplace ? randomNumber() >> 2 : 1;
 }
 
-OutgoingFrame failedAnswer(uint64_t callId, const Error& error, const Disposer& disposer) {
+OutgoingFrame refusal(uint64_t callId, const Error& error, const Disposer& disposer) {
   OutgoingFrame answer = encodeMessage(
-      FrameKind::response, messageOf(encodeFailure(error), own_messages::kFailed), disposer);
+      FrameKind::response, messageOf(encodeFailure(error), own_messages::kRefused), disposer);
   setCallId(answer, callId);
   return answer;
 }
@@ -475,9 +485,10 @@ void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
             workerInfo_.name_ + "', " + memoryLimits(lost),
         Executed::yes);
     log(LogLevel::warning, error.message());
-    frame = readHeader(loopBack(failedAnswer(callId, error, disposer_)));
-  }
-  if (!calls_->answer(callId, from, std::move(frame)) && lost == 0) {
+    calls_->fail(callId, error, from);
+  } else if (frame.header.messageType == static_cast<uint32_t>(own_messages::kRefused)) {
+    calls_->fail(callId, refusalIn(std::move(frame)), from);
+  } else if (!calls_->answer(callId, from, std::move(frame))) {
     discard(from, std::move(frame));
   }
 }
@@ -494,7 +505,7 @@ void Agent::refuseRequest(WorkerId from, uint64_t callId, const std::string& lim
   if (from == self_) {
     calls_->fail(callId, error);
   } else if (!ends) {
-    links_->sendIfConnected(from, failedAnswer(callId, error, disposer_), [](const Error&) {});
+    links_->sendIfConnected(from, refusal(callId, error, disposer_), [](const Error&) {});
   }
 }
 

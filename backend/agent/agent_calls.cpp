@@ -392,6 +392,7 @@ void Agent::call(
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
   const Undo undo = encoded.frame.undo;
   Outcome outcome = outcomeOf(to, std::move(encoded), timeout, function);
+  undo.unlessSent(outcome.error);
   if (outcome.error) {
     outcome.error = outcome.error.to(to.name_);
   }
@@ -407,8 +408,8 @@ void Agent::call(
       restoredAfterwards.emplace(
           freshState()); // as in complete(); it costs more than all else here
     }
-    response = placed(
-        to.id_, responseIn(std::move(outcome), /* mayCreate */ false, /* creates */ false, undo));
+    response =
+        placed(to.id_, responseIn(std::move(outcome), /* mayCreate */ false, /* creates */ false));
   }
   const TraceLog::Reading reading(metrics_->trace, to.id_, response->id());
   receiveDirectForward(to.id_, target.context, response);

@@ -27,18 +27,21 @@ void Agent::discard(WorkerId from, ReceivedFrame response) {
   log(LogLevel::debug,
       "dropped the late response to call " + std::to_string(response.header.callId));
   const bool ofDevices = !devices_->used().empty() && carriesTensors(response);
-  if (!ofDevices && !mayCarryRRefs(response.header.messageType)) {
+  // Of an answer that comes twice, as under injected faults, the RRefs are in use.
+  const bool mayHaveRRefs =
+      calls_->takeUnanswered(response.header.callId) && mayCarryRRefs(response.header.messageType);
+  if (!ofDevices && !mayHaveRRefs) {
     return;
   }
   activeCalls_.start(); // RRefs in it tell their owners, as those do of a call that has not ended
   const std::shared_ptr<void> counted(this, [this](void*) { activeCalls_.finish(); });
-  control_->run([this, from, counted, response = std::move(response)]() mutable {
+  control_->run([this, from, counted, mayHaveRRefs, response = std::move(response)]() mutable {
     guarded("a late response", [&] {
       const DecodedMessage decoded = decodeMessage(std::move(response));
-      transfers_->discard(from, std::as_const(*decoded.message).tensors(), decoded.targets);
-      if (mayCarryRRefs(static_cast<uint32_t>(decoded.message->type()))) {
+      if (mayHaveRRefs) {
         endOn(completions_, [counted, message = decoded.message] { dropRRefsIn(*message); });
       }
+      transfers_->discard(from, std::as_const(*decoded.message).tensors(), decoded.targets);
     });
   });
 }
@@ -65,6 +68,7 @@ void Agent::complete(OwnCall call, Outcome outcome) {
 
 void Agent::finishCall(const OwnCall& call, Outcome outcome) {
   expectFree("completing the future of a call");
+  call.undo.unlessSent(outcome.error);
   try {
     if (call.to == self_ && call.mayCreate && hasFailed(outcome)) {
       RRefService::failOwnCreation(*call.future, [&] { setFuture(call, std::move(outcome)); });
@@ -96,8 +100,7 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
     outcome.error = outcome.error.to(directory_.nameOf(call.to));
   }
   try { // not in the caller's state, in which tensors could be others
-    DecodedMessage decoded =
-        responseIn(std::move(outcome), call.mayCreate, call.creates, call.undo);
+    DecodedMessage decoded = responseIn(std::move(outcome), call.mayCreate, call.creates);
     try {
       devices_->expectUsed(decoded.targets.devices);
       streams.emplace(decoded.targets.devices);

@@ -40,9 +40,8 @@ std::exception_ptr toException(const Error& error, bool mayCreate) {
           : CallError(error));
 }
 
-DecodedMessage responseIn(Outcome outcome, bool mayCreate, bool creates, const Undo& undo) {
+DecodedMessage responseIn(Outcome outcome, bool mayCreate, bool creates) {
   if (outcome.error) {
-    undo.unlessSent(outcome.error);
     std::rethrow_exception(toException(outcome.error, mayCreate));
   }
   DecodedMessage decoded;
@@ -56,9 +55,6 @@ DecodedMessage responseIn(Outcome outcome, bool mayCreate, bool creates, const U
     throw std::runtime_error(std::string("cannot read the response: ") + e.what());
   }
   if (error) {
-    if (error.worker().empty()) { // else it is of a call that the function has made
-      undo.unlessSent(error);
-    }
     std::rethrow_exception(
         creates ? toException(error, creates) : std::make_exception_ptr(CallError(error)));
   }

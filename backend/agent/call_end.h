@@ -10,7 +10,6 @@
 #include "backend/base/error.h"
 #include "backend/call/call_table.h"
 #include "backend/codec/codec.h"
-#include "backend/wire/undo.h"
 
 namespace torchwire {
 
@@ -24,8 +23,8 @@ bool hasFailed(const Outcome& outcome);
 std::exception_ptr toException(const Error& error, bool mayCreate);
 
 /// The response, with its tensors still on the CPU. Throws what the call's future would hold instead. `creates`: for
-/// certain, an RRef. `undo`: of the request, for one that was not sent, or that the callee has refused.
-DecodedMessage responseIn(Outcome outcome, bool mayCreate, bool creates, const Undo& undo = Undo());
+/// certain, an RRef.
+DecodedMessage responseIn(Outcome outcome, bool mayCreate, bool creates);
 
 /// Throws if a wait for a device has taken all of the time-out of a call to `worker`; 0 is none.
 void expectTimeLeft(

@@ -60,12 +60,6 @@ class Error {
     error.message_ += "; the worker has received the call, and has run it or still will";
     return error;
   }
-  /// The same as what the function of a call raises: without a worker, it is of that call, which has run.
-  Error raised() const {
-    Error error = *this;
-    error.executed_ = worker_.empty() ? Executed::yes : executed_;
-    return error;
-  }
   /// The same for a call to the worker of this name.
   Error to(std::string worker) const {
     Error error = *this;

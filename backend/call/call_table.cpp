@@ -111,14 +111,29 @@ bool CallTable::answer(uint64_t id, WorkerId from, ReceivedFrame&& response) {
   return call.has_value();
 }
 
-/// Nullopt if there is no such call, to this worker where that is given.
-std::optional<CallTable::Call> CallTable::take(uint64_t id, std::optional<WorkerId> from) {
+bool CallTable::takeUnanswered(uint64_t id) {
+  MutexLock lock(mutex_);
+  return unanswered_.take(id);
+}
+
+/// For its end otherwise than by its answer.
+void CallTable::takeUnanswered(Calls::iterator call, EndedCalls& ended) {
+  unanswered_.add(call->first);
+  ended.emplace_back(call->first, std::move(call->second));
+  calls_.erase(call);
+}
+
+/// Nullopt if there is no such call, to the worker whose answer has come where that is given.
+std::optional<CallTable::Call> CallTable::take(uint64_t id, std::optional<WorkerId> answerOf) {
   std::optional<Call> call;
   {
     MutexLock lock(mutex_);
     const auto it = calls_.find(id);
-    if (it == calls_.end() || (from && it->second.to != *from)) {
+    if (it == calls_.end() || (answerOf && it->second.to != *answerOf)) {
       return std::nullopt;
+    }
+    if (!answerOf) {
+      unanswered_.add(id);
     }
     call.emplace(std::move(it->second));
     calls_.erase(it);
@@ -151,8 +166,8 @@ bool CallTable::contains(uint64_t id) const {
   return calls_.contains(id);
 }
 
-bool CallTable::fail(uint64_t id, const Error& error) {
-  std::optional<Call> call = take(id);
+bool CallTable::fail(uint64_t id, const Error& error, std::optional<WorkerId> answerOf) {
+  std::optional<Call> call = take(id, answerOf);
   if (call) {
     end(id, *call, error);
   }
@@ -167,8 +182,7 @@ CallTable::GivenUp CallTable::giveUp(uint64_t id, const Error& error) {
     if (it == calls_.end()) {
       return {};
     }
-    ended.emplace_back(id, std::move(it->second));
-    calls_.erase(it);
+    takeUnanswered(it, ended);
   }
   const bool sent = noteEnds(ended).empty();
   Call& call = ended.front().second;
@@ -189,11 +203,9 @@ CallTable::EndedCalls CallTable::takeWhere(Predicate matches) {
   EndedCalls ended;
   MutexLock lock(mutex_);
   for (auto it = calls_.begin(); it != calls_.end();) {
-    if (matches(it->second)) {
-      ended.emplace_back(it->first, std::move(it->second));
-      it = calls_.erase(it);
-    } else {
-      ++it;
+    const auto call = it++;
+    if (matches(call->second)) {
+      takeUnanswered(call, ended);
     }
   }
   return ended;
@@ -350,8 +362,7 @@ void CallTable::expire() {
         break;
       }
       if (pending) {
-        expired.emplace_back(it->first, std::move(it->second));
-        calls_.erase(it);
+        takeUnanswered(it, expired);
       }
       std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
       deadlines_.pop_back();

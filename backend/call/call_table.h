@@ -18,6 +18,7 @@
 #include "backend/base/timer.h"
 #include "backend/call/function_table.h"
 #include "backend/call/trace_log.h"
+#include "backend/call/unanswered_calls.h"
 #include "backend/call/waiter.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/roster.h"
@@ -113,8 +114,13 @@ class CallTable {
   /// Completes the call with a response. False if there is no such call to this worker (any more).
   bool answer(uint64_t id, WorkerId from, ReceivedFrame&& response) EXCLUDES(mutex_);
 
+  /// Whether a call has ended otherwise than by its answer, which comes now. No longer from then on, and only of the newest.
+  bool takeUnanswered(uint64_t id) EXCLUDES(mutex_);
+
   /// Completes one call, or all calls, with an error. The latter says of tracked calls if their request has not been sent.
-  bool fail(uint64_t id, const Error& error) EXCLUDES(mutex_);
+  /// `answerOf`: the worker whose answer has that error; the call has to be to it.
+  bool fail(uint64_t id, const Error& error, std::optional<WorkerId> answerOf = std::nullopt)
+      EXCLUDES(mutex_);
   void failAll(const Error& error) EXCLUDES(mutex_);
   /// Takes out all calls to one worker. What is returned completes them with the error, on the thread that runs it; the
   /// table outlives it. `received`: which of them the worker has received, and runs or will run. `unsent`: which have not
@@ -159,15 +165,17 @@ class CallTable {
     }
   };
 
-  std::optional<Call> take(uint64_t id, std::optional<WorkerId> from = std::nullopt)
+  using Calls = std::unordered_map<uint64_t, Call>;
+  using EndedCalls = std::vector<std::pair<uint64_t, Call>>;
+  std::optional<Call> take(uint64_t id, std::optional<WorkerId> answerOf = std::nullopt)
       EXCLUDES(mutex_);
+  void takeUnanswered(Calls::iterator call, EndedCalls& ended) REQUIRES(mutex_);
   void end(uint64_t id, Call& call, Error error, ReceivedFrame response = {}) EXCLUDES(mutex_);
   void note(uint64_t id, const Call& call, ErrorCode error, std::chrono::nanoseconds served);
   static Pending pendingOf(uint64_t id, const Call& call, Timer::Clock::time_point now);
   Timer::Clock::time_point nextLookAt(const Call& call, Timer::Clock::time_point now) const;
   void lookLater(Timer::Clock::time_point when) REQUIRES(mutex_);
   void look() EXCLUDES(mutex_);
-  using EndedCalls = std::vector<std::pair<uint64_t, Call>>;
   template <typename Predicate>
   EndedCalls takeWhere(Predicate matches) EXCLUDES(mutex_);
   std::unordered_set<uint64_t> noteEnds(const EndedCalls& calls) const;
@@ -183,7 +191,8 @@ class CallTable {
   std::function<void(const Key&)> limitedExpired_;
   mutable Mutex mutex_{LockRank::callTable};
   uint64_t nextId_ GUARDED_BY(mutex_);
-  std::unordered_map<uint64_t, Call> calls_ GUARDED_BY(mutex_);
+  Calls calls_ GUARDED_BY(mutex_);
+  UnansweredCalls unanswered_ GUARDED_BY(mutex_);
   // A heap, earliest first. Calls that ended leave their entry behind until it comes up or the
   // entries outnumber the calls by far: removing it at once would cost every call a search.
   std::vector<Deadline> deadlines_ GUARDED_BY(mutex_);

@@ -286,14 +286,18 @@ void Membership::noteBegun() {
   }
 }
 
-/// Those that shut down and have not gone, for all that is known.
+/// Those that shut down and have not gone, for all that is known after kFailureFarewell.
 std::set<WorkerId> Membership::begun() {
   if (auto others = rounds_.others()) {
     return *std::move(others);
   }
   std::set<WorkerId> all;
+  const auto end = clock_->now() + kFailureFarewell;
   for (const WorkerRecord& worker :
        Roster::decode(fromStore(rounds_.get(keyOf(kRosterKey)))).workers) {
+    if (clock_->now() >= end) {
+      break;
+    }
     if (rounds_.check(numbersKey(keyOf(kBegun), worker.id))) {
       all.insert(worker.id);
     }

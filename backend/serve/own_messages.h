@@ -29,7 +29,7 @@
 // |                | back                             |                | (backend/membership/peer_stores.h)      |
 //
 // Any request may be answered by `failed` in place of PyTorch's EXCEPTION: a call has failed that its callee had made to
-// serve it (backend/wire/failure.h).
+// serve it (backend/wire/failure.h). Or by `refused`, in the same form: it has not been served, and will not be.
 #pragma once
 
 #include <torch/csrc/distributed/rpc/message.h>
@@ -99,6 +99,7 @@ constexpr MessageType kLaneTrial = detail::request(0x9e);
 
 constexpr MessageType kCancel = detail::request(0xa0);
 constexpr MessageType kFailed = detail::response(0xa1);
+constexpr MessageType kRefused = detail::response(0xa3);
 constexpr MessageType kDeath = detail::request(0xa2);
 constexpr MessageType kHearing = detail::request(0xa4);
 

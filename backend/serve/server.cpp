@@ -205,7 +205,7 @@ void Server::answer(const Answered& answered, JitFuture& result) {
   if (result.hasError()) {
     if (const auto failed = callErrorIn(result.exception_ptr())) {
       ServingScope::countError(answered.request);
-      send(answered, messageOf(encodeFailure(failed->raised()), own_messages::kFailed), {});
+      send(answered, messageOf(encodeFailure(*failed), own_messages::kFailed), {});
     } else {
       sendError(
           answered,

@@ -10,6 +10,8 @@ import torch
 
 from torchwire.device_map import DeviceMap
 
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")  # the latter two with ROCm
+
 
 def describe(maps: dict[str, DeviceMap], automatic: bool, given: list[torch.device]) -> dict[str, Any]:
     """What the agent's constructor takes: the device maps by worker, whether the other workers get automatic ones, the
@@ -18,7 +20,7 @@ def describe(maps: dict[str, DeviceMap], automatic: bool, given: list[torch.devi
 
 
 def _last_of_each_type() -> list[torch.device]:
-    counts = {"cuda": _cuda_count(os.environ.get("CUDA_VISIBLE_DEVICES"))}
+    counts = {"cuda": _cuda_count(*map(os.environ.get, _VISIBLE))}
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is not None and accelerator.type not in counts:
         counts[accelerator.type] = torch.accelerator.device_count()
@@ -26,6 +28,6 @@ def _last_of_each_type() -> list[torch.device]:
 
 
 @functools.lru_cache(maxsize=1)
-def _cuda_count(_visible: str | None) -> int:
+def _cuda_count(*_visible: str | None) -> int:
     # By NVML if PyTorch can, which leaves CUDA uninitialized, so that this process may still fork.
     return torch.cuda.device_count()

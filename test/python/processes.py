@@ -277,8 +277,11 @@ def run_module(module, *arguments, environment=None, limit=LIMIT):
         process.start()
         process.join(limit)
         if process.exitcode is None:
-            os.killpg(process.pid, signal.SIGABRT)  # which makes faulthandler show the stacks
-            process.join(LIMIT)
+            os.kill(process.pid, signal.SIGABRT)  # which makes faulthandler show the stacks
+            process.join(5)
+            with contextlib.suppress(ProcessLookupError):  # it has none of its own yet
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             pytest.fail(f"{' '.join(command)} did not finish within {limit} s:\n{output.read()}\n{errors.read()}")
         return subprocess.CompletedProcess(command, process.exitcode, output.read(), errors.read())
 

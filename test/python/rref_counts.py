@@ -15,10 +15,13 @@ def what_is_left():
     return counts(), torchwire.rrefs()
 
 
-def wait_until_none_is_left(group):
+def wait_until_none_is_left(group, collects=False):
+    """`collects`: after an error, which is in its own traceback if it is raised anew, with the RRefs of its frames."""
+
     def none_is_left():
-        for worker in group:
-            worker.run(gc.collect)  # an error that is raised anew is in its own traceback, with the RRefs of its frames
+        if collects:
+            for worker in group:
+                worker.run(gc.collect)
         return not any(any(worker.run(counts).values()) for worker in group)
 
     try:

@@ -47,7 +47,7 @@ def fail_to_pass_on(owner):
 @pytest.mark.parametrize("owner", ["worker0", "worker1"])
 def test_an_rref_beside_what_cannot_be_pickled_is_taken_back(pair, owner):
     pair[0].run(fail_to_pass_on, owner)
-    wait_until_none_is_left(pair)
+    wait_until_none_is_left(pair, collects=True)
 
 
 def lose_forks(owner):
@@ -132,5 +132,5 @@ def test_forks_that_a_stopped_worker_has_not_got_are_taken_back(transport):
             one.result()
         group.all(drop)
         group.all(call_all)  # in the next session each hears what the other has got
-        wait_until_none_is_left(group)
+        wait_until_none_is_left(group, collects=True)
         assert max(group.all(shut_down)) < SOON

@@ -28,7 +28,7 @@ def _shared_trio(tmp_path_factory):
 @pytest.fixture
 def trio(_shared_trio):
     yield _shared_trio
-    wait_until_none_is_left(_shared_trio)
+    wait_until_none_is_left(_shared_trio, collects=True)
 
 
 # ---- what the workers run ----

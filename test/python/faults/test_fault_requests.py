@@ -98,6 +98,22 @@ def test_a_duplicated_request_runs_twice_and_a_duplicated_response_once(duo, pha
     expect_one(log_of(duo, revision), "duplicate", phase)
 
 
+def give_rref():
+    return rpc.RRef("theirs")
+
+
+def use_rref_of(to):
+    """The RRef in a result, for longer than a copy of the result takes to come and be read."""
+    rref = rpc.rpc_sync(to, give_rref, timeout=LONG)
+    return {rref.to_here(LONG) for _ in range(300)}
+
+
+def test_an_rref_in_a_duplicated_response_stays_in_use(duo):
+    revision = put(duo, first("duplicate", "response"))
+    assert duo[0].run(use_rref_of, "worker1") == {"theirs"}
+    expect_one(log_of(duo, revision), "duplicate", "response")
+
+
 # ---- order ----
 
 _pending = []

@@ -87,6 +87,54 @@ TEST_CASE("a second response is refused", "[call_table]") {
   CHECK_FALSE(table.calls.fail(call.id, Error(ErrorCode::linkBroken, "")));
 }
 
+TEST_CASE("of a call that has ended without its answer one may still come", "[call_table]") {
+  Table table;
+  const Error error(ErrorCode::linkBroken, "");
+  const auto call = table.open(1, kLong);
+  const uint64_t id = call.id;
+  SECTION("it has failed") {
+    table.calls.fail(id, error);
+  }
+  SECTION("it has been given up") {
+    table.calls.giveUp(id, error);
+  }
+  SECTION("its peer is lost") {
+    table.calls.takePeer(1, error)();
+  }
+  SECTION("its time is over") {
+    const auto brief = table.open(1, milliseconds(1));
+    REQUIRE(table.ledger.notifier().waitUntil([&] { return brief.note->called(); }));
+    CHECK(table.calls.takeUnanswered(brief.id));
+    table.calls.fail(id, error);
+  }
+  CHECK(table.calls.takeUnanswered(id));
+  CHECK_FALSE(table.calls.takeUnanswered(id));
+}
+
+TEST_CASE("of a call that its answer has ended none may come", "[call_table]") {
+  Table table;
+  const auto call = table.open(1, kLong);
+  SECTION("a result") {
+    CHECK(table.calls.answer(call.id, 1, frameOf('1')));
+  }
+  SECTION("an error, of the worker that was called") {
+    const Error error(ErrorCode::unreachable, "");
+    CHECK_FALSE(table.calls.fail(call.id, error, 2));
+    CHECK(table.calls.fail(call.id, error, 1));
+  }
+  CHECK_FALSE(table.calls.takeUnanswered(call.id));
+}
+
+TEST_CASE("only the newest calls without an answer are known", "[call_table]") {
+  UnansweredCalls calls;
+  for (uint64_t id = 0; id <= UnansweredCalls::kMost; ++id) {
+    calls.add(id);
+  }
+  CHECK_FALSE(calls.take(0));
+  CHECK(calls.take(1));
+  CHECK(calls.take(UnansweredCalls::kMost));
+}
+
 TEST_CASE("a response to no call is refused", "[call_table]") {
   Table table;
   CHECK_FALSE(table.calls.answer(12345, 1, frameOf('r')));
