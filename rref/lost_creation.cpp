@@ -1,0 +1,51 @@
+#include "rref/lost_creation.h"
+
+#include <exception>
+#include <string>
+
+#include "backend/base/call_error.h"
+#include "backend/base/log.h"
+#include "rref/context_view.h"
+#include "rref/own_requests.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+
+/// Whether the request of a call may never reach its callee, though that goes on. One that has timed out may still wait for
+/// a thread there, and is to run.
+bool mayBeLost(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::workerDied:
+    case ErrorCode::peerLeft:
+    case ErrorCode::shutDown:
+      return false;
+    default:
+      return error.executed() == Executed::no ||
+          (error.executed() == Executed::unknown && error.code() != ErrorCode::timeout);
+  }
+}
+
+} // namespace
+
+void tellOwnerIfLost(
+    rpc::RRefContext& context, const rpc::UserRRef& user, const rpc::JitFuture& creation) {
+  const auto failed = callErrorIn(creation.exception_ptr());
+  if (!failed || !mayBeLost(*failed)) {
+    return;
+  }
+  const auto& agent = context.agent();
+  try {
+    agent->send(
+        agent->getWorkerInfo(user.owner()),
+        toMessage(
+            LostCreation{
+                toGlobalId(user.rrefId()), toGlobalId(user.forkId()), user.isPyObj(), *failed}));
+  } catch (const std::exception& e) {
+    log(LogLevel::info,
+        std::string("an RRef's owner was not told that its creation failed: ") + e.what());
+  }
+}
+
+} // namespace torchwire
