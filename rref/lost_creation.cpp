@@ -13,17 +13,18 @@ namespace {
 
 namespace rpc = torch::distributed::rpc;
 
-/// Whether the request of a call may never reach its callee, though that goes on. One that has timed out may still wait for
-/// a thread there, and is to run.
-bool mayBeLost(const Error& error) {
+/// Whether the request of a call will not reach its callee, as far as is known, though that goes on.
+bool isLost(const Error& error) {
   switch (error.code()) {
     case ErrorCode::workerDied:
     case ErrorCode::peerLeft:
     case ErrorCode::shutDown:
       return false;
+    case ErrorCode::linkBroken:
+    case ErrorCode::badFrame: // else the callee has said that it has it
+      return error.executed() != Executed::yes;
     default:
-      return error.executed() == Executed::no ||
-          (error.executed() == Executed::unknown && error.code() != ErrorCode::timeout);
+      return error.executed() == Executed::no;
   }
 }
 
@@ -32,7 +33,7 @@ bool mayBeLost(const Error& error) {
 void tellOwnerIfLost(
     rpc::RRefContext& context, const rpc::UserRRef& user, const rpc::JitFuture& creation) {
   const auto failed = callErrorIn(creation.exception_ptr());
-  if (!failed || !mayBeLost(*failed)) {
+  if (!failed || !isLost(*failed)) {
     return;
   }
   const auto& agent = context.agent();

@@ -165,7 +165,7 @@ Future RRefService::failCreation(
       [&]() -> Future { std::rethrow_exception(error); });
 }
 
-/// Does nothing where it has come after all.
+/// Does nothing where its function has begun after all.
 void RRefService::failLostCreation(WorkerId caller, const LostCreation& lost) {
   create(
       caller, toTorchId(lost.rref), toTorchId(lost.fork), typeOfNone(lost.isOfPython),

@@ -525,7 +525,7 @@ bool Agent::sendFailed(uint64_t callId, const Error& error) {
 }
 
 // Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that no
-// callback runs but that of watchCreation, which only marks an RRef.
+// callback runs but that of watchCreation, which knows of no RRef yet.
 void Agent::failUnseen(OwnCall call, uint64_t callId, const Error& error) {
   if (!calls_->withdraw(callId, error.code())) {
     return; // it has ended meanwhile in another way

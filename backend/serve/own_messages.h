@@ -10,7 +10,7 @@
 // | endPass        | root -> all that may take part   | passEnded      | the pass has failed: drop it            |
 // | creationSite   | creator of an RRef -> its owner  | RREF_ACK       | where the program created it            |
 // | creationFailed | creator of an RRef -> its owner  | RREF_ACK       | the request that was to create it has   |
-// |                |                                  |                | failed, perhaps before it came          |
+// |                |                                  |                | been lost                               |
 // | holdersRequest | owner -> any worker              | holdersReply   | which of these forks live there?        |
 // | blocksDone     | receiver of device tensors ->    | noted          | which memory it needs no longer         |
 // |                | their sender                     |                | (cuda/transfer/)                        |

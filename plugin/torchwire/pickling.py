@@ -53,7 +53,9 @@ def install() -> None:
     """Replaces the functions. May be called again; not thread-safe."""
     internal.serialize = serialize
     internal.deserialize = deserialize
-    internal._thread_local_tensor_tables = _tables
+    if internal._thread_local_tensor_tables is not _tables:
+        vars(_tables).update(vars(internal._thread_local_tensor_tables))  # an import while this thread unpickles
+        internal._thread_local_tensor_tables = _tables
     unread_rrefs.install()
 
 

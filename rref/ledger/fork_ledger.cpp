@@ -226,6 +226,9 @@ bool ForkLedger::hasGone() const {
 
 Error ForkLedger::keepUntilEntered(const GlobalId& rref) {
   MutexLock lock(mutex_);
+  if (entered_.contains(rref)) { // this worker may pass on what its users have dropped already
+    return {};
+  }
   Error why = whyNeverLocked(rref);
   if (!why) {
     keep(rref);
@@ -287,6 +290,8 @@ void ForkLedger::forgetWorker(WorkerId worker) {
   std::erase_if(creations_, [&](const auto& entry) {
     return entry.second.finished && entry.first.createdOn == worker;
   });
+  std::erase_if(ended_, [&](const auto& entry) { return entry.first.createdOn == worker; });
+  std::erase_if(oldestEnded_, [&](const GlobalId& rref) { return rref.createdOn == worker; });
 }
 
 // ---- questions ----------------------------------------------------------------------------------

@@ -430,6 +430,29 @@ TEST_CASE("nor will one whose creation its only fork's delete has overtaken", "[
   CHECK(owner.ledger.whyNever(kRRef));
 }
 
+TEST_CASE(
+    "an RRef that its owner passes on before its value is there has not ended", "[fork_ledger]") {
+  Owner owner;
+  REQUIRE(owner.begin());
+  owner.ledger.entered(kCreators);
+  owner.ledger.remove(kRRef, kCreators);
+  owner.table.awaiting.insert(kRRef);
+  CHECK_FALSE(owner.ledger.keepUntilEntered(kRRef));
+}
+
+TEST_CASE("an RRef of a new worker with the same id has not ended", "[fork_ledger]") {
+  const GlobalId rref{1, 1};
+  Owner owner;
+  REQUIRE(owner.begin(rref));
+  owner.ledger.entered(kCreators);
+  owner.ledger.finished(kCreators);
+  owner.ledger.remove(rref, kCreators);
+  REQUIRE(owner.ledger.whyNever(rref));
+  owner.gone(1);
+  owner.ledger.forgetWorker(1);
+  CHECK_FALSE(owner.ledger.whyNever(rref));
+}
+
 TEST_CASE("what is asked for without owner or fork is let go", "[fork_ledger]") {
   Owner owner;
   owner.table.awaiting.insert(kRRef);
