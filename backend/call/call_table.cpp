@@ -41,7 +41,7 @@ Error timeoutError(milliseconds timeout, bool sent, const std::string& whereabou
 
 uint64_t CallTable::open(
     WorkerId to, milliseconds timeout, Completion completion, bool tracked, bool limited,
-    FunctionMetrics* function, Undo undo) {
+    FunctionMetrics* function) {
   Call call;
   call.to = to;
   call.timeout = timeout;
@@ -49,7 +49,6 @@ uint64_t CallTable::open(
   call.tracked = tracked;
   call.limited = limited;
   call.function = function;
-  call.undo = std::move(undo);
   call.thread = static_cast<uint64_t>(pthread_self());
   call.begun = timer_.now();
   call.nextLook = nextLookAt(call, call.begun);
@@ -71,7 +70,6 @@ uint64_t CallTable::open(
 /// Once the call is out of the table, and unlocked.
 void CallTable::end(uint64_t id, Call& call, Error error, ReceivedFrame response) {
   note(id, call, error.code(), response.header.served);
-  call.undo.unlessSent(error);
   call.completion({std::move(error), std::move(response), std::move(call.waiter)});
 }
 
@@ -113,14 +111,14 @@ bool CallTable::answer(uint64_t id, WorkerId from, ReceivedFrame&& response) {
   return call.has_value();
 }
 
-std::optional<Undo> CallTable::takeUnanswered(uint64_t id) {
+bool CallTable::takeUnanswered(uint64_t id) {
   MutexLock lock(mutex_);
   return unanswered_.take(id);
 }
 
 /// For its end otherwise than by its answer.
-void CallTable::takeOut(Calls::iterator call, EndedCalls& ended) {
-  unanswered_.add(call->first, call->second.undo);
+void CallTable::takeUnanswered(Calls::iterator call, EndedCalls& ended) {
+  unanswered_.add(call->first);
   ended.emplace_back(call->first, std::move(call->second));
   calls_.erase(call);
 }
@@ -135,7 +133,7 @@ std::optional<CallTable::Call> CallTable::take(uint64_t id, std::optional<Worker
       return std::nullopt;
     }
     if (!answerOf) {
-      unanswered_.add(id, it->second.undo);
+      unanswered_.add(id);
     }
     call.emplace(std::move(it->second));
     calls_.erase(it);
@@ -184,7 +182,7 @@ CallTable::GivenUp CallTable::giveUp(uint64_t id, const Error& error) {
     if (it == calls_.end()) {
       return {};
     }
-    takeOut(it, ended);
+    takeUnanswered(it, ended);
   }
   const bool sent = noteEnds(ended).empty();
   Call& call = ended.front().second;
@@ -207,7 +205,7 @@ CallTable::EndedCalls CallTable::takeWhere(Predicate matches) {
   for (auto it = calls_.begin(); it != calls_.end();) {
     const auto call = it++;
     if (matches(call->second)) {
-      takeOut(call, ended);
+      takeUnanswered(call, ended);
     }
   }
   return ended;
@@ -364,7 +362,7 @@ void CallTable::expire() {
         break;
       }
       if (pending) {
-        takeOut(it, expired);
+        takeUnanswered(it, expired);
       }
       std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
       deadlines_.pop_back();

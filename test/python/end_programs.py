@@ -285,8 +285,7 @@ def call_for_ever(call, calling):
 
 
 def kill_in_shutdown(number):
-    # A handler that raises before PyTorch's function has begun ends the program, but no shutdown.
-    wait_until(lambda: is_in_shutdown(threading.main_thread(), "torch/distributed/rpc/api.py"))
+    wait_until(lambda: is_in_shutdown(threading.main_thread()))
     os.kill(os.getpid(), number)
 
 

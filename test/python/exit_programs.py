@@ -277,11 +277,10 @@ def wait_until(condition, limit=LIMIT):
         time.sleep(0.005)
 
 
-def is_in_shutdown(thread, file=""):
-    """`file`: how the name of its file ends, where one of the functions of that name is meant."""
+def is_in_shutdown(thread):
     frame = sys._current_frames().get(thread.ident)
     while frame is not None:
-        if frame.f_code.co_name == "shutdown" and frame.f_code.co_filename.endswith(file):
+        if frame.f_code.co_name == "shutdown":
             return True
         frame = frame.f_back
     return False
