@@ -163,6 +163,7 @@ py::dict messageTypes() {
   types["RESUME"] = static_cast<uint32_t>(own::kResume);
   types["END_PASS"] = static_cast<uint32_t>(own::kEndPass);
   types["CREATION_SITE"] = static_cast<uint32_t>(own::kCreationSite);
+  types["CREATION_FAILED"] = static_cast<uint32_t>(own::kCreationFailed);
   types["HOLDERS_REQUEST"] = static_cast<uint32_t>(own::kHoldersRequest);
   types["DEATH"] = static_cast<uint32_t>(own::kDeath);
   types["STORE_REQUEST"] = static_cast<uint32_t>(own::kStoreRequest);

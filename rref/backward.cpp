@@ -13,7 +13,6 @@
 
 #include "backend/serve/response.h"
 #include "rref/context_lifetime.h"
-#include "rref/context_view.h"
 #include "rref/failed_creation.h"
 
 namespace torchwire::rref {
@@ -70,10 +69,10 @@ Engine::Done answering(c10::intrusive_ptr<rpc::JitFuture> response) {
 
 /// Runs the pass of a request.
 c10::intrusive_ptr<rpc::JitFuture> runAsked(
-    const std::weak_ptr<Engine>& engine, rpc::RpcCommandBase& command) {
+    const std::weak_ptr<Engine>& engine, RRefService& rrefs, rpc::RpcCommandBase& command) {
   auto& request = static_cast<torch::distributed::autograd::RRefBackwardReq&>(command);
   auto response = c10::make_intrusive<rpc::JitFuture>(messageType());
-  valueOf(request.getRRefId())
+  rrefs.valueFor(request.getRRefId())
       ->addCallback([engine, contextId = request.getAutogradContextId(),
                      retain = request.retainGraph(),
                      done = answering(response)](rpc::JitFuture& value) {
@@ -113,10 +112,13 @@ void backward(
   }
 }
 
-void serveBackward(Dispatcher& dispatcher, const std::weak_ptr<Engine>& engine) {
+void serveBackward(
+    Dispatcher& dispatcher, const std::weak_ptr<Engine>& engine,
+    const std::shared_ptr<RRefService>& rrefs) {
   dispatcher.handle(
-      rpc::MessageType::RREF_BACKWARD_REQ,
-      [engine](WorkerId, rpc::RpcCommandBase& command) { return runAsked(engine, command); });
+      rpc::MessageType::RREF_BACKWARD_REQ, [engine, rrefs](WorkerId, rpc::RpcCommandBase& command) {
+        return runAsked(engine, *rrefs, command);
+      });
 }
 
 } // namespace torchwire::rref

@@ -9,6 +9,7 @@
 
 #include "autograd/engine.h"
 #include "backend/serve/dispatcher.h"
+#include "rref/rref_service.h"
 
 namespace torchwire::rref {
 
@@ -24,6 +25,8 @@ void backward(
 
 /// Registers the handler of RREF_BACKWARD_REQ, by which a user has this worker, the owner, run the pass. It occupies no
 /// thread while the RRef has no value yet, or while other workers have their part in the pass.
-void serveBackward(Dispatcher& dispatcher, const std::weak_ptr<Engine>& engine);
+void serveBackward(
+    Dispatcher& dispatcher, const std::weak_ptr<Engine>& engine,
+    const std::shared_ptr<RRefService>& rrefs);
 
 } // namespace torchwire::rref

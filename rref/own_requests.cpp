@@ -5,6 +5,7 @@
 #include "backend/base/bytes.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
+#include "backend/wire/failure.h"
 
 namespace torchwire {
 namespace {
@@ -46,6 +47,17 @@ MessagePtr toMessage(const CreationSite& site) {
   return messageOf(std::move(body), own_messages::kCreationSite);
 }
 
+MessagePtr toMessage(const LostCreation& creation) {
+  std::vector<char> body;
+  ByteWriter out(body);
+  write(out, creation.rref);
+  write(out, creation.fork);
+  out.flag(creation.isOfPython);
+  const std::vector<char> why = encodeFailure(creation.why);
+  out.raw(why.data(), why.size());
+  return messageOf(std::move(body), own_messages::kCreationFailed);
+}
+
 MessagePtr holdersRequest(const std::vector<GlobalId>& forks) {
   return listOf(forks, own_messages::kHoldersRequest);
 }
@@ -60,6 +72,18 @@ CreationSite creationSiteIn(const rpc::Message& message) {
   site.rref = readId(in);
   site.site = in.string();
   return site;
+}
+
+LostCreation lostCreationIn(const rpc::Message& message) {
+  ByteReader in(message.payload());
+  LostCreation creation;
+  creation.rref = readId(in);
+  creation.fork = readId(in);
+  creation.isOfPython = in.flag();
+  const size_t length = in.remaining();
+  const char* const why = in.raw(length);
+  creation.why = decodeFailure({why, why + length});
+  return creation;
 }
 
 std::vector<GlobalId> forksIn(const rpc::Message& message) {

@@ -20,6 +20,7 @@
 #include "rref/context_view.h"
 #include "rref/creation_request.h"
 #include "rref/failed_creation.h"
+#include "rref/lost_creation.h"
 #include "rref/own_requests.h"
 #include "rref/private_members.h"
 
@@ -68,6 +69,11 @@ at::TypePtr resultType(const rpc::ScriptCall& call) {
   const auto& results =
       call.hasOp() ? call.op()->schema().returns() : function->getSchema().returns();
   return results.size() == 1 ? results.front().type() : at::TypePtr(at::AnyType::get());
+}
+
+/// Of an RRef that gets no value.
+at::TypePtr typeOfNone(bool isOfPython) {
+  return isOfPython ? at::TypePtr(at::PyObjectType::get()) : at::TypePtr(at::AnyType::get());
 }
 
 /// Gives an owner what its function has returned. Not null: why it has none.
@@ -154,13 +160,19 @@ Future RRefService::failCreation(
   if (!creation) {
     return nullptr;
   }
-  at::TypePtr type = at::AnyType::get();
-  if (creation->isOfPython) {
-    type = at::PyObjectType::get();
-  }
-  return create(caller, creation->rref, creation->fork, type, [&]() -> Future {
-    std::rethrow_exception(error);
-  });
+  return create(
+      caller, creation->rref, creation->fork, typeOfNone(creation->isOfPython),
+      [&]() -> Future { std::rethrow_exception(error); });
+}
+
+/// Does nothing where its function has begun after all.
+void RRefService::failLostCreation(WorkerId caller, const LostCreation& lost) {
+  create(
+      caller, toTorchId(lost.rref), toTorchId(lost.fork), typeOfNone(lost.isOfPython),
+      [&]() -> Future {
+        std::rethrow_exception(exceptionOf(
+            lost.why.saying("RRef creation via rpc.remote() failed: " + lost.why.message())));
+      });
 }
 
 void RRefService::serveFetches(Dispatcher& dispatcher) {
@@ -220,6 +232,11 @@ void RRefService::serveOwnMessages(Dispatcher& dispatcher) {
     self->sweepMetadata();
     return acknowledgement();
   });
+  dispatcher.handleOwn(
+      own_messages::kCreationFailed, [self](WorkerId caller, rpc::Message& request) {
+        self->failLostCreation(caller, lostCreationIn(request));
+        return acknowledgement();
+      });
   dispatcher.handleOwn(own_messages::kHoldersRequest, [](WorkerId, rpc::Message& request) {
     std::unordered_set<GlobalId, GlobalIdHash> here;
     for (const UserView& user : usersOf(context())) {
@@ -308,7 +325,6 @@ void RRefService::keepEarlyOwners() {
   }
 }
 
-/// The future of the value of an RRef that this worker owns, or will own.
 Future RRefService::valueFor(const RRefId& rref) {
   auto value = valueOf(rref);
   if (!value->completed() && !findOwner(context(), rref)) {
@@ -328,6 +344,7 @@ void RRefService::watchCreation(JitFuture& creation) {
         const auto user = done.hasError() ? userCreatedBy(context(), done) : nullptr;
         if (user) {
           setCreationFailed(*user, done);
+          tellOwnerIfLost(context(), static_cast<const rpc::UserRRef&>(*user), done);
         }
       },
       /*uses_future=*/true);
@@ -387,8 +404,12 @@ void RRefService::workerGone(WorkerId worker, const Error& why) {
       orphans_.add(user.id, user.fork);
     }
   }
-  for (const GlobalId& rref : ledger_.workerGone(worker, why)) {
-    abandon(rref, why);
+  const Error gone = why.saying(
+      "the RRef is not at its owner, and will not be: it was still to be created by, or was last "
+      "held by, a worker that is gone: " +
+      why.message());
+  for (const GlobalId& rref : ledger_.workerGone(worker, gone)) {
+    abandon(rref, gone);
   }
   for (const GlobalId& rref : awaitedOwners(context())) {
     if (const Error never = ledger_.whyNever(rref)) {
@@ -412,10 +433,7 @@ void RRefService::abandon(const GlobalId& rref, const Error& why) {
   if (!owner) { // those who fetch it wait for its entry
     owner = context().getOrCreateOwnerRRef(toTorchId(rref), at::PyObjectType::get());
   }
-  owner->setError(exceptionOf(why.saying(
-      "the RRef is not at its owner, and will not be: it was still to be created by, or was last "
-      "held by, a worker that is gone: " +
-      why.message())));
+  owner->setError(exceptionOf(why));
   const auto released = ledger_.dropUnforked(rref);
 }
 

@@ -15,6 +15,7 @@
 #include "rref/ledger/orphaned_rrefs.h"
 #include "rref/ledger/passed_forks.h"
 #include "rref/ledger/rref_metadata.h"
+#include "rref/own_requests.h"
 
 namespace torchwire {
 
@@ -57,6 +58,9 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   /// The ids of RRefs that this process makes go on from a number drawn from `random`, the first time that this is
   /// called.
   static void beginIdsAt(uint64_t random);
+
+  /// The future of the value of an RRef that this worker owns, or will own: it has an error where that will not be.
+  c10::intrusive_ptr<JitFuture> valueFor(const RRefId& rref);
 
   /// A worker has died or left: nobody else would delete the forks that it held, confirm the RRefs that it owned, or
   /// create those that it has handed on before their creation came. Frees values and completes futures, so that it may take
@@ -118,6 +122,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   Future failCreation(
       WorkerId caller, const torch::distributed::rpc::Message& request,
       const std::exception_ptr& error);
+  void failLostCreation(WorkerId caller, const LostCreation& lost);
   /// What `run` throws becomes the value's error. `type` is that of the RRef, as far as it is known.
   Future create(
       WorkerId caller, const RRefId& rref, const ForkId& fork, const at::TypePtr& type,
@@ -126,7 +131,6 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
       const RRefId& rref, const ForkId& fork, const at::TypePtr& type, const RunFunction& run);
   void note(const RRefId* rref, const ForkId* fork) const;
   void keepEarlyOwners();
-  Future valueFor(const RRefId& rref);
   void abandon(const GlobalId& rref, const Error& why);
   void takeBack(const PassedForks::Fork& fork);
   void sweepMetadata();

@@ -181,7 +181,7 @@ void Agent::registerHandlers() {
   contexts_.serve(dispatcher_, [this](WorkerId caller) {
     return devices_->mapTo(caller, cuda::Direction::response);
   });
-  rref::serveBackward(dispatcher_, engine_);
+  rref::serveBackward(dispatcher_, engine_, rrefs_);
 }
 
 void Agent::connectTransfers() {
@@ -487,9 +487,18 @@ void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
     log(LogLevel::warning, error.message());
     calls_->fail(callId, error, from);
   } else if (frame.header.messageType == static_cast<uint32_t>(own_messages::kRefused)) {
-    calls_->fail(callId, refusalIn(std::move(frame)), from);
+    onRefusal(from, callId, refusalIn(std::move(frame)));
   } else if (!calls_->answer(callId, from, std::move(frame))) {
     discard(from, std::move(frame));
+  }
+}
+
+void Agent::onRefusal(WorkerId from, uint64_t callId, const Error& refusal) {
+  if (calls_->fail(callId, refusal, from)) {
+    return;
+  }
+  if (const auto undo = calls_->takeUnanswered(callId)) { // the call has timed out, say
+    (*undo)();
   }
 }
 

@@ -396,6 +396,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
 
   // Events of the links.
   void onFrame(WorkerId from, ReceivedFrame frame);
+  void onRefusal(WorkerId from, uint64_t callId, const Error& refusal);
   void refuseRequest(WorkerId from, uint64_t callId, const std::string& limits);
   Task onPeerLost(
       WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent);

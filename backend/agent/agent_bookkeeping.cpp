@@ -1,6 +1,6 @@
-// Agent: requests by which libtorch keeps the books of RRefs with others.
+// Agent: requests by which the books of RRefs are kept with others.
 //
-// libtorch repeats them itself (RpcAgent::sendWithRetries), six times in all. What it does after the last failure it does
+// libtorch repeats its own itself (RpcAgent::sendWithRetries), six times in all. What it does after the last failure it does
 // on a thread of its own, where it throws (RRefContext::handleException), and the process ends. So none of them fails
 // here: it is sent again for as long as its callee is in the group; and of a callee that is dead or has left no books are
 // kept any more, so that it counts as answered. So it does where another process has come in the callee's place between
@@ -15,6 +15,7 @@
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/codec/codec.h"
+#include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
 
 namespace torchwire {
@@ -37,7 +38,8 @@ bool isGone(ErrorCode code) {
 
 bool Agent::keepsBooks(rpc::MessageType type) {
   return type == rpc::MessageType::RREF_USER_DELETE ||
-      type == rpc::MessageType::RREF_FORK_REQUEST || type == rpc::MessageType::RREF_CHILD_ACCEPT;
+      type == rpc::MessageType::RREF_FORK_REQUEST || type == rpc::MessageType::RREF_CHILD_ACCEPT ||
+      type == own_messages::kCreationFailed;
 }
 
 struct Agent::Bookkeeping {

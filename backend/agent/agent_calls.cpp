@@ -360,13 +360,14 @@ uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds, bool counted) {
   const auto pass = call.pass;
   const auto future = call.future;
   sentCalls.future = future.get();
+  Undo undo = std::move(call.undo);
   const uint64_t callId = calls_->open(
       to, timeoutOf(rpcTimeoutSeconds),
       // Not const: what it holds is moved on, never dropped where the call ends.
       [this, call = std::move(call)](Outcome outcome) mutable {
         complete(std::move(call), std::move(outcome));
       },
-      counted, CallDeadline::get().has_value(), function);
+      counted, CallDeadline::get().has_value(), function, std::move(undo));
   if (pass) {
     TorchEngine::track(pass, future);
   }
@@ -390,9 +391,7 @@ void Agent::call(
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   activeCalls_.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
-  const Undo undo = encoded.frame.undo;
   Outcome outcome = outcomeOf(to, std::move(encoded), timeout, function);
-  undo.unlessSent(outcome.error);
   if (outcome.error) {
     outcome.error = outcome.error.to(to.name_);
   }
@@ -463,7 +462,7 @@ Outcome Agent::outcomeOf(
         *result = std::move(outcome);
         waiter->give([] {});
       },
-      request.counted, CallDeadline::get().has_value(), &function);
+      request.counted, CallDeadline::get().has_value(), &function, request.frame.undo);
   address(request.frame, callId);
   if (const Error failed = transmit(to.id_, callId, std::move(request.frame), request.counted)) {
     calls_->fail(callId, failed);
@@ -526,7 +525,7 @@ bool Agent::sendFailed(uint64_t callId, const Error& error) {
 }
 
 // Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that no
-// callback runs but that of watchCreation, which only marks an RRef.
+// callback runs but that of watchCreation, which knows of no RRef yet.
 void Agent::failUnseen(OwnCall call, uint64_t callId, const Error& error) {
   if (!calls_->withdraw(callId, error.code())) {
     return; // it has ended meanwhile in another way

@@ -29,7 +29,7 @@ void Agent::discard(WorkerId from, ReceivedFrame response) {
   const bool ofDevices = !devices_->used().empty() && carriesTensors(response);
   // Of an answer that comes twice, as under injected faults, the RRefs are in use.
   const bool mayHaveRRefs =
-      calls_->takeUnanswered(response.header.callId) && mayCarryRRefs(response.header.messageType);
+      mayCarryRRefs(response.header.messageType) && calls_->takeUnanswered(response.header.callId);
   if (!ofDevices && !mayHaveRRefs) {
     return;
   }
@@ -68,7 +68,6 @@ void Agent::complete(OwnCall call, Outcome outcome) {
 
 void Agent::finishCall(const OwnCall& call, Outcome outcome) {
   expectFree("completing the future of a call");
-  call.undo.unlessSent(outcome.error);
   try {
     if (call.to == self_ && call.mayCreate && hasFailed(outcome)) {
       RRefService::failOwnCreation(*call.future, [&] { setFuture(call, std::move(outcome)); });

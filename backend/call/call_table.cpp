@@ -41,7 +41,7 @@ Error timeoutError(milliseconds timeout, bool sent, const std::string& whereabou
 
 uint64_t CallTable::open(
     WorkerId to, milliseconds timeout, Completion completion, bool tracked, bool limited,
-    FunctionMetrics* function) {
+    FunctionMetrics* function, Undo undo) {
   Call call;
   call.to = to;
   call.timeout = timeout;
@@ -49,6 +49,7 @@ uint64_t CallTable::open(
   call.tracked = tracked;
   call.limited = limited;
   call.function = function;
+  call.undo = std::move(undo);
   call.thread = static_cast<uint64_t>(pthread_self());
   call.begun = timer_.now();
   call.nextLook = nextLookAt(call, call.begun);
@@ -70,6 +71,7 @@ uint64_t CallTable::open(
 /// Once the call is out of the table, and unlocked.
 void CallTable::end(uint64_t id, Call& call, Error error, ReceivedFrame response) {
   note(id, call, error.code(), response.header.served);
+  call.undo.unlessSent(error);
   call.completion({std::move(error), std::move(response), std::move(call.waiter)});
 }
 
@@ -111,14 +113,14 @@ bool CallTable::answer(uint64_t id, WorkerId from, ReceivedFrame&& response) {
   return call.has_value();
 }
 
-bool CallTable::takeUnanswered(uint64_t id) {
+std::optional<Undo> CallTable::takeUnanswered(uint64_t id) {
   MutexLock lock(mutex_);
   return unanswered_.take(id);
 }
 
 /// For its end otherwise than by its answer.
-void CallTable::takeUnanswered(Calls::iterator call, EndedCalls& ended) {
-  unanswered_.add(call->first);
+void CallTable::takeOut(Calls::iterator call, EndedCalls& ended) {
+  unanswered_.add(call->first, call->second.undo);
   ended.emplace_back(call->first, std::move(call->second));
   calls_.erase(call);
 }
@@ -133,7 +135,7 @@ std::optional<CallTable::Call> CallTable::take(uint64_t id, std::optional<Worker
       return std::nullopt;
     }
     if (!answerOf) {
-      unanswered_.add(id);
+      unanswered_.add(id, it->second.undo);
     }
     call.emplace(std::move(it->second));
     calls_.erase(it);
@@ -182,7 +184,7 @@ CallTable::GivenUp CallTable::giveUp(uint64_t id, const Error& error) {
     if (it == calls_.end()) {
       return {};
     }
-    takeUnanswered(it, ended);
+    takeOut(it, ended);
   }
   const bool sent = noteEnds(ended).empty();
   Call& call = ended.front().second;
@@ -205,7 +207,7 @@ CallTable::EndedCalls CallTable::takeWhere(Predicate matches) {
   for (auto it = calls_.begin(); it != calls_.end();) {
     const auto call = it++;
     if (matches(call->second)) {
-      takeUnanswered(call, ended);
+      takeOut(call, ended);
     }
   }
   return ended;
@@ -362,7 +364,7 @@ void CallTable::expire() {
         break;
       }
       if (pending) {
-        takeUnanswered(it, expired);
+        takeOut(it, expired);
       }
       std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
       deadlines_.pop_back();

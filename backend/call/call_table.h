@@ -22,6 +22,7 @@
 #include "backend/call/waiter.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/roster.h"
+#include "backend/wire/undo.h"
 
 namespace torchwire {
 
@@ -62,10 +63,11 @@ class CallTable {
 
   /// Enters a call and returns its id. A time-out of 0 means none.
   /// A call that is `tracked` is told of when it ends; one that is `limited`, when its time is over. What it took is noted
-  /// with its `function`, which outlives the table; null: it is not, nor is the call ever slow.
+  /// with its `function`, which outlives the table; null: it is not, nor is the call ever slow. `undo` is run if the
+  /// call fails and has not been sent.
   uint64_t open(
       WorkerId to, std::chrono::milliseconds timeout, Completion completion, bool tracked = false,
-      bool limited = false, FunctionMetrics* function = nullptr) EXCLUDES(mutex_);
+      bool limited = false, FunctionMetrics* function = nullptr, Undo undo = {}) EXCLUDES(mutex_);
 
   /// Who is told of a limited call that has been sent and timed out. On the timer's thread, unlocked. Before the first.
   void whenLimitedExpire(std::function<void(const Key&)> expired) {
@@ -114,8 +116,8 @@ class CallTable {
   /// Completes the call with a response. False if there is no such call to this worker (any more).
   bool answer(uint64_t id, WorkerId from, ReceivedFrame&& response) EXCLUDES(mutex_);
 
-  /// Whether a call has ended otherwise than by its answer, which comes now. No longer from then on, and only of the newest.
-  bool takeUnanswered(uint64_t id) EXCLUDES(mutex_);
+  /// Of a call that has ended otherwise than by its answer, which comes now: its undo, once, and only of the newest calls.
+  std::optional<Undo> takeUnanswered(uint64_t id) EXCLUDES(mutex_);
 
   /// Completes one call, or all calls, with an error. The latter says of tracked calls if their request has not been sent.
   /// `answerOf`: the worker whose answer has that error; the call has to be to it.
@@ -150,6 +152,7 @@ class CallTable {
     bool tracked = false;
     bool limited = false;
     FunctionMetrics* function = nullptr;
+    Undo undo;
     Timer::Clock::time_point begun;
     Timer::Clock::time_point nextLook; // when somebody looks after it, if it still is under way
     Timer::Clock::time_point making; // when that began, where it is traced
@@ -169,7 +172,7 @@ class CallTable {
   using EndedCalls = std::vector<std::pair<uint64_t, Call>>;
   std::optional<Call> take(uint64_t id, std::optional<WorkerId> answerOf = std::nullopt)
       EXCLUDES(mutex_);
-  void takeUnanswered(Calls::iterator call, EndedCalls& ended) REQUIRES(mutex_);
+  void takeOut(Calls::iterator call, EndedCalls& ended) REQUIRES(mutex_);
   void end(uint64_t id, Call& call, Error error, ReceivedFrame response = {}) EXCLUDES(mutex_);
   void note(uint64_t id, const Call& call, ErrorCode error, std::chrono::nanoseconds served);
   static Pending pendingOf(uint64_t id, const Call& call, Timer::Clock::time_point now);

@@ -9,6 +9,8 @@
 // | resume         | root -> all that were discovered | resumed        | the exact set is known: go on           |
 // | endPass        | root -> all that may take part   | passEnded      | the pass has failed: drop it            |
 // | creationSite   | creator of an RRef -> its owner  | RREF_ACK       | where the program created it            |
+// | creationFailed | creator of an RRef -> its owner  | RREF_ACK       | the request that was to create it has   |
+// |                |                                  |                | been lost                               |
 // | holdersRequest | owner -> any worker              | holdersReply   | which of these forks live there?        |
 // | blocksDone     | receiver of device tensors ->    | noted          | which memory it needs no longer         |
 // |                | their sender                     |                | (cuda/transfer/)                        |
@@ -90,6 +92,7 @@ inline bool isDirectCall(const torch::distributed::rpc::Message& request) {
 constexpr MessageType kCreationSite = detail::request(0x90);
 constexpr MessageType kHoldersRequest = detail::request(0x92);
 constexpr MessageType kHoldersReply = detail::response(0x93);
+constexpr MessageType kCreationFailed = detail::request(0x94);
 
 constexpr MessageType kBlocksDone = detail::request(0x98);
 constexpr MessageType kMemoryTrial = detail::request(0x9a);

@@ -26,12 +26,24 @@ from typing import Any
 from torch.distributed.rpc import api, internal
 
 from torchwire import bounded_pickle, unread_rrefs
+from torchwire.unread_rrefs import received
 
 _OWN = internal._internal_rpc_pickler
 _RAISE = opcode.opmap["RAISE_VARARGS"]
 
-# Of the thread: where PyTorch's pickler keeps the tensors of the value that it is at.
-_tables = internal._thread_local_tensor_tables
+
+class _Tables(threading.local):
+    """Of the thread: where PyTorch's pickler keeps the tensors of the value that it is at; None: it is at none.
+
+    In the place of PyTorch's own, which have no such attributes then. PyTorch asks for them with hasattr() whenever it
+    pickles or unpickles, and Python makes an exception of each attribute that a threading.local lacks.
+    """
+
+    send_tables: list[Any] | None = None
+    recv_tables: list[Any] | None = None
+
+
+_tables = _Tables()
 
 # Of the thread: whether dumps() pickles.
 _alone = threading.local()
@@ -41,6 +53,9 @@ def install() -> None:
     """Replaces the functions. May be called again; not thread-safe."""
     internal.serialize = serialize
     internal.deserialize = deserialize
+    if internal._thread_local_tensor_tables is not _tables:
+        vars(_tables).update(vars(internal._thread_local_tensor_tables))  # an import while this thread unpickles
+        internal._thread_local_tensor_tables = _tables
     unread_rrefs.install()
 
 
@@ -53,7 +68,7 @@ def runs_torchwire() -> bool:
 
 def serialize(value: Any) -> Any:
     """The value as bytes and a list of tensors."""
-    outer = getattr(_tables, "send_tables", None)
+    outer = _tables.send_tables
     try:
         return _pickler("serialize").serialize(value)
     except BaseException:
@@ -63,8 +78,7 @@ def serialize(value: Any) -> Any:
 
 def deserialize(binary_data: bytes, tensor_table: list[Any]) -> Any:
     """The reverse. Of a request, but not of a result, an AttributeError is returned, for _run_function to raise."""
-    outer = getattr(_tables, "recv_tables", None)
-    rrefs = unread_rrefs.received()
+    outer, rrefs = _tables.recv_tables, received.rrefs
     try:
         value = _pickler("deserialize").deserialize(binary_data, tensor_table)
     except BaseException as error:
@@ -78,12 +92,12 @@ def deserialize(binary_data: bytes, tensor_table: list[Any]) -> Any:
             _raise_if_of_a_result(value.__cause__)
         return value
     finally:
-        unread_rrefs.forget_since(rrefs)
+        received.rrefs = rrefs  # those since are of a pickle within the one that another deserialize() reads
 
 
 def _drop_unread(binary_data: bytes, received_before: int) -> None:
     if runs_torchwire():
-        unread_rrefs.drop(binary_data, unread_rrefs.received() - received_before)
+        unread_rrefs.drop(binary_data, received.rrefs - received_before)
 
 
 def dumps(value: object, most_bytes: int) -> bytes | None:
@@ -136,8 +150,8 @@ def _restore(name: str, outer: Any) -> None:
     # Which PyTorch leaves as it is after an error: the tensors would live as long as the thread.
     if outer is not None:
         setattr(_tables, name, outer)
-    elif hasattr(_tables, name):
-        delattr(_tables, name)
+    else:
+        vars(_tables).pop(name, None)
 
 
 # ---- errors ----

@@ -30,12 +30,12 @@ _EXTENSIONS: dict[int, Any] = vars(copyreg)["_inverted_registry"]  # which pickl
 
 
 class _Received(threading.local):
-    """RRefs by this thread, so far."""
+    """How many RRefs this thread has received, in all that it reads at present."""
 
-    count = 0
+    rrefs = 0
 
 
-_received = _Received()
+received = _Received()
 
 
 def install() -> None:
@@ -48,20 +48,10 @@ def install() -> None:
 def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def receiver(cls: type, serialized: tuple[Any, ...]) -> Any:
-        _received.count += 1
+        received.rrefs += 1
         return original(cls, serialized)
 
     return receiver
-
-
-def received() -> int:
-    """How many this thread has received."""
-    return _received.count
-
-
-def forget_since(before: int) -> None:
-    """Takes what this thread has received since for part of something else: of a pickle within the one it reads."""
-    _received.count = before
 
 
 def drop(binary_data: bytes, read: int = 0) -> None:

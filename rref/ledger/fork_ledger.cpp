@@ -5,6 +5,17 @@
 #include <utility>
 
 namespace torchwire {
+namespace {
+
+constexpr WorkerId kNoHolder = -1;
+
+std::shared_ptr<const Error> whyDropped() {
+  static const auto why = std::make_shared<const Error>(
+      ErrorCode::cancelled, "the RRef is not at its owner any more: its last user has dropped it");
+  return why;
+}
+
+} // namespace
 
 ForkLedger::ForkLedger(ForkTable& table, std::function<Clock::time_point()> now)
     : table_(table), now_(std::move(now)) {}
@@ -46,7 +57,7 @@ ForkLedger::Released ForkLedger::entered(const GlobalId& fork) {
   if (creation.deleted) {
     Released released = table_.remove(creation.rref, fork);
     if (released) {
-      noteReclaimed(creation.rref, creation.holder);
+      noteEnd(creation.rref, creation.holder);
     }
     return released;
   }
@@ -90,10 +101,11 @@ void ForkLedger::add(const GlobalId& rref, const GlobalId& fork, WorkerId holder
 
 ForkLedger::Released ForkLedger::remove(const GlobalId& rref, const GlobalId& fork) {
   MutexLock lock(mutex_);
-  return removeFork(rref, fork);
+  return removeFork(rref, fork, kNoHolder);
 }
 
-ForkLedger::Released ForkLedger::removeFork(const GlobalId& rref, const GlobalId& fork) {
+ForkLedger::Released ForkLedger::removeFork(
+    const GlobalId& rref, const GlobalId& fork, WorkerId holder) {
   bool created = false;
   const auto found = creations_.find(fork);
   if (found != creations_.end()) {
@@ -107,7 +119,11 @@ ForkLedger::Released ForkLedger::removeFork(const GlobalId& rref, const GlobalId
   remember(fork, created);
   holders_.erase(fork);
   keep(rref); // this may come between libtorch's entry of an early RRef and keepUntilEntered()
-  return table_.remove(rref, fork);
+  Released released = table_.remove(rref, fork);
+  if (released) {
+    noteEnd(rref, holder);
+  }
+  return released;
 }
 
 // ---- workers that are gone -----------------------------------------------------------------------
@@ -133,7 +149,7 @@ std::vector<ForkLedger::Released> ForkLedger::reclaim(WorkerId worker) {
     }
   }
   for (const auto& [rref, fork] : forks) {
-    released.push_back(reclaimFork(rref, fork, worker));
+    released.push_back(removeFork(rref, fork, worker));
   }
   for (const GlobalId& rref : keptFor(worker)) {
     released.push_back(unkeep(rref));
@@ -144,28 +160,20 @@ std::vector<ForkLedger::Released> ForkLedger::reclaim(WorkerId worker) {
 ForkLedger::Released ForkLedger::reclaim(
     const GlobalId& rref, const GlobalId& fork, WorkerId holder) {
   MutexLock lock(mutex_);
-  return reclaimFork(rref, fork, holder);
+  return removeFork(rref, fork, holder);
 }
 
-ForkLedger::Released ForkLedger::reclaimFork(
-    const GlobalId& rref, const GlobalId& fork, WorkerId holder) {
-  Released released = removeFork(rref, fork);
-  if (released) {
-    noteReclaimed(rref, holder);
-  }
-  return released;
-}
-
-/// The RRef has gone with the fork of a worker: someone to whom that one had handed it on may still ask for it.
-void ForkLedger::noteReclaimed(const GlobalId& rref, WorkerId holder) {
-  const auto gone = gone_.find(holder);
-  if (gone == gone_.end() || !reclaimed_.emplace(rref, gone->second).second) {
+/// The RRef has gone with this worker's fork. It may still be asked for: by someone to whom a worker that is gone had handed
+/// it on, or by a request that its sender's own delete has overtaken.
+void ForkLedger::noteEnd(const GlobalId& rref, WorkerId lastHolder) {
+  const auto gone = gone_.find(lastHolder);
+  if (!ended_.emplace(rref, gone == gone_.end() ? whyDropped() : gone->second).second) {
     return;
   }
-  oldestReclaimed_.push_back(rref);
-  if (reclaimed_.size() > kMaxRemembered) {
-    reclaimed_.erase(oldestReclaimed_.front());
-    oldestReclaimed_.pop_front();
+  oldestEnded_.push_back(rref);
+  if (ended_.size() > kMaxRemembered) {
+    ended_.erase(oldestEnded_.front());
+    oldestEnded_.pop_front();
   }
 }
 
@@ -176,9 +184,9 @@ bool ForkLedger::runs(const GlobalId& rref) const {
 }
 
 Error ForkLedger::whyNeverLocked(const GlobalId& rref) const {
-  const auto reclaimed = reclaimed_.find(rref);
-  if (reclaimed != reclaimed_.end()) {
-    return *reclaimed->second;
+  const auto ended = ended_.find(rref);
+  if (ended != ended_.end()) {
+    return *ended->second;
   }
   const auto gone = gone_.find(rref.createdOn);
   return gone == gone_.end() || runs(rref) ? Error() : *gone->second;
@@ -218,6 +226,9 @@ bool ForkLedger::hasGone() const {
 
 Error ForkLedger::keepUntilEntered(const GlobalId& rref) {
   MutexLock lock(mutex_);
+  if (entered_.contains(rref)) { // this worker may pass on what its users have dropped already
+    return {};
+  }
   Error why = whyNeverLocked(rref);
   if (!why) {
     keep(rref);
@@ -279,6 +290,8 @@ void ForkLedger::forgetWorker(WorkerId worker) {
   std::erase_if(creations_, [&](const auto& entry) {
     return entry.second.finished && entry.first.createdOn == worker;
   });
+  std::erase_if(ended_, [&](const auto& entry) { return entry.first.createdOn == worker; });
+  std::erase_if(oldestEnded_, [&](const GlobalId& rref) { return rref.createdOn == worker; });
 }
 
 // ---- questions ----------------------------------------------------------------------------------

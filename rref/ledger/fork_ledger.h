@@ -68,7 +68,7 @@ class ForkLedger {
   /// for. Does nothing for others. Keeps nothing, and gives back whyNever(), where no creation is to come.
   Error keepUntilEntered(const GlobalId& rref) EXCLUDES(mutex_);
   /// Of an RRef that is not here: why no creation will bring it, or no error if one may. The worker that would have created
-  /// it has died or left; or it was here, and went with the forks of such a worker.
+  /// it has died or left; or it was here, and went with its last fork.
   Error whyNever(const GlobalId& rref) const EXCLUDES(mutex_);
   /// Lets an RRef go that nobody has a fork of and that is not kept.
   Released dropUnforked(const GlobalId& rref) EXCLUDES(mutex_);
@@ -118,10 +118,8 @@ class ForkLedger {
 
   using Why = std::shared_ptr<const Error>;
 
-  Released removeFork(const GlobalId& rref, const GlobalId& fork) REQUIRES(mutex_);
-  Released reclaimFork(const GlobalId& rref, const GlobalId& fork, WorkerId holder)
-      REQUIRES(mutex_);
-  void noteReclaimed(const GlobalId& rref, WorkerId holder) REQUIRES(mutex_);
+  Released removeFork(const GlobalId& rref, const GlobalId& fork, WorkerId holder) REQUIRES(mutex_);
+  void noteEnd(const GlobalId& rref, WorkerId lastHolder) REQUIRES(mutex_);
   bool runs(const GlobalId& rref) const REQUIRES(mutex_);
   Error whyNeverLocked(const GlobalId& rref) const REQUIRES(mutex_);
   void remember(const GlobalId& fork, bool created) REQUIRES(mutex_);
@@ -138,9 +136,9 @@ class ForkLedger {
   std::unordered_map<GlobalId, Deleted, GlobalIdHash> deleted_ GUARDED_BY(mutex_); // by fork
   std::deque<GlobalId> oldestDeleted_ GUARDED_BY(mutex_);
   std::unordered_map<WorkerId, Why> gone_ GUARDED_BY(mutex_);
-  // RRefs that have gone with forks of workers that are gone.
-  std::unordered_map<GlobalId, Why, GlobalIdHash> reclaimed_ GUARDED_BY(mutex_);
-  std::deque<GlobalId> oldestReclaimed_ GUARDED_BY(mutex_);
+  // RRefs that have gone with their last fork.
+  std::unordered_map<GlobalId, Why, GlobalIdHash> ended_ GUARDED_BY(mutex_);
+  std::deque<GlobalId> oldestEnded_ GUARDED_BY(mutex_);
   // RRefs, while their function runs or has yet to come:
   std::unordered_set<GlobalId, GlobalIdHash> entered_ GUARDED_BY(mutex_);
   std::unordered_set<GlobalId, GlobalIdHash> kept_ GUARDED_BY(mutex_);

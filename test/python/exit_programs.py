@@ -277,10 +277,11 @@ def wait_until(condition, limit=LIMIT):
         time.sleep(0.005)
 
 
-def is_in_shutdown(thread):
+def is_in_shutdown(thread, file=""):
+    """`file`: how the name of its file ends, where one of the functions of that name is meant."""
     frame = sys._current_frames().get(thread.ident)
     while frame is not None:
-        if frame.f_code.co_name == "shutdown":
+        if frame.f_code.co_name == "shutdown" and frame.f_code.co_filename.endswith(file):
             return True
         frame = frame.f_back
     return False

@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from group import Group, file_in, init
 from processes import LIMIT, wait_until
@@ -82,6 +83,12 @@ def held():
 def fetch():
     """The type and the text of what a fetch of the last RRef raises, and how long that takes."""
     return outcome(HELD[-1].to_here, LIMIT)
+
+
+def run_backward():
+    """The same for a backward pass that is to start from it."""
+    with dist_autograd.context() as context:
+        return outcome(HELD[-1].backward, context)
 
 
 def outcome(function, *args):
@@ -186,7 +193,8 @@ def test_who_waits_for_an_rref_hears_that_its_creator_is_gone(trio, how):
     wait_until(lambda: owner.run(has_entered))
     go(creator, how)
     expected = "WorkerDied" if how == "dies" else "WorkerUnreachable"
-    for kind, text, seconds in (at_owner.result(), user.run(fetch), user.run(use_at_owner, owner.name)):
+    later = user.run(fetch), user.run(use_at_owner, owner.name), user.run(run_backward)
+    for kind, text, seconds in (at_owner.result(), *later):
         assert kind == expected
         assert creator.name in text and "will not be" in text
         assert seconds < SOON

@@ -185,6 +185,28 @@ def error_of(use, *args):
     return None
 
 
+def drop_what_is_to_be_fetched(to):
+    """The owner has one thread for the creation and, in a context, for the fetch; it has others for the delete."""
+    MADE.append(rpc.rpc_async(to, when_open))
+    with dist_autograd.context(), contextlib.suppress(RuntimeError):
+        rpc.remote(to, torch.add, args=(1, 1), timeout=SOON).to_here(SOON)
+    gc.collect()  # the error has a frame with the RRef
+    wait_until(lambda: active_calls("client") == 1)
+
+
+def active_calls(side):
+    return int(rpc._get_debug_info()[f"agent.{side}_active_calls"])
+
+
+def test_a_fetch_that_the_delete_of_its_rref_has_overtaken_ends(tmp_path):
+    with Group(2) as group:
+        group.init(file_in(tmp_path), num_worker_threads=1)
+        group[0].run(drop_what_is_to_be_fetched, "worker1")
+        group[1].run(open_gate, True)
+        wait_until(lambda: group[1].run(active_calls, "server") == 0)
+        group.shut_down()
+
+
 def test_each_use_of_an_rref_that_was_not_created_says_why(tmp_path):
     with Group(3) as group:
         group.init(file_in(tmp_path))

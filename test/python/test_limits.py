@@ -8,6 +8,7 @@ import functools
 import os
 import re
 import resource
+import signal
 import socket
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import network
 import pytest
 import torch
+import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, free_port
@@ -393,6 +395,41 @@ def large_tensor():
 
 def large_size():
     return 4 * ROOM
+
+
+def error_of_creation(to, in_context):
+    begin = time.monotonic()
+    with dist_autograd.context() if in_context else contextlib.nullcontext():
+        try:
+            rpc.remote(to, numel, (large_tensor(),)).to_here()
+        except torchwire.RpcError as error:
+            return str(error), error.executed, time.monotonic() - begin
+
+
+@pytest.mark.parametrize("in_context", [False, True], ids=["plain", "context"])
+def test_who_waits_for_an_rref_whose_creation_is_refused_hears_of_it_at_once(group, in_context):
+    group[1].run(leave_memory, resource.RLIMIT_DATA, ROOM)
+    text, executed, seconds = group[0].run(error_of_creation, "worker1", in_context)
+    assert re.search(r"creation .*failed.*no memory for \d+ bytes", text)
+    assert executed == "no"
+    assert seconds < PROMPT
+    group[1].run(lift_limits_of_memory)
+    wait_until_none_is_left(group, collects=True)
+
+
+def time_out_with_rref(to):
+    with pytest.raises(torchwire.CallTimedOut):
+        rpc.rpc_sync(to, type, (rpc.RRef(1), large_tensor()), timeout=0.5)
+
+
+def test_a_refusal_that_comes_after_the_time_out_takes_rrefs_back(group):
+    group[1].run(leave_memory, resource.RLIMIT_DATA, ROOM)
+    assert group[0].run(call, "worker1") == 3
+    group[1].signal(signal.SIGSTOP)
+    group[0].run(time_out_with_rref, "worker1")
+    group[1].signal(signal.SIGCONT)
+    wait_until_none_is_left(group, collects=True)
+    group[1].run(lift_limits_of_memory)
 
 
 @pytest.mark.parametrize("direction", ["request", "answer"])

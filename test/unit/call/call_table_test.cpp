@@ -128,11 +128,42 @@ TEST_CASE("of a call that its answer has ended none may come", "[call_table]") {
 TEST_CASE("only the newest calls without an answer are known", "[call_table]") {
   UnansweredCalls calls;
   for (uint64_t id = 0; id <= UnansweredCalls::kMost; ++id) {
-    calls.add(id);
+    calls.add(id, {});
   }
   CHECK_FALSE(calls.take(0));
   CHECK(calls.take(1));
   CHECK(calls.take(UnansweredCalls::kMost));
+}
+
+TEST_CASE("what was done for a request is undone where that has not been sent", "[call_table]") {
+  Table table;
+  int undone = 0;
+  const auto open = [&](WorkerId to) {
+    const Undo undo([&] { ++undone; });
+    return table.calls.open(to, kNone, [](const Outcome&) {}, false, false, nullptr, undo);
+  };
+  const Error sent(ErrorCode::linkBroken, "");
+  SECTION("as its error says") {
+    table.calls.fail(open(1), sent.notSent());
+    CHECK(undone == 1);
+  }
+  SECTION("one by one") {
+    const uint64_t unsent = open(1);
+    open(1);
+    table.calls.takePeer(1, sent, {}, {unsent})();
+    CHECK(undone == 1);
+  }
+  SECTION("as is found out afterwards") {
+    const uint64_t id = open(1);
+    table.calls.fail(id, sent);
+    CHECK(undone == 0);
+    (*table.calls.takeUnanswered(id))();
+    CHECK(undone == 1);
+  }
+  SECTION("but not after an answer") {
+    table.calls.answer(open(1), 1, frameOf('1'));
+    CHECK(undone == 0);
+  }
 }
 
 TEST_CASE("a response to no call is refused", "[call_table]") {

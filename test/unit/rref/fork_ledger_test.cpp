@@ -392,7 +392,7 @@ TEST_CASE("a creation that runs when its creator goes is waited for", "[fork_led
   CHECK(owner.ledger.whyNever(rref));
 }
 
-TEST_CASE("an RRef that went with a worker's forks will not come again", "[fork_ledger]") {
+TEST_CASE("an RRef that went with its last fork will not come again", "[fork_ledger]") {
   Owner owner;
   owner.create(); // by worker 1
   SECTION("which the worker had") {
@@ -408,16 +408,49 @@ TEST_CASE("an RRef that went with a worker's forks will not come again", "[fork_
     CHECK(owner.ledger.reclaim(kRRef, kChilds, 2));
     CHECK(owner.ledger.whyNever(kRRef));
   }
-  SECTION("but one that its users have deleted is no concern of theirs") {
+  SECTION("which its user had dropped") {
     owner.ledger.remove(kRRef, kCreators);
     owner.gone(1);
-    CHECK_FALSE(owner.ledger.whyNever(kRRef));
+    CHECK(
+        owner.ledger.whyNever(kRRef).message() ==
+        "the RRef is not at its owner any more: its last user has dropped it");
   }
-  SECTION("nor is one that others still have") {
+  SECTION("but one that others still have may") {
     owner.ledger.add(kRRef, kChilds, 2);
     owner.gone(1);
     CHECK_FALSE(owner.ledger.whyNever(kRRef));
   }
+}
+
+TEST_CASE("nor will one whose creation its only fork's delete has overtaken", "[fork_ledger]") {
+  Owner owner;
+  owner.ledger.remove(kRRef, kCreators);
+  CHECK_FALSE(owner.ledger.whyNever(kRRef)); // it may come yet
+  owner.create();
+  CHECK(owner.ledger.whyNever(kRRef));
+}
+
+TEST_CASE(
+    "an RRef that its owner passes on before its value is there has not ended", "[fork_ledger]") {
+  Owner owner;
+  REQUIRE(owner.begin());
+  owner.ledger.entered(kCreators);
+  owner.ledger.remove(kRRef, kCreators);
+  owner.table.awaiting.insert(kRRef);
+  CHECK_FALSE(owner.ledger.keepUntilEntered(kRRef));
+}
+
+TEST_CASE("an RRef of a new worker with the same id has not ended", "[fork_ledger]") {
+  const GlobalId rref{1, 1};
+  Owner owner;
+  REQUIRE(owner.begin(rref));
+  owner.ledger.entered(kCreators);
+  owner.ledger.finished(kCreators);
+  owner.ledger.remove(rref, kCreators);
+  REQUIRE(owner.ledger.whyNever(rref));
+  owner.gone(1);
+  owner.ledger.forgetWorker(1);
+  CHECK_FALSE(owner.ledger.whyNever(rref));
 }
 
 TEST_CASE("what is asked for without owner or fork is let go", "[fork_ledger]") {
