@@ -1,11 +1,10 @@
 // Agent: requests by which the books of RRefs are kept with others.
 //
-// libtorch repeats its own itself (RpcAgent::sendWithRetries), six times in all. What it does after the last failure it does
-// on a thread of its own, where it throws (RRefContext::handleException), and the process ends. So none of them fails
-// here: it is sent again for as long as its callee is in the group; and of a callee that is dead or has left no books are
-// kept any more, so that it counts as answered. So it does where another process has come in the callee's place between
-// two tries: that one would note a fork of which it never hears again.
-#include <ATen/ThreadLocalState.h>
+// libtorch sends each up to six times (RpcAgent::sendWithRetries). What it does after the last failure it does on a thread of
+// its own, where it throws (RRefContext::handleException), and the process ends. So none of them fails here: it is sent again
+// for as long as its callee is in the group. A callee that is dead or has left keeps no books any more, so that the request
+// counts as answered. The same holds where another process has come in the callee's place between two tries: it would note a
+// fork of which it never hears again.
 
 #include <algorithm>
 #include <utility>
