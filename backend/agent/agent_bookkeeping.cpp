@@ -5,6 +5,7 @@
 // for as long as its callee is in the group. A callee that is dead or has left keeps no books any more, so that the request
 // counts as answered. The same holds where another process has come in the callee's place between two tries: it would note a
 // fork of which it never hears again.
+#include <ATen/ThreadLocalState.h>
 
 #include <algorithm>
 #include <utility>
