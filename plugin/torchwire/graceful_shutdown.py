@@ -106,6 +106,10 @@ def _replace_delete_rrefs(patches: Patches) -> None:
             return
         with _telling_others_if_interrupted(agent):
             left = timeout if _await_confirmations(agent, timeout) else 0
+            if not agent.is_static_group:
+                # The others go on, and may hold RRefs of this worker for as long as they do. They drop what this one
+                # held of theirs when it has left, and until then functions of others that run here may use it.
+                return
             counts = agent.rref_counts()
             if counts["confirmed_users"] or counts["owners"]:
                 # It deletes those at once, and then waits until the others have deleted theirs.
