@@ -3,8 +3,6 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue_inl.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
@@ -34,15 +32,6 @@ c10::intrusive_ptr<rpc::JitFuture> failedFuture() {
   auto failed = c10::make_intrusive<rpc::JitFuture>(at::AnyClassType::get());
   failed->setError(std::current_exception());
   return failed;
-}
-
-/// The answer is the parent's to give, and this thread has nothing else to do in the child.
-[[noreturn]] void endForkedChild() {
-  std::fputs(
-      "torchwire error: a function that was called by RPC has returned in a process that it has "
-      "forked; end such a process with os._exit()\n",
-      stderr);
-  std::_Exit(EXIT_FAILURE);
 }
 
 } // namespace
@@ -163,9 +152,7 @@ void Server::run(Arrived arrived) {
   } catch (const std::exception&) {
     result = failedFuture();
   }
-  if (forkGeneration() != generation) {
-    endForkedChild();
-  }
+  endIfForkedSince(generation);
   if (!result->completed()) {
     arrived.ticket.returned();
   }
