@@ -285,7 +285,8 @@ void RRefService::runCreation(
     auto owner = ownerOf(rref, fork, *value, type);
     ledger_.entered(forkId);
     value->addCallback([self = shared_from_this(), owner, forkId, lifetime = rrefLifetime(),
-                        request = ServingScope::current().request()](JitFuture& done) {
+                        generation, request = ServingScope::current().request()](JitFuture& done) {
+      endIfForkedSince(generation);
       if (const std::exception_ptr error = setValue(*owner, done)) {
         ServingScope::countError(request);
         owner->setError(error);

@@ -64,6 +64,7 @@ class Server::Pending {
 
  private:
   Answered end() {
+    endIfForkedSince(generation_); // a callback that completes another future may fork, too
     answered_ = true;
     const ServedCalls::Request request = ticket_.request();
     if (auto dropped = server_->cancelled_->ended(request.caller, request.callId, arrival_);
@@ -77,6 +78,7 @@ class Server::Pending {
 
   const std::shared_ptr<Server> server_;
   const CancelledCalls::Moment arrival_;
+  const uint64_t generation_ = forkGeneration();
   ServedCalls::Ticket ticket_; // which goes before the server that it is of
   bool answered_ = false;
 };

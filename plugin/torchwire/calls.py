@@ -8,7 +8,7 @@ for the future of a Python function's call, or for that of its latest other one,
 thread has to be woken.
 
 A callback of a future runs in the autograd context in which it was added: PyTorch runs it in none, and the gradients of
-what it calls are lost.
+what it calls are lost. A process that it forks ends with it.
 """
 
 # The functions of PyTorch's that are replaced here are private, and have no types.

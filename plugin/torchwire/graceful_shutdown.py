@@ -9,8 +9,9 @@ the agent waits for all workers that live, and the all-gather does not run.
 
 Three functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
 `_wait_all_workers` for the above; `_delete_all_user_and_unforked_owner_rrefs`, so that handlers of signals run while
-libtorch waits; and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put all back, to end the
-agent before libtorch's tables of RRefs, and to say more of leaked RRefs (see leak_report).
+libtorch waits, and so that a worker that leaves a dynamic group does not wait; and `_finalize_shutdown`, which every
+shutdown ends with, graceful or not, to put all back, to end the agent before libtorch's tables of RRefs, and to say
+more of leaked RRefs (see leak_report).
 `_wait_all_workers` cannot put itself back when it runs: a shutdown that is not graceful never calls it, and after a
 direct call of it the shutdown proper would still have to find the replacement. With them goes what concurrent_shutdown
 puts into `shutdown` itself.

@@ -1,7 +1,8 @@
 """Which RRefs the program passes on: the agent finds out to whom, and takes them back if that worker is gone.
 
-PyTorch's pickler of RRefs is replaced while the current agent is torchwire's. RRefs that TorchScript passes on do not
-come by it. Where what is to be sent cannot be pickled as a whole, those RRefs that have been are taken back at once.
+What PyTorch pickles RRefs with is replaced while the current agent is torchwire's. RRefs that TorchScript passes on do
+not come by it. Where what is to be sent cannot be pickled as a whole, or a handler of a signal raises before it is
+sent, those RRefs that have been pickled are taken back at once.
 """
 
 # The functions of PyTorch's that are replaced here are private, and have no types.

@@ -475,12 +475,20 @@ def return_twice_later():
     return rpc.rpc_async("worker0", wait_a_moment).then(lambda _: return_twice())
 
 
+@rpc.functions.async_execution
+def return_twice_further_on():
+    """From a callback of a future that another callback completes."""
+    first = torch.futures.Future()
+    rpc.rpc_async("worker0", wait_a_moment).then(lambda _: first.set_result(None))
+    return first.then(lambda _: return_twice())
+
+
 def create_and_fetch(to, function):
     return rpc.remote(to, function).to_here()
 
 
 @TRANSPORTS
-@pytest.mark.parametrize("function", [return_twice, return_twice_later])
+@pytest.mark.parametrize("function", [return_twice, return_twice_later, return_twice_further_on])
 @pytest.mark.parametrize("call", [rpc.rpc_sync, create_and_fetch])
 def test_a_child_that_returns_from_a_handler_ends(group, call, function):
     for _ in range(10):  # the value of an RRef goes to those that wait for it before anything else is done with it
