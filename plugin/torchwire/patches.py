@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CellType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 
 class _Patch(NamedTuple):
@@ -45,5 +45,5 @@ def cell_within(wrapper: Any) -> CellType | None:
 
 def _held(owner: Any, name: str) -> Any:
     """What the owner has under that name itself: a class would make something else of some replacements."""
-    own = vars(owner) if isinstance(owner, type) else {}
+    own: Mapping[str, Any] = cast("Any", vars)(owner) if isinstance(owner, type) else {}
     return own[name] if name in own else getattr(owner, name)
