@@ -465,9 +465,34 @@ def return_twice():
     return child if child == 0 else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def wait_a_moment():
+    time.sleep(0.02)  # so that the answer comes when the callback is there
+
+
+@rpc.functions.async_execution
+def return_twice_later():
+    """From a callback, on the thread that gets the answer."""
+    return rpc.rpc_async("worker0", wait_a_moment).then(lambda _: return_twice())
+
+
+@rpc.functions.async_execution
+def return_twice_further_on():
+    """From a callback of a future that another callback completes."""
+    first = torch.futures.Future()
+    rpc.rpc_async("worker0", wait_a_moment).then(lambda _: first.set_result(None))
+    return first.then(lambda _: return_twice())
+
+
+def create_and_fetch(to, function):
+    return rpc.remote(to, function).to_here()
+
+
 @TRANSPORTS
-def test_a_child_that_returns_from_a_handler_ends(group):
-    assert group[0].run(rpc.rpc_sync, "worker1", return_twice) == 1
+@pytest.mark.parametrize("function", [return_twice, return_twice_later, return_twice_further_on])
+@pytest.mark.parametrize("call", [rpc.rpc_sync, create_and_fetch])
+def test_a_child_that_returns_from_a_handler_ends(group, call, function):
+    for _ in range(10):  # the value of an RRef goes to those that wait for it before anything else is done with it
+        assert group[0].run(call, "worker1", function) == 1
     assert "has returned in a process that it has forked" in group[1].output()
 
 
