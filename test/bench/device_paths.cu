@@ -145,8 +145,10 @@ class Side {
   }
   void borrow() {
     await([] { return control->lent.load(); });
-    for (auto [handle, memory] : {std::pair(&control->block, &block_), std::pair(&control->source, &source_)}) {
-      CHECK(cudaIpcOpenMemHandle(reinterpret_cast<void**>(memory), *handle, cudaIpcMemLazyEnablePeerAccess));
+    for (auto [handle, memory] :
+         {std::pair(&control->block, &block_), std::pair(&control->source, &source_)}) {
+      CHECK(cudaIpcOpenMemHandle(
+          reinterpret_cast<void**>(memory), *handle, cudaIpcMemLazyEnablePeerAccess));
     }
   }
 
@@ -227,7 +229,9 @@ class Side {
     ::await(condition);
   }
   char* placeOf(const Case& now, size_t piece) const {
-    char* const memory = now.way == Way::shared ? sharedMemory : now.way == Way::read ? pinned_ : block_;
+    char* const memory = now.way == Way::shared ? sharedMemory
+        : now.way == Way::read                  ? pinned_
+                                                : block_;
     return memory + now.slotOf(piece);
   }
   void copy(void* into, const void* from, size_t length) const {
@@ -276,7 +280,9 @@ double run(const Case& now, int rounds) {
   control->filled = control->emptied = 0;
   control->finished = 0;
   const auto begin = std::chrono::steady_clock::now();
-  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
   ++control->number;
   while (control->finished < 2) {
     usleep(20);
@@ -302,8 +308,9 @@ void measure(Case now) {
   const auto micros = [&](double seconds) { return 1e6 * seconds / rounds; };
   std::printf(
       "%-7s%-5s %7zu KiB in %6zu KiB x %2zu: %9.1f us %8.2f GB/s  CPU %6.0f + %6.0f us\n",
-      kNames[static_cast<size_t>(now.way)], now.busy ? "busy" : "", now.size / KiB, now.slot / KiB, now.slots,
-      1e6 * times[1], now.size / times[1] / 1e9, micros(control->cpuSeconds[0]), micros(control->cpuSeconds[1]));
+      kNames[static_cast<size_t>(now.way)], now.busy ? "busy" : "", now.size / KiB, now.slot / KiB,
+      now.slots, 1e6 * times[1], now.size / times[1] / 1e9, micros(control->cpuSeconds[0]),
+      micros(control->cpuSeconds[1]));
   std::fflush(stdout);
 }
 
