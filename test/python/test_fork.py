@@ -61,6 +61,11 @@ def wait_a_while():
     return "late"
 
 
+@torch.jit.script
+def backward_in_script(context: int, root: torch.Tensor):
+    dist_autograd.backward(context, [root])
+
+
 class Counter:
     def __init__(self):
         self.count = 0
@@ -163,6 +168,10 @@ def _refusals(rref, pending, agent):
         with dist_autograd.context() as context:
             dist_autograd.backward(context, [rpc.rpc_sync("worker1", torch.add, (ones, ones)).sum()])
 
+    def local(backward):
+        with dist_autograd.context() as context:
+            return backward(context, (ones * 2).sum())
+
     attempts = {
         "rpc_sync": lambda: rpc.rpc_sync("worker1", echo, (1,)),
         "rpc_sync by rank": lambda: rpc.rpc_sync(1, echo, (1,)),
@@ -175,6 +184,9 @@ def _refusals(rref, pending, agent):
         "proxy, async": lambda: rref.rpc_async().increase().wait(),
         "get_worker_info": lambda: rpc.get_worker_info("worker1"),
         "backward": backward,
+        "backward without calls": lambda: local(lambda context, root: dist_autograd.backward(context, [root])),
+        "backward in a script": lambda: local(backward_in_script),
+        "backward of an RRef": lambda: local(lambda context, root: rpc.RRef(root).backward(context)),
         "_all_gather": lambda: api._all_gather(1),
         "_barrier": lambda: api._barrier({"worker0", "worker1"}),
         "_wait_all_workers": api._wait_all_workers,
