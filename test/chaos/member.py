@@ -1,7 +1,9 @@
 """What a worker process can be told besides its load: to join and to leave a group, and to show what is left."""
 
+import contextlib
 import faulthandler
 import gc
+import signal
 import time
 
 import services
@@ -12,6 +14,8 @@ from harness import init
 
 def prepare():
     """Comes first in each process."""
+    # What is to interrupt a call waits until the main thread is in one: see call_until_interrupted().
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     faulthandler.enable()  # a crash shows the stacks of all threads
     # What torch's import has made lives on. Without it a collection takes milliseconds, and not a quarter of a second.
     gc.freeze()
@@ -71,10 +75,12 @@ def unreachable(names, timeout):
 def call_until_interrupted(timeout):
     me = rpc.get_worker_info().name
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         while True:
-            rpc.rpc_sync(me, services.echo, (services.piece(0, 1000),), timeout=timeout)
+            with contextlib.suppress(RuntimeError):  # on a busy machine a call may time out
+                rpc.rpc_sync(me, services.echo, (services.piece(0, 1000),), timeout=timeout)
     except KeyboardInterrupt:
-        pass
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 
 
 def let_go():
