@@ -14,8 +14,7 @@ from harness import init
 
 def prepare():
     """Comes first in each process."""
-    # What is to interrupt a call waits until the main thread is in one: see call_until_interrupted().
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    _Interrupt.install()
     faulthandler.enable()  # a crash shows the stacks of all threads
     # What torch's import has made lives on. Without it a collection takes milliseconds, and not a quarter of a second.
     gc.freeze()
@@ -72,15 +71,33 @@ def unreachable(names, timeout):
     return errors
 
 
+class _Interrupt:
+    """SIGINT, which may come before the call that it is to interrupt. Of the main thread, which runs handlers."""
+
+    has_come = False
+    may_raise = False
+
+    @classmethod
+    def install(cls):
+        signal.signal(signal.SIGINT, cls._handle)
+
+    @classmethod
+    def _handle(cls, *_):
+        cls.has_come = True
+        if cls.may_raise:
+            raise KeyboardInterrupt
+
+
 def call_until_interrupted(timeout):
     me = rpc.get_worker_info().name
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        while True:
+        _Interrupt.may_raise = True
+        while not _Interrupt.has_come:
             with contextlib.suppress(RuntimeError):  # on a busy machine a call may time out
                 rpc.rpc_sync(me, services.echo, (services.piece(0, 1000),), timeout=timeout)
     except KeyboardInterrupt:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        pass
+    _Interrupt.may_raise = _Interrupt.has_come = False
 
 
 def let_go():
