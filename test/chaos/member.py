@@ -99,7 +99,8 @@ def call_until_interrupted(timeout):
                     raise  # else its time was over, on a busy machine
     except KeyboardInterrupt:
         pass
-    _Interrupt.may_raise = _Interrupt.has_come = False
+    finally:
+        _Interrupt.may_raise = _Interrupt.has_come = False
 
 
 def let_go():
