@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "backend/base/call_error.h"
-#include "backend/base/fork.h"
 #include "backend/base/log.h"
 #include "backend/serve/current_call.h"
 #include "backend/serve/own_messages.h"
@@ -278,15 +277,12 @@ Future RRefService::create(
 void RRefService::runCreation(
     const RRefId& rref, const ForkId& fork, const at::TypePtr& type, const RunFunction& run) {
   const GlobalId forkId = toGlobalId(fork);
-  const uint64_t generation = forkGeneration();
   try {
     const Future value = run();
-    endIfForkedSince(generation); // before the value goes to those who wait for it
     auto owner = ownerOf(rref, fork, *value, type);
     ledger_.entered(forkId);
     value->addCallback([self = shared_from_this(), owner, forkId, lifetime = rrefLifetime(),
-                        generation, request = ServingScope::current().request()](JitFuture& done) {
-      endIfForkedSince(generation);
+                        request = ServingScope::current().request()](JitFuture& done) {
       if (const std::exception_ptr error = setValue(*owner, done)) {
         ServingScope::countError(request);
         owner->setError(error);
@@ -479,7 +475,8 @@ void RRefService::takeBack(const PassedForks::Forks& neverReceived) {
 }
 
 void RRefService::withdraw(const std::vector<PassedForks::Fork>& pickled) {
-  for (const PassedForks::Fork& fork : passed_.withdrawn(pickled)) {
+  passed_.withdrawn(pickled);
+  for (const PassedForks::Fork& fork : pickled) {
     takeBack(fork);
   }
 }

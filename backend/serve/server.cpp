@@ -3,6 +3,8 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue_inl.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
@@ -32,6 +34,15 @@ c10::intrusive_ptr<rpc::JitFuture> failedFuture() {
   auto failed = c10::make_intrusive<rpc::JitFuture>(at::AnyClassType::get());
   failed->setError(std::current_exception());
   return failed;
+}
+
+/// The answer is the parent's to give, and this thread has nothing else to do in the child.
+[[noreturn]] void endForkedChild() {
+  std::fputs(
+      "torchwire error: a function that was called by RPC has returned in a process that it has "
+      "forked; end such a process with os._exit()\n",
+      stderr);
+  std::_Exit(EXIT_FAILURE);
 }
 
 } // namespace
@@ -64,7 +75,6 @@ class Server::Pending {
 
  private:
   Answered end() {
-    endIfForkedSince(generation_); // a callback that completes another future may fork, too
     answered_ = true;
     const ServedCalls::Request request = ticket_.request();
     if (auto dropped = server_->cancelled_->ended(request.caller, request.callId, arrival_);
@@ -78,7 +88,6 @@ class Server::Pending {
 
   const std::shared_ptr<Server> server_;
   const CancelledCalls::Moment arrival_;
-  const uint64_t generation_ = forkGeneration();
   ServedCalls::Ticket ticket_; // which goes before the server that it is of
   bool answered_ = false;
 };
@@ -154,7 +163,9 @@ void Server::run(Arrived arrived) {
   } catch (const std::exception&) {
     result = failedFuture();
   }
-  endIfForkedSince(generation);
+  if (forkGeneration() != generation) {
+    endForkedChild();
+  }
   if (!result->completed()) {
     arrived.ticket.returned();
   }
