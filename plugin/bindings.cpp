@@ -25,6 +25,7 @@
 #include "plugin/fault_bindings.h"
 #include "plugin/metrics_bindings.h"
 #include "plugin/observer_bindings.h"
+#include "plugin/pickled_rrefs.h"
 #include "plugin/rref_bindings.h"
 #include "plugin/thread_check_bindings.h"
 #include "plugin/thread_exit.h"
@@ -395,6 +396,7 @@ void bindAgent(py::module_& module) {
   bindState(agent);
   bindAutograd(module, agent);
   bindCalls(module);
+  bindPickledRRefs(module);
   bindRRefs(agent);
   bindMetrics(module, agent);
 }

@@ -28,6 +28,7 @@
 #include "backend/agent/forked_agent.h"
 #include "backend/agent/seconds.h"
 #include "backend/base/call_error.h"
+#include "backend/base/fork.h"
 #include "backend/codec/python_codec.h"
 #include "backend/serve/answer_scope.h"
 #include "backend/serve/call_deadline.h"
@@ -35,7 +36,10 @@
 #include "backend/serve/direct_call.h"
 #include "backend/serve/private_members.h"
 #include "backend/serve/python_rpc.h"
+#include "backend/serve/rref_type.h"
 #include "backend/serve/signals.h"
+#include "plugin/current_agent.h"
+#include "plugin/pickled_rrefs.h"
 #include "rref/context_lifetime.h"
 #include "rref/failed_creation.h"
 #include "rref/own_value.h"
@@ -48,7 +52,6 @@ namespace {
 
 namespace rpc = torch::distributed::rpc;
 using torch::distributed::autograd::DistAutogradContainer;
-using torch::distributed::rpc::RpcAgent;
 using torch::jit::PythonFutureWrapper;
 using Future = c10::ivalue::Future;
 
@@ -75,12 +78,6 @@ thread_local LatestCall latestCall;
 // Whether the program waits at once for the call that this thread is about to send.
 thread_local bool programWaits = false;
 
-std::shared_ptr<Agent> currentAgent() {
-  return RpcAgent::isCurrentRpcAgentSet()
-      ? std::dynamic_pointer_cast<Agent>(RpcAgent::getCurrentRpcAgent())
-      : nullptr;
-}
-
 /// To whom a function of libtorch's sends that gets this.
 std::optional<WorkerId> destinationIn(const py::args& args) {
   if (args.empty() || !py::isinstance<rpc::WorkerInfo>(args[0])) {
@@ -106,7 +103,14 @@ py::object callAndNote(const py::function& invoke, const py::args& args, const p
 py::object callSending(bool waits, const py::function& function, const py::args& args) {
   const bool outer = std::exchange(programWaits, waits);
   const auto restore = c10::make_scope_exit([outer] { programWaits = outer; });
-  return function(*args);
+  try {
+    py::object result = PickledRRefs::withdrawnIfRaised([&] { return function(*args); });
+    raisePendingSignal();
+    return result;
+  } catch (py::error_already_set&) {
+    raisePendingSignal(); // which may have made it an error of the call
+    throw;
+  }
 }
 
 /// As callAndNote(), for the creation of an RRef and the future that the program has got for it.
@@ -261,7 +265,8 @@ std::optional<PreparedCall> prepareCall(
     return std::nullopt;
   }
   DirectRRefs rrefs(worker->id_);
-  auto request = writeCall(function, args, kwargs, isAsync, rrefs);
+  auto request = PickledRRefs::withdrawnIfRaised(
+      [&] { return writeCall(function, args, kwargs, isAsync, rrefs); });
   if (!request) {
     return std::nullopt;
   }
@@ -291,7 +296,7 @@ py::object callPython(
       release.reset(); // and not to be taken a second time: others may wait for the GIL
       result = readPythonResult(response);
     });
-  } catch (const CallError&) { // which may be the end of a call that a signal has cancelled
+  } catch (...) { // which may be the end of a call that a signal has cancelled
     release.reset();
     raisePendingSignal();
     throw;
@@ -391,14 +396,22 @@ int64_t ifOpen(int64_t context) {
   }
 }
 
-/// The callback, to run in the autograd context that is the thread's now; in none where that has been released by then.
+/// The callback, to run in the autograd context that is the thread's now, if there is one; in none where that has been released
+/// by then. A process that it forks ends with it, unless it was called by code of Python's that goes on there.
 py::object inCurrentContext(const py::function& callback) {
-  if (!hasContext()) {
-    return callback;
-  }
-  const int64_t context = DistAutogradContainer::currentContextId();
+  const int64_t context = hasContext() ? DistAutogradContainer::currentContextId() : kNoContext;
   return py::cpp_function([callback, context](const py::args& args) -> py::object {
-    const CurrentContext current(ifOpen(context));
+    const bool isOutermost = PyEval_GetFrame() == nullptr;
+    const uint64_t generation = forkGeneration();
+    const auto end = c10::make_scope_exit([&] {
+      if (isOutermost) {
+        endIfForkedSince(generation);
+      }
+    });
+    std::optional<CurrentContext> current;
+    if (context != kNoContext) {
+      current.emplace(ifOpen(context));
+    }
     return callback(*args);
   });
 }
@@ -577,13 +590,27 @@ void bindCalls(py::module_& module) {
       "A method of RRefs that does what `method` does, and says why the creation has failed where "
       "that is what it fails with. If it needs the value, and the RRef is this worker's own, it "
       "waits for that first, as signals allow.");
+  module.def(
+      "forget_failed_type", &forgetFailedType, py::arg("rref"), // keeps the GIL
+      "Lets go of the future of the type of an RRef's value, if that has failed. Keeps the GIL.");
   // Keeps the GIL: a lock is held for a moment at most.
   module.def(
       "in_current_context", &inCurrentContext, py::arg("callback"),
-      "A callback that does what `callback` does, in the autograd context that is current now.");
+      "A callback that does what `callback` does, in the autograd context that is current now. A "
+      "process that it forks ends with it.");
   module.def(
       "answering_worker", &AnswerScope::current,
       "The rank of the worker whose answer this thread reads; None: it reads none.");
+  module.def(
+      "raise_later",
+      [](const py::object& error) {
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+        raiseLater(py::error_already_set());
+      },
+      py::arg("error"),
+      "Has what a handler of a signal has raised on this thread raised once more by what waits for "
+      "a "
+      "call next. Keeps the GIL. Raises nothing.");
   module.def(
       "await_call",
       [](const std::shared_ptr<PythonFutureWrapper>& future) {

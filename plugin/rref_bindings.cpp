@@ -83,31 +83,6 @@ void noteRRef(Agent& agent, const rpc::PyRRef& rref, const std::string& site) {
       c10::static_intrusive_pointer_cast<rpc::RRef>(std::move(interface)), site);
 }
 
-WorkerId workerAt(const py::tuple& serialized, size_t index) {
-  return static_cast<WorkerId>(serialized[index].cast<int64_t>());
-}
-
-/// Of what PyRRef._serialize() returns.
-PassedForks::Fork forkIn(const py::tuple& serialized) {
-  const auto id = [&](size_t index) {
-    return GlobalId{workerAt(serialized, index), serialized[index + 1].cast<int64_t>()};
-  };
-  return {id(1), id(3), workerAt(serialized, 0)};
-}
-
-void notePickledRRef(Agent& agent, const py::tuple& serialized) {
-  agent.rrefs().passedForks().pickled(forkIn(serialized), workerAt(serialized, 5));
-}
-
-void withdrawPickledRRefs(Agent& agent, const std::vector<py::tuple>& serialized) {
-  std::vector<PassedForks::Fork> forks;
-  for (const py::tuple& one : serialized) {
-    forks.push_back(forkIn(one));
-  }
-  const py::gil_scoped_release release;
-  agent.withdrawPickled(std::move(forks));
-}
-
 using AgentBinding = py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>;
 
 void bindLifetimes(AgentBinding& agent) {
@@ -151,15 +126,6 @@ void bindRRefs(AgentBinding& agent) {
           "Takes down that the program has just made this RRef, and where (an empty text: not "
           "recorded). Sends a message where its owner is another worker; does not wait. Raises "
           "nothing.")
-      .def(
-          "note_pickled_rref", &notePickledRRef, py::arg("serialized"),
-          "Takes down that an RRef has just been pickled, by what PyRRef._serialize() has "
-          "returned: seven numbers and texts. Raises IndexError or RuntimeError for another tuple.")
-      .def(
-          "withdraw_pickled_rrefs", &withdrawPickledRRefs, py::arg("serialized"),
-          "Takes back RRefs that note_pickled_rref() has been told of, since there will be no "
-          "message "
-          "with them. Does not wait. Raises what that raises.")
       .def(
           "settle_rrefs",
           [](Agent& self, float timeout, double patience) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/base/call_error.h"
+#include "backend/base/fork.h"
 #include "backend/base/log.h"
 #include "backend/serve/current_call.h"
 #include "backend/serve/own_messages.h"
@@ -277,12 +278,15 @@ Future RRefService::create(
 void RRefService::runCreation(
     const RRefId& rref, const ForkId& fork, const at::TypePtr& type, const RunFunction& run) {
   const GlobalId forkId = toGlobalId(fork);
+  const uint64_t generation = forkGeneration();
   try {
     const Future value = run();
+    endIfForkedSince(generation); // before the value goes to those who wait for it
     auto owner = ownerOf(rref, fork, *value, type);
     ledger_.entered(forkId);
     value->addCallback([self = shared_from_this(), owner, forkId, lifetime = rrefLifetime(),
-                        request = ServingScope::current().request()](JitFuture& done) {
+                        generation, request = ServingScope::current().request()](JitFuture& done) {
+      endIfForkedSince(generation);
       if (const std::exception_ptr error = setValue(*owner, done)) {
         ServingScope::countError(request);
         owner->setError(error);
@@ -475,8 +479,7 @@ void RRefService::takeBack(const PassedForks::Forks& neverReceived) {
 }
 
 void RRefService::withdraw(const std::vector<PassedForks::Fork>& pickled) {
-  passed_.withdrawn(pickled);
-  for (const PassedForks::Fork& fork : pickled) {
+  for (const PassedForks::Fork& fork : passed_.withdrawn(pickled)) {
     takeBack(fork);
   }
 }

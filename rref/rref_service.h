@@ -86,7 +86,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   void reclaimPassed(WorkerId gone);
   /// The same for those of a message that nobody has received.
   void takeBack(const PassedForks::Forks& neverReceived);
-  /// The same for those that have been pickled for a message of which another part could not be.
+  /// The same for those that have been pickled for a message that there will not be, unless they are in one.
   void withdraw(const std::vector<PassedForks::Fork>& pickled);
   /// Whether it is a fork of this worker's of an RRef whose owner has died or left.
   bool isOrphan(const GlobalId& fork) const {

@@ -106,4 +106,8 @@ const rpc::WorkerInfo& ForkedAgent::getWorkerInfo(rpc::worker_id_t /*id*/) const
   throw std::runtime_error(refusal_);
 }
 
+Engine& ForkedAgent::engine() {
+  throw std::runtime_error(refusal_);
+}
+
 } // namespace torchwire

@@ -8,11 +8,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "autograd/engine.h"
+
 namespace torchwire {
 
 /// Takes the place of the parent's agent, whose threads a child does not have and whose connections are the parent's:
 /// sends nothing, and says why. Thread-safe.
-class ForkedAgent final : public torch::distributed::rpc::RpcAgent {
+class ForkedAgent final : public torch::distributed::rpc::RpcAgent, public EngineOwner {
  public:
   using WorkerInfo = torch::distributed::rpc::WorkerInfo;
 
@@ -34,13 +36,14 @@ class ForkedAgent final : public torch::distributed::rpc::RpcAgent {
   /// The same of the current agent; what a process can be told that has none.
   static std::string refusalHere();
 
-  /// Throws std::runtime_error with refusal(), as do the two below.
+  /// Throws std::runtime_error with refusal(), as do the three below.
   c10::intrusive_ptr<torch::distributed::rpc::JitFuture> send(
       const WorkerInfo& to, c10::intrusive_ptr<torch::distributed::rpc::Message> message,
       float rpcTimeoutSeconds, const torch::distributed::rpc::DeviceMap& deviceMap) override;
   const WorkerInfo& getWorkerInfo(const std::string& name) const override;
   const WorkerInfo& getWorkerInfo(torch::distributed::rpc::worker_id_t id) const override;
   using RpcAgent::getWorkerInfo;
+  Engine& engine() override;
   std::vector<WorkerInfo> getWorkerInfos() const override {
     return {workerInfo_};
   }

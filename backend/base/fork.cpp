@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
+#include <cstdlib>
 
 namespace torchwire {
 namespace {
@@ -44,6 +46,18 @@ bool isTracked(int descriptor) {
 } // namespace
 
 std::atomic<uint64_t> detail::forks{0};
+
+void endIfForkedSince(uint64_t generation) {
+  if (forkGeneration() == generation) {
+    return;
+  }
+  std::fputs(
+      "torchwire error: a function that was called by RPC, or a callback of a future, has returned "
+      "in a process that it has "
+      "forked; end such a process with os._exit()\n",
+      stderr);
+  std::_Exit(EXIT_FAILURE);
+}
 
 void closeInForkedChild(int descriptor) {
   if (isTracked(descriptor)) {

@@ -16,6 +16,10 @@ inline uint64_t forkGeneration() {
   return detail::forks.load(std::memory_order_relaxed);
 }
 
+/// Ends this process if it has been forked since the generation was that, by a function or a callback that torchwire ran: what
+/// comes next is the parent's to do, and the thread has nothing else to do in the child. Takes no lock.
+void endIfForkedSince(uint64_t generation);
+
 /// From now on a forked child closes this descriptor before fork() returns in it: the other end of a connection would
 /// otherwise not see that this process has ended while the child lives. Thread-safe.
 void closeInForkedChild(int descriptor);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/base/annotations.h"
+#include "backend/base/fork.h"
 #include "backend/base/log.h"
 #include "backend/base/resource_limits.h"
 
@@ -100,11 +101,15 @@ thread_local ThreadPool::Core* ThreadPool::Core::current = nullptr;
 
 void ThreadPool::Core::runLogged(Task& task) {
   Core* const outer = std::exchange(current, this);
+  const uint64_t generation = forkGeneration();
   try {
     runner_(task);
+    endIfForkedSince(generation);
   } catch (const std::exception& e) {
+    endIfForkedSince(generation);
     log(LogLevel::error, "a task of the " + name_ + " threads threw: " + e.what());
   } catch (...) {
+    endIfForkedSince(generation);
     log(LogLevel::error, "a task of the " + name_ + " threads threw something unknown");
   }
   current = outer;

@@ -10,15 +10,10 @@
 #include <utility>
 
 #include "backend/base/guarded.h"
-#include "backend/base/private_member.h"
 #include "backend/serve/python_rpc.h"
+#include "backend/serve/rref_type.h"
 
 namespace torchwire {
-
-struct RRefType { // a Python type, or the future of one
-  friend auto pointerTo(RRefType);
-};
-template struct PrivateMember<RRefType, &torch::distributed::rpc::PyRRef::type_>;
 
 namespace {
 

@@ -3,8 +3,6 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue_inl.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
@@ -34,15 +32,6 @@ c10::intrusive_ptr<rpc::JitFuture> failedFuture() {
   auto failed = c10::make_intrusive<rpc::JitFuture>(at::AnyClassType::get());
   failed->setError(std::current_exception());
   return failed;
-}
-
-/// The answer is the parent's to give, and this thread has nothing else to do in the child.
-[[noreturn]] void endForkedChild() {
-  std::fputs(
-      "torchwire error: a function that was called by RPC has returned in a process that it has "
-      "forked; end such a process with os._exit()\n",
-      stderr);
-  std::_Exit(EXIT_FAILURE);
 }
 
 } // namespace
@@ -75,6 +64,7 @@ class Server::Pending {
 
  private:
   Answered end() {
+    endIfForkedSince(generation_); // a callback that completes another future may fork, too
     answered_ = true;
     const ServedCalls::Request request = ticket_.request();
     if (auto dropped = server_->cancelled_->ended(request.caller, request.callId, arrival_);
@@ -88,6 +78,7 @@ class Server::Pending {
 
   const std::shared_ptr<Server> server_;
   const CancelledCalls::Moment arrival_;
+  const uint64_t generation_ = forkGeneration();
   ServedCalls::Ticket ticket_; // which goes before the server that it is of
   bool answered_ = false;
 };
@@ -163,9 +154,7 @@ void Server::run(Arrived arrived) {
   } catch (const std::exception&) {
     result = failedFuture();
   }
-  if (forkGeneration() != generation) {
-    endForkedChild();
-  }
+  endIfForkedSince(generation);
   if (!result->completed()) {
     arrived.ticket.returned();
   }

@@ -64,6 +64,12 @@ bool runSignalHandlers() {
   return raised;
 }
 
+void raiseLater(const py::error_already_set& raised) {
+  if (handlesSignals() && !pending) {
+    pending.emplace(Raised{raised, SteadyClock::now()});
+  }
+}
+
 void checkSignals() {
   thread_local SteadyClock::time_point checked;
   if (!handlesSignals()) {

@@ -16,8 +16,11 @@ bool handlesSignals();
 /// raised anything. Throws ForkedMeanwhile in a process that a handler has forked. Takes the GIL, or is called with it.
 bool runSignalHandlers();
 
-/// An InterruptionCheck: the same, where the calling thread handles signals, and throws Interrupted if one has raised; once
-/// more if that is not raised within half a second. Does nothing when it is called again too soon.
+/// Keeps what a handler has raised in Python's code that this thread ran, if it is the one that handles signals. With the GIL.
+void raiseLater(const pybind11::error_already_set& raised);
+
+/// An InterruptionCheck: runSignalHandlers(), where the calling thread handles signals, and throws Interrupted if one has
+/// raised; once more if that is not raised within half a second. Does nothing when it is called again too soon.
 void checkSignals();
 
 /// Waits for a future as its wait() does, in a BlockingScope, and throws Interrupted if a handler of a signal raises

@@ -8,7 +8,7 @@ for the future of a Python function's call, or for that of its latest other one,
 thread has to be woken.
 
 A callback of a future runs in the autograd context in which it was added: PyTorch runs it in none, and the gradients of
-what it calls are lost.
+what it calls are lost. A process that it forks ends with it.
 """
 
 # The functions of PyTorch's that are replaced here are private, and have no types.
@@ -75,8 +75,14 @@ def _replace_proxy() -> None:
         agent = current_agent()
         if agent is not None:
             agent.expect_of_this_lifetime(rref)
+            _C.forget_failed_type(rref)
         if rpc_api is not api.rpc_async or agent is None or not agent.devices:
-            return original(rref, rpc_api, func_name, timeout, *args, **kwargs)
+            try:
+                return original(rref, rpc_api, func_name, timeout, *args, **kwargs)
+            except BaseException:
+                if agent is not None:
+                    _C.forget_failed_type(rref)  # the traceback of its error may keep the RRef
+                raise
         # PyTorch's sends from a callback, on other streams than those that fill the arguments, and returns a future
         # that knows of no streams. This one asks for the type first, and waits for that.
         try:

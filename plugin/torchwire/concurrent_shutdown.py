@@ -17,12 +17,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import CellType
 
 from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
-from torchwire.patches import Patches
+from torchwire.patches import Patches, cell_within
 
 # A shutdown that waits for other workers looks about once a second whether its agent is still there.
 _EXIT_PATIENCE = 5.0  # seconds
@@ -88,7 +87,7 @@ def install(patches: Patches) -> None:
 
 def replace_shutdown(patches: Patches, replacing: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
     """Puts what `replacing` makes of PyTorch's function in the place of rpc.shutdown(), until `patches` are undone."""
-    cell = _cell_of_shutdown()
+    cell = cell_within(api.shutdown)
     if cell is not None:
         patches.replace(cell, "cell_contents", replacing(cell.cell_contents))
 
@@ -117,13 +116,6 @@ def await_running() -> None:
     if latest.outcome.done() and latest.outcome.exception() is not None:
         with contextlib.suppress(AssertionError, RuntimeError):  # a thread that Python has not started
             latest.thread.join(_PRINTING_PATIENCE)
-
-
-def _cell_of_shutdown() -> CellType | None:
-    # None if somebody has put a function of another kind in its place.
-    cells = getattr(api.shutdown, "__closure__", None) or ()
-    proper = getattr(api.shutdown, "__wrapped__", None)
-    return next((cell for cell in cells if cell.cell_contents is proper), None)
 
 
 def _in_turn(original: Callable[..., None], turns: _Turns) -> Callable[..., None]:

@@ -24,7 +24,7 @@ from torch._C._distributed_rpc import PyRRef
 from torch.jit import _builtins
 
 from torchwire import _C
-from torchwire.current_agent import agent_for, current_agent
+from torchwire.current_agent import agent_for, current_agent, forked_agent
 
 _NO_CONTEXT = -1
 _BACKWARD = "backward"
@@ -74,6 +74,7 @@ def _replace_backward() -> None:
     def backward(contextId: int, roots: list[Any], retain_graph: bool = False) -> None:
         agent = current_agent()
         if agent is None:
+            _refuse_in_forked_child()
             original(contextId, roots, retain_graph)
         else:
             agent.backward(contextId, roots, retain_graph)
@@ -91,12 +92,19 @@ def _replace_rref_backward() -> None:
     def backward(self: PyRRef[Any], dist_autograd_ctx_id: int = _NO_CONTEXT, retain_graph: bool = False) -> None:
         agent = current_agent()
         if agent is None:
+            _refuse_in_forked_child()
             original(self, dist_autograd_ctx_id, retain_graph)
         else:
             agent.backward_from_rref(self, dist_autograd_ctx_id, retain_graph)
 
     # torch.distributed.rpc.RRef looks its methods up in this class at each call.
     setattr(PyRRef, _BACKWARD, backward)
+
+
+def _refuse_in_forked_child() -> None:
+    forked = forked_agent()
+    if forked is not None:
+        raise RuntimeError(forked.refusal)
 
 
 def _replace_new_context() -> None:

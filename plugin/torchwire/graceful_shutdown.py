@@ -9,8 +9,9 @@ the agent waits for all workers that live, and the all-gather does not run.
 
 Three functions of torch.distributed.rpc.api are replaced, and only while the current agent is torchwire's:
 `_wait_all_workers` for the above; `_delete_all_user_and_unforked_owner_rrefs`, so that handlers of signals run while
-libtorch waits; and `_finalize_shutdown`, which every shutdown ends with, graceful or not, to put all back, to end the
-agent before libtorch's tables of RRefs, and to say more of leaked RRefs (see leak_report).
+libtorch waits, and so that a worker that leaves a dynamic group does not wait; and `_finalize_shutdown`, which every
+shutdown ends with, graceful or not, to put all back, to end the agent before libtorch's tables of RRefs, and to say
+more of leaked RRefs (see leak_report).
 `_wait_all_workers` cannot put itself back when it runs: a shutdown that is not graceful never calls it, and after a
 direct call of it the shutdown proper would still have to find the replacement. With them goes what concurrent_shutdown
 puts into `shutdown` itself.
@@ -106,6 +107,10 @@ def _replace_delete_rrefs(patches: Patches) -> None:
             return
         with _telling_others_if_interrupted(agent):
             left = timeout if _await_confirmations(agent, timeout) else 0
+            if not agent.is_static_group:
+                # The others go on, and may hold RRefs of this worker for as long as they do. They drop what this one
+                # held of theirs when it has left, and until then functions of others that run here may use it.
+                return
             counts = agent.rref_counts()
             if counts["confirmed_users"] or counts["owners"]:
                 # It deletes those at once, and then waits until the others have deleted theirs.

@@ -1,7 +1,8 @@
 """Which RRefs the program passes on: the agent finds out to whom, and takes them back if that worker is gone.
 
-PyTorch's pickler of RRefs is replaced while the current agent is torchwire's. RRefs that TorchScript passes on do not
-come by it. Where what is to be sent cannot be pickled as a whole, those RRefs that have been are taken back at once.
+What PyTorch pickles RRefs with is replaced while the current agent is torchwire's. RRefs that TorchScript passes on do
+not come by it. Where what is to be sent cannot be pickled as a whole, or a handler of a signal raises before it is
+sent, those RRefs that have been pickled are taken back at once.
 """
 
 # The functions of PyTorch's that are replaced here are private, and have no types.
@@ -10,35 +11,29 @@ come by it. Where what is to be sent cannot be pickled as a whole, those RRefs t
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any, cast
 
 from torch._C._distributed_rpc import PyRRef
-from torch.distributed.rpc import internal
+from torch.distributed.rpc import api, internal
 
-from torchwire import pickling
+from torchwire import _C, pickling
 from torchwire.current_agent import current_agent
-from torchwire.patches import Patches
+from torchwire.patches import Patches, cell_within
 
 _patches = Patches()
-
-
-class _Pickled(threading.local):
-    """By this thread, as yet in vain; None: it pickles nothing that is to be sent."""
-
-    rrefs: list[tuple[Any, ...]] | None = None
-
-
-_pickled = _Pickled()
 
 
 def install() -> None:
     """Tells the agent of each RRef that is pickled from now on, until uninstall()."""
     _patches.undo()  # an agent that was dropped without a shutdown has left its own behind
     pickler = internal._InternalRPCPickler
-    _patches.replace(pickler, "_py_rref_reducer", _noting(cast("Any", pickler._py_rref_reducer)))
-    _patches.replace(pickler, "serialize", _withdrawing(cast("Any", pickler.serialize)))
+    _patches.replace(pickler, "_py_rref_reducer", _checking(cast("Any", pickler._py_rref_reducer)))
+    _patches.replace(pickler, "serialize", _C.withdrawing_rrefs(pickler, cast("Any", pickler.serialize)))
+    remote = cell_within(api.remote)  # which pickles, and sends by another function; all others are calls.py's
+    if remote is not None:
+        _patches.replace(remote, "cell_contents", _C.withdrawing_rrefs_of_call(remote.cell_contents))
+    _patches.replace(PyRRef, "_serialize", _C.noting_rrefs(PyRRef, cast("Any", PyRRef._serialize)))
 
 
 def uninstall() -> None:
@@ -46,37 +41,13 @@ def uninstall() -> None:
     _patches.undo()
 
 
-def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _checking(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def reducer(self: internal._InternalRPCPickler, rref: PyRRef[Any]) -> Any:
         pickling.expect_rrefs()
         agent = current_agent()
         if agent is not None:
             agent.expect_of_this_lifetime(rref)
-        receiver, (serialized,) = original(self, rref)
-        if agent is not None:
-            agent.note_pickled_rref(serialized)
-            if _pickled.rrefs is not None:
-                _pickled.rrefs.append(serialized)
-        return receiver, (serialized,)
+        return original(self, rref)
 
     return reducer
-
-
-def _withdrawing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def serialize(self: internal._InternalRPCPickler, obj: Any) -> Any:
-        outer = _pickled.rrefs
-        rrefs: list[tuple[Any, ...]] = []
-        _pickled.rrefs = rrefs
-        try:
-            return original(self, obj)
-        except BaseException:
-            agent = current_agent()
-            if rrefs and agent is not None:
-                agent.withdraw_pickled_rrefs(rrefs)
-            raise
-        finally:
-            _pickled.rrefs = outer
-
-    return serialize

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from types import CellType
+from typing import Any, NamedTuple, cast
 
 
 class _Patch(NamedTuple):
@@ -21,12 +22,28 @@ class Patches:
 
     def replace(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
         """Puts `replacement` in the place of the function `name` of a module or a class, until undo()."""
-        self._applied.append(_Patch(owner, name, getattr(owner, name), replacement))
+        self._applied.append(_Patch(owner, name, _held(owner, name), replacement))
         setattr(owner, name, replacement)
 
     def undo(self) -> None:
         """Puts the originals back, the latest first. What somebody else has replaced meanwhile stays as it is."""
         while self._applied:
             patch = self._applied.pop()
-            if getattr(patch.owner, patch.name) is patch.replacement:
+            if _held(patch.owner, patch.name) is patch.replacement:
                 setattr(patch.owner, patch.name, patch.original)
+
+
+def cell_within(wrapper: Any) -> CellType | None:
+    """Where a function of PyTorch's that is wrapped keeps what it wraps: to replace that for all that have the wrapper.
+
+    None if somebody has put a function of another kind in its place.
+    """
+    proper = getattr(wrapper, "__wrapped__", None)
+    cells = getattr(wrapper, "__closure__", None) or ()
+    return next((cell for cell in cells if cell.cell_contents is proper), None)
+
+
+def _held(owner: Any, name: str) -> Any:
+    """What the owner has under that name itself: a class would make something else of some replacements."""
+    own: Mapping[str, Any] = cast("Any", vars)(owner) if isinstance(owner, type) else {}
+    return own[name] if name in own else getattr(owner, name)

@@ -162,7 +162,10 @@ def _raise_instead(error: BaseException) -> None:
     if not runs_torchwire():
         return
     worker = _answering_worker()
-    if not isinstance(error, Exception) and not is_interrupt(error):
+    if is_interrupt(error):
+        if worker is not None:
+            _raise_later(error)
+    elif not isinstance(error, Exception):
         what = f"a result of worker {worker!r}" if worker is not None else "what another worker has sent"
         raise RuntimeError(f"{what} cannot be unpickled: an object in it raised {error!r}") from error
     if worker is not None and isinstance(error, ImportError) and type(error) in (ImportError, ModuleNotFoundError):
@@ -201,6 +204,13 @@ def _answering_worker() -> str | None:
         return agent.get_worker_info(rank).name
     except RuntimeError:  # it has left
         return f"of rank {rank}"
+
+
+def _raise_later(error: BaseException) -> None:
+    """Has it raised by what waits for the answer, which otherwise sees the error of a call."""
+    from torchwire._C import raise_later
+
+    raise_later(error)
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -127,14 +127,22 @@ void PassedForks::pickled(const Fork& fork, WorkerId parent) {
   anyPickled_.store(true, std::memory_order_release);
 }
 
-void PassedForks::withdrawn(const std::vector<Fork>& forks) {
+std::vector<PassedForks::Fork> PassedForks::withdrawn(const std::vector<Fork>& forks) {
   std::unordered_set<GlobalId, GlobalIdHash> ids;
   for (const Fork& one : forks) {
     ids.insert(one.fork);
   }
+  std::vector<Fork> taken;
   MutexLock lock(mutex_);
-  std::erase_if(pickled_, [&](const Pickled& one) { return ids.contains(one.fork.fork); });
+  std::erase_if(pickled_, [&](const Pickled& one) {
+    if (!ids.contains(one.fork.fork)) {
+      return false;
+    }
+    taken.push_back(one.fork);
+    return true;
+  });
   anyPickled_.store(!pickled_.empty(), std::memory_order_release);
+  return taken;
 }
 
 PassedForks::Forks PassedForks::find(WorkerId to, std::string_view payload) {

@@ -37,8 +37,8 @@ class PassedForks {
   /// An RRef has been pickled; `parent` is the worker that has done so.
   void pickled(const Fork& fork, WorkerId parent) EXCLUDES(mutex_);
   using Forks = std::vector<GlobalId>;
-  /// They have been pickled for a message that there will not be.
-  void withdrawn(const std::vector<Fork>& forks) EXCLUDES(mutex_);
+  /// They have been pickled for a message that there will not be. Returns those that are in no message yet.
+  std::vector<Fork> withdrawn(const std::vector<Fork>& forks) EXCLUDES(mutex_);
   /// A message with this payload goes out. Returns the forks in it. libtorch takes those back that a worker sends itself.
   Forks sent(WorkerId to, std::string_view payload) EXCLUDES(mutex_) {
     return anyPickled_.load(std::memory_order_acquire) ? find(to, payload) : Forks();

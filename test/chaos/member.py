@@ -2,6 +2,7 @@
 
 import faulthandler
 import gc
+import signal
 import time
 
 import services
@@ -12,6 +13,7 @@ from harness import init
 
 def prepare():
     """Comes first in each process."""
+    _Interrupt.install()
     faulthandler.enable()  # a crash shows the stacks of all threads
     # What torch's import has made lives on. Without it a collection takes milliseconds, and not a quarter of a second.
     gc.freeze()
@@ -68,13 +70,37 @@ def unreachable(names, timeout):
     return errors
 
 
+class _Interrupt:
+    """SIGINT, which may come before the call that it is to interrupt. Of the main thread, which runs handlers."""
+
+    has_come = False
+    may_raise = False
+
+    @classmethod
+    def install(cls):
+        signal.signal(signal.SIGINT, cls._handle)
+
+    @classmethod
+    def _handle(cls, *_):
+        cls.has_come = True
+        if cls.may_raise:
+            raise KeyboardInterrupt
+
+
 def call_until_interrupted(timeout):
     me = rpc.get_worker_info().name
     try:
-        while True:
-            rpc.rpc_sync(me, services.echo, (services.piece(0, 1000),), timeout=timeout)
+        _Interrupt.may_raise = True
+        while not _Interrupt.has_come:
+            try:
+                rpc.rpc_sync(me, services.echo, (services.piece(0, 1000),), timeout=timeout)
+            except RuntimeError:
+                if _Interrupt.has_come:
+                    raise  # else its time was over, on a busy machine
     except KeyboardInterrupt:
         pass
+    finally:
+        _Interrupt.may_raise = _Interrupt.has_come = False
 
 
 def let_go():

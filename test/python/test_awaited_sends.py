@@ -102,7 +102,7 @@ def test_to_here_keeps_its_name_and_documentation():
 
 
 def make_slowly():
-    threading.Event().wait(0.005)
+    threading.Event().wait(0.1)
     return 1
 
 
@@ -129,5 +129,5 @@ def wait_with_callback():
 
 def test_who_waits_for_the_creation_of_an_rref_ends_it_unless_there_are_callbacks(tmp_path):
     with running(2, tmp_path) as workers:
-        assert "torchwire_done" not in workers[0].run(wait_for_creations, 20)
+        assert "torchwire_done" not in workers[0].run(wait_for_creations, 10)
         assert "torchwire_done" in workers[0].run(wait_with_callback)

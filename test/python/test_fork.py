@@ -61,6 +61,11 @@ def wait_a_while():
     return "late"
 
 
+@torch.jit.script
+def backward_in_script(context: int, root: torch.Tensor):
+    dist_autograd.backward(context, [root])
+
+
 class Counter:
     def __init__(self):
         self.count = 0
@@ -163,6 +168,10 @@ def _refusals(rref, pending, agent):
         with dist_autograd.context() as context:
             dist_autograd.backward(context, [rpc.rpc_sync("worker1", torch.add, (ones, ones)).sum()])
 
+    def local(backward):
+        with dist_autograd.context() as context:
+            return backward(context, (ones * 2).sum())
+
     attempts = {
         "rpc_sync": lambda: rpc.rpc_sync("worker1", echo, (1,)),
         "rpc_sync by rank": lambda: rpc.rpc_sync(1, echo, (1,)),
@@ -175,6 +184,9 @@ def _refusals(rref, pending, agent):
         "proxy, async": lambda: rref.rpc_async().increase().wait(),
         "get_worker_info": lambda: rpc.get_worker_info("worker1"),
         "backward": backward,
+        "backward without calls": lambda: local(lambda context, root: dist_autograd.backward(context, [root])),
+        "backward in a script": lambda: local(backward_in_script),
+        "backward of an RRef": lambda: local(lambda context, root: rpc.RRef(root).backward(context)),
         "_all_gather": lambda: api._all_gather(1),
         "_barrier": lambda: api._barrier({"worker0", "worker1"}),
         "_wait_all_workers": api._wait_all_workers,
@@ -465,9 +477,34 @@ def return_twice():
     return child if child == 0 else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def wait_a_moment():
+    time.sleep(0.02)  # so that the answer comes when the callback is there
+
+
+@rpc.functions.async_execution
+def return_twice_later():
+    """From a callback, on the thread that gets the answer."""
+    return rpc.rpc_async("worker0", wait_a_moment).then(lambda _: return_twice())
+
+
+@rpc.functions.async_execution
+def return_twice_further_on():
+    """From a callback of a future that another callback completes."""
+    first = torch.futures.Future()
+    rpc.rpc_async("worker0", wait_a_moment).then(lambda _: first.set_result(None))
+    return first.then(lambda _: return_twice())
+
+
+def create_and_fetch(to, function):
+    return rpc.remote(to, function).to_here()
+
+
 @TRANSPORTS
-def test_a_child_that_returns_from_a_handler_ends(group):
-    assert group[0].run(rpc.rpc_sync, "worker1", return_twice) == 1
+@pytest.mark.parametrize("function", [return_twice, return_twice_later, return_twice_further_on])
+@pytest.mark.parametrize("call", [rpc.rpc_sync, create_and_fetch])
+def test_a_child_that_returns_from_a_handler_ends(group, call, function):
+    for _ in range(10):  # the value of an RRef goes to those that wait for it before anything else is done with it
+        assert group[0].run(call, "worker1", function) == 1
     assert "has returned in a process that it has forked" in group[1].output()
 
 

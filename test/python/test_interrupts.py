@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, HostedStore, environment_of_store, errors, init
@@ -111,6 +112,60 @@ def joins_pools():
         with contextlib.suppress(OSError):  # the thread has ended meanwhile
             names.append(file.read_text().strip())
     return "torchwire_join" in names
+
+
+MADE = threading.Event()  # of a worker process: Slow may be made
+
+
+class Slow:
+    def __init__(self):
+        MADE.wait(LIMIT)
+
+    def state(self):
+        return "ready"
+
+
+def let_it_be_made():
+    MADE.set()
+
+
+def use_proxy_twice(proxy):
+    rref = rpc.remote("worker1", Slow)
+    name, *_ = interrupted_in("wait", signal.SIGINT, call_state, rref, "rpc_sync")
+    assert name == "KeyboardInterrupt"
+    rpc.rpc_sync("worker1", let_it_be_made)
+    return call_state(rref, proxy)
+
+
+def call_state(rref, proxy):
+    state = getattr(rref, proxy)().state()
+    return {"rpc_sync": lambda: state, "rpc_async": lambda: state.wait(), "remote": lambda: state.to_here()}[proxy]()
+
+
+def interrupt_reader():
+    signal.raise_signal(signal.SIGINT)
+
+
+class InterruptsReader:
+    def __reduce__(self):
+        return interrupt_reader, ()
+
+
+def give_what_interrupts():
+    time.sleep(0.05)  # as long as the caller takes to wait: who waits reads the answer
+    return InterruptsReader()
+
+
+def read_what_interrupts(in_context):
+    with dist_autograd.context() if in_context else contextlib.nullcontext():
+        for call in (
+            lambda: rpc.rpc_sync("worker1", give_what_interrupts),
+            lambda: rpc.rpc_async("worker1", give_what_interrupts).wait(),
+            lambda: rpc.remote("worker1", give_what_interrupts).to_here(),
+        ):
+            with pytest.raises(KeyboardInterrupt):
+                call()
+        return rpc.rpc_sync("worker1", int)
 
 
 def call_sync():
@@ -404,6 +459,18 @@ def test_a_wait_for_a_value_of_ones_own(store, use):
         name, ran, raised, sent = waiting.result()
         assert name == "KeyboardInterrupt" and len(ran) == 1
         check_prompt(sent, ran[0], raised)
+
+
+@pytest.mark.parametrize("in_context", [False, True])
+def test_a_handler_that_raises_while_a_result_is_read(store, in_context):
+    with hosted(2, store) as group:
+        assert group[0].run(read_what_interrupts, in_context) == 0
+
+
+@pytest.mark.parametrize("proxy", ["rpc_sync", "rpc_async", "remote"])
+def test_a_proxy_is_of_use_after_its_first_call_was_interrupted(store, proxy):
+    with hosted(2, store) as group:
+        assert group[0].run(use_proxy_twice, proxy) == "ready"
 
 
 @SIGNALS

@@ -1,16 +1,20 @@
 """Forks that never reach anybody: in a message that cannot be sent, and in one that is lost."""
 
+import contextlib
 import signal
+import sys
 import threading
 import time
 
 import pytest
 import torch
+import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from group import Group, file_in, free_port
 from processes import LIMIT
 from rref_counts import counts, wait_until_none_is_left
-from torch.distributed.rpc import internal
+from torch.distributed.rpc import api, internal
+from torchwire import calls, passed_rrefs, pickling
 
 SOON = LIMIT / 4  # s: libtorch's own waits take 100
 HELD = []  # of a worker process: RRefs
@@ -47,6 +51,65 @@ def fail_to_pass_on(owner):
 @pytest.mark.parametrize("owner", ["worker0", "worker1"])
 def test_an_rref_beside_what_cannot_be_pickled_is_taken_back(pair, owner):
     pair[0].run(fail_to_pass_on, owner)
+    wait_until_none_is_left(pair, collects=True)
+
+
+class Bundle:
+    """What direct calls leave to pickle."""
+
+    def __init__(self, rref):
+        self.rref = rref
+
+
+def ignore(_bundle):
+    pass
+
+
+SENDING = {module.__file__ for module in (api, internal, calls, passed_rrefs, pickling)}
+
+
+def interrupted_at(instruction, call):
+    """Whether the call has had so many instructions in those modules, and SIGINT at that one."""
+    seen = 0
+
+    def trace(frame, event, _argument):
+        nonlocal seen
+        if frame.f_code.co_filename not in SENDING:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            seen += 1
+            if seen == instruction:
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except (KeyboardInterrupt, RuntimeError) as error:  # the second where it comes as the answer is about to be read
+        assert "KeyboardInterrupt" in repr(error)
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def pass_on_interrupted(owner, call, in_context):
+    rref = rpc.RRef(value()) if owner == "worker0" else rpc.remote(owner, value)
+    rref.to_here()
+    instruction = 1
+    with dist_autograd.context() if in_context else contextlib.nullcontext():
+        while interrupted_at(instruction, lambda: call("worker1", ignore, (Bundle(rref),))):
+            instruction += 1
+    assert instruction > 100
+
+
+@pytest.mark.parametrize("in_context", [False, True])
+@pytest.mark.parametrize("call", [rpc.rpc_sync, rpc.remote])
+@pytest.mark.parametrize("owner", ["worker0", "worker1"])
+def test_an_rref_is_taken_back_wherever_the_call_that_passes_it_on_is_interrupted(pair, owner, call, in_context):
+    pair[0].run(pass_on_interrupted, owner, call, in_context)
     wait_until_none_is_left(pair, collects=True)
 
 

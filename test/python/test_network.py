@@ -153,10 +153,10 @@ def test_a_worker_that_listens_everywhere_advertises_a_reachable_address(across)
 
 def test_a_port_can_be_chosen(across):
     with across() as group:
-        options = [{"bind_address": f"{address}:40000"} for address in Hosts.ADDRESSES[0]]
+        options = [{"bind_address": f"{address}:29501"} for address in Hosts.ADDRESSES[0]]
         init_each(group, V4_STORE, *options)
         check_calls(group)
-        assert group[0].run(own_details) == f"wire_tcp://{Hosts.ADDRESSES[0][0]}:40000"
+        assert group[0].run(own_details) == f"wire_tcp://{Hosts.ADDRESSES[0][0]}:29501"
         group.shut_down()
 
 

@@ -6,7 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <future>
+#include <stdexcept>
+
 #include "backend/base/buffer_pool.h"
+#include "backend/base/thread_pool.h"
 #include "backend/base/timer.h"
 
 namespace torchwire {
@@ -77,4 +82,25 @@ TEST_CASE("a forked child lets go of received memory without the pool", "[fork]"
 }
 
 } // namespace
+TEST_CASE("a child that a task of a pool forks ends with the task", "[fork]") {
+  for (const bool raises : {false, true}) {
+    std::promise<int> ended;
+    ThreadPool pool(1, "test");
+    REQUIRE(pool.run([&] {
+      const pid_t child = ::fork();
+      if (child != 0) {
+        int status = 0;
+        ::waitpid(child, &status, 0);
+        ended.set_value(status);
+      } else if (raises) {
+        throw std::runtime_error("in the child");
+      }
+    }));
+    const int status = ended.get_future().get();
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == EXIT_FAILURE);
+    pool.join();
+  }
+}
+
 } // namespace torchwire

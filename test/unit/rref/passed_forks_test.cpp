@@ -46,9 +46,17 @@ TEST_CASE("a fork that is withdrawn is not looked for any more", "[passed_forks]
   PassedForks forks;
   forks.pickled(kOwn, kSelf);
   forks.pickled(kOthers, kSelf);
-  forks.withdrawn({kOwn});
+  CHECK(forksOf(forks.withdrawn({kOwn})) == std::vector{kOwn.fork});
   CHECK(forks.sent(1, kOwnPickled).empty());
   CHECK(forks.sent(1, kOthersPickled) == std::vector{kOthers.fork});
+}
+
+TEST_CASE("a fork in a message is not withdrawn", "[passed_forks]") {
+  PassedForks forks;
+  forks.pickled(kOwn, kSelf);
+  CHECK(forks.sent(1, kOwnPickled) == std::vector{kOwn.fork});
+  CHECK(forks.withdrawn({kOwn}).empty());
+  CHECK(forksOf(forks.takeThoseOf(1)) == std::vector{kOwn.fork});
 }
 
 TEST_CASE("a message may carry several forks", "[passed_forks]") {
