@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/autograd/rpc_messages/rpc_with_autograd.h>
 
 #include <mutex>
+#include <stdexcept>
 #include <utility>
 
 #include "autograd/context_lifetime.h"
@@ -182,16 +183,25 @@ void Container::release(ContextId id) {
   if (DistAutogradContainer::currentContextId() == id) {
     DistAutogradContainer::getInstance().clearCurrentContext();
   }
-  registry_->release(id, std::nullopt, [] {});
+  registry_->release(id, std::nullopt, [](bool) {});
 }
 
-// Answers when the context is released here and wherever it has gone from here.
+// Answers when the context is released here and wherever it has gone from here: with an error where that is not known,
+// so that whoever asks tells all others.
 c10::intrusive_ptr<rpc::JitFuture> Container::serveRelease(
     WorkerId from, Dispatcher::RpcCommandBase& command) {
   const ContextId id = static_cast<autograd::CleanupAutogradContextReq&>(command).getContextId();
   auto response = c10::make_intrusive<JitFuture>(messageType());
-  registry_->release(id, from, [response] {
-    complete(*response, autograd::CleanupAutogradContextResp().toMessage());
+  registry_->release(id, from, [response, id](bool everywhere) {
+    if (everywhere) {
+      complete(*response, autograd::CleanupAutogradContextResp().toMessage());
+    } else {
+      response->setError(
+          std::make_exception_ptr(
+              std::runtime_error(
+                  "the release of autograd context " + std::to_string(id) +
+                  " was not confirmed by all workers that it was passed on to")));
+    }
   });
   return response;
 }

@@ -60,6 +60,9 @@ class Container {
   void ownCallEnded(ContextId id, WorkerId callee) {
     registry_->ownCallEnded(id, callee);
   }
+  void ownCallUnanswered(ContextId id, WorkerId callee) {
+    registry_->ownCallUnanswered(id, callee);
+  }
 
   /// The program has opened a context here.
   void opened(ContextId id) {
@@ -69,12 +72,12 @@ class Container {
   /// there is no such context here.
   void release(ContextId id);
 
-  /// A peer has left the group for good, or a new one has come. They may be called on a loop; what they return may not.
-  [[nodiscard]] std::function<void()> peerLeft(WorkerId peer) {
-    return registry_->creatorLeft(peer);
+  /// A peer has gone for good, or a new one has come. They may be called on a loop; what they return may not.
+  [[nodiscard]] std::function<void()> peerGone(WorkerId peer) {
+    return registry_->workerGone(peer);
   }
   [[nodiscard]] std::function<void()> peerJoined(WorkerId peer) {
-    return registry_->creatorIsNew(peer);
+    return registry_->workerIsNew(peer);
   }
 
   std::vector<ContextStatus> list() const;

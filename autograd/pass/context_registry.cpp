@@ -24,19 +24,19 @@ class ContextRegistry::Round : public std::enable_shared_from_this<Round> {
     }
     for (const WorkerId worker : fresh) {
       registry_->outside_.tell(
-          worker, id_, [self = shared_from_this()](bool reached) { self->answered(reached); });
+          worker, id_, [self = shared_from_this()](bool confirmed) { self->answered(confirmed); });
     }
     ended();
   }
 
  private:
-  void answered(bool reached) {
+  void answered(bool confirmed) {
     bool first = false;
-    if (!reached) {
+    if (!confirmed) {
       MutexLock lock(mutex_);
-      first = !std::exchange(toldAll_, true);
+      first = std::exchange(everywhere_, false);
     }
-    if (first) { // it may have died with the names of further workers, so everybody else is told
+    if (first) { // it may have gone with the names of further workers, so everybody else is told
       tell(registry_->outside_.peers());
     }
     ended();
@@ -44,15 +44,17 @@ class ContextRegistry::Round : public std::enable_shared_from_this<Round> {
 
   void ended() {
     std::vector<Done> done;
+    bool everywhere = true;
     {
       MutexLock lock(mutex_);
       if (--pending_ > 0) {
         return;
       }
       done.swap(done_);
+      everywhere = everywhere_;
     }
     for (const Done& one : done) {
-      one();
+      one(everywhere);
     }
   }
 
@@ -61,7 +63,7 @@ class ContextRegistry::Round : public std::enable_shared_from_this<Round> {
   Mutex mutex_{LockRank::contextRound};
   Workers told_ GUARDED_BY(mutex_);
   size_t pending_ GUARDED_BY(mutex_) = 0;
-  bool toldAll_ GUARDED_BY(mutex_) = false;
+  bool everywhere_ GUARDED_BY(mutex_) = true; // as far as is known
   std::vector<Done> done_ GUARDED_BY(mutex_);
 };
 
@@ -117,6 +119,14 @@ void ContextRegistry::ownCallEnded(ContextId id, WorkerId callee) {
   close(std::move(closing));
 }
 
+void ContextRegistry::ownCallUnanswered(ContextId id, WorkerId callee) {
+  MutexLock lock(mutex_);
+  const auto released = released_.find(id);
+  Workers& unanswered =
+      released == released_.end() ? open(id).unanswered : released->second.unanswered;
+  unanswered.insert(callee);
+}
+
 // ---- releases -----------------------------------------------------------------------------------
 
 void ContextRegistry::release(ContextId id, std::optional<WorkerId> from, Done done) {
@@ -148,6 +158,9 @@ ContextRegistry::Closing ContextRegistry::takeOut(ContextId id) {
     generation = node.mapped().generation;
     closing.tell = std::move(node.mapped().alsoTell);
     closing.done = std::move(node.mapped().waiting);
+    if (const auto released = released_.find(id); released != released_.end()) {
+      released->second.unanswered.merge(node.mapped().unanswered);
+    }
   }
   if (auto taken = outside_.take(id)) {
     closing.wasThere = true;
@@ -206,18 +219,34 @@ std::function<void()> ContextRegistry::closeLater(std::vector<Closing> closings)
   };
 }
 
-std::function<void()> ContextRegistry::creatorLeft(WorkerId creator) {
-  MutexLock lock(mutex_);
-  gone_.insert(creator);
-  return closeLater(takeOutAllOf(creator));
+/// The released contexts in which this worker may have run a call after the release.
+std::vector<ContextRegistry::Closing> ContextRegistry::unansweredBy(WorkerId callee) {
+  std::vector<Closing> closings;
+  for (auto& [id, released] : released_) {
+    if (released.unanswered.erase(callee) > 0) {
+      Closing closing{};
+      closing.id = id;
+      closing.tellAll = true;
+      closings.push_back(std::move(closing));
+    }
+  }
+  return closings;
 }
 
-std::function<void()> ContextRegistry::creatorIsNew(WorkerId creator) {
+std::function<void()> ContextRegistry::workerGone(WorkerId worker) {
   MutexLock lock(mutex_);
-  auto rest = closeLater(takeOutAllOf(creator));
-  came_[creator] = ++generation_;
-  gone_.erase(creator);
-  std::erase_if(released_, [&](const auto& entry) { return creatorOf(entry.first) == creator; });
+  gone_.insert(worker);
+  std::vector<Closing> closings = takeOutAllOf(worker);
+  std::ranges::move(unansweredBy(worker), std::back_inserter(closings));
+  return closeLater(std::move(closings));
+}
+
+std::function<void()> ContextRegistry::workerIsNew(WorkerId worker) {
+  MutexLock lock(mutex_);
+  auto rest = closeLater(takeOutAllOf(worker));
+  came_[worker] = ++generation_;
+  gone_.erase(worker);
+  std::erase_if(released_, [&](const auto& entry) { return creatorOf(entry.first) == worker; });
   return rest;
 }
 
@@ -236,11 +265,11 @@ void ContextRegistry::remember(ContextId id) {
     oldest_.pop_front();
     const auto entry = released_.find(oldest);
     if (entry != released_.end() &&
-        entry->second == when) { // else it has been released again since
+        entry->second.since == when) { // else it has been released again since
       released_.erase(entry);
     }
   }
-  released_[id] = now;
+  released_[id].since = now;
   oldest_.emplace_back(now, id);
 }
 

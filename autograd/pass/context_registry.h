@@ -1,10 +1,11 @@
 // Which autograd contexts are open on this worker, which have been released, and who is told of a release.
 //
 // A context spreads with the calls that carry it. Its release spreads the same way: each worker forgets the context and
-// tells those that it has exchanged calls with in it. It answers whoever told it when all of these have answered: so
-// a worker that dies with the news in its hands has not answered, and whoever told it tells the whole group instead. So
-// does who has called a worker in the context in whose place there is another process now: that one would answer, and
-// knows of nobody.
+// tells those that it has exchanged calls with in it. It answers whoever told it when all of these have answered, and
+// with an error if one has not: so a worker that dies or leaves before it has passed the release on has not confirmed
+// it, and whoever told it tells the whole group instead. The whole group is told as well where the worker that was
+// called in the context knows of nobody or can tell nobody: another process has its place, or it has gone and the call
+// had been given up, which it may have run after it was told.
 //
 //                    call begins                     release, no call
 //   unknown ─────────────────────────▶ open ──────────────────────────▶ released
@@ -46,7 +47,7 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
   using Clock = std::chrono::steady_clock;
   using Workers = std::set<WorkerId>;
   using Told = std::function<void(bool reached)>;
-  using Done = std::function<void()>;
+  using Done = std::function<void(bool everywhere)>;
 
   /// A context that has been taken out of libtorch's container.
   struct Taken {
@@ -58,7 +59,7 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
   struct Outside {
     /// Takes a context out of the container, where it is there. Called under the registry's lock: must not call back.
     std::function<std::optional<Taken>(ContextId)> take;
-    /// Tells a worker that the context is released, and reports, exactly once, whether it has answered.
+    /// Tells a worker that the context is released, and reports, exactly once, whether it has confirmed that.
     std::function<void(WorkerId, ContextId, Told)> tell;
     /// All other workers of the group.
     std::function<Workers()> peers;
@@ -89,16 +90,19 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
   /// released meanwhile, the response may have opened it anew, and the call perhaps reached the callee after the
   /// callee had forgotten the release.
   void ownCallEnded(ContextId id, WorkerId callee) EXCLUDES(mutex_);
+  /// A call from here to `callee` ends without an answer, and may run there later than the release comes.
+  void ownCallUnanswered(ContextId id, WorkerId callee) EXCLUDES(mutex_);
 
   /// Releases a context here, once no call of it runs here any more, and everywhere it has gone from here. `from`: who
-  /// asks for it, who need not be told. Calls `done` when all that were told have answered or cannot be reached.
+  /// asks for it, who need not be told. Calls `done` when all that were told have answered or cannot be reached, with
+  /// whether all have confirmed it.
   void release(ContextId id, std::optional<WorkerId> from, Done done) EXCLUDES(mutex_);
 
-  /// A worker has left for good: nobody else would release what it has opened. Takes note at once; what it returns does
-  /// the rest, which takes its time, and is to be run elsewhere if the caller has none.
-  [[nodiscard]] std::function<void()> creatorLeft(WorkerId creator) EXCLUDES(mutex_);
-  /// A new worker has the rank of one that has left, and may count its contexts from the start again. As above.
-  [[nodiscard]] std::function<void()> creatorIsNew(WorkerId creator) EXCLUDES(mutex_);
+  /// A worker has gone for good: nobody else would release what it has opened, or what its calls have. Takes note at
+  /// once; what it returns does the rest, which takes its time, and is to be run elsewhere if the caller has none.
+  [[nodiscard]] std::function<void()> workerGone(WorkerId worker) EXCLUDES(mutex_);
+  /// A new worker has the rank of one that has gone, and may count its contexts from the start again. As above.
+  [[nodiscard]] std::function<void()> workerIsNew(WorkerId worker) EXCLUDES(mutex_);
 
   struct Status {
     std::chrono::duration<double> age; // since it was first seen here
@@ -115,7 +119,12 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
     size_t calls = 0;
     bool ending = false; // released, and waits for its calls
     Workers alsoTell; // besides those that the context knows
+    Workers unanswered; // callees of calls that were given up
     std::vector<Done> waiting; // for the end of its calls
+  };
+  struct Released {
+    Clock::time_point since;
+    Workers unanswered; // as in Open
   };
   // A context on its way out: what is to happen once the lock is released.
   struct Closing {
@@ -124,7 +133,7 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
     std::vector<Done> done;
     std::shared_ptr<void> content;
     bool wasThere = false; // in libtorch's container
-    bool tellAll = false; // who was to be told has been replaced
+    bool tellAll = false; // who was to be told could not pass it on
   };
   class Round;
 
@@ -134,6 +143,7 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
   void remember(ContextId id) REQUIRES(mutex_);
   Closing takeOut(ContextId id) REQUIRES(mutex_);
   std::vector<Closing> takeOutAllOf(WorkerId creator) REQUIRES(mutex_);
+  std::vector<Closing> unansweredBy(WorkerId callee) REQUIRES(mutex_);
   std::function<void()> closeLater(std::vector<Closing> closings);
   void close(Closing closing) EXCLUDES(mutex_);
 
@@ -145,7 +155,7 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
       GUARDED_BY(mutex_); // the generation with which each did
   Workers gone_ GUARDED_BY(mutex_); // creators that have left
   std::unordered_map<ContextId, Open> open_ GUARDED_BY(mutex_);
-  std::unordered_map<ContextId, Clock::time_point> released_ GUARDED_BY(mutex_);
+  std::unordered_map<ContextId, Released> released_ GUARDED_BY(mutex_);
   std::deque<std::pair<Clock::time_point, ContextId>> oldest_
       GUARDED_BY(mutex_); // of released_, in order
 };

@@ -389,6 +389,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
       std::function<void(const std::string& error)> done);
   void discard(WorkerId from, ReceivedFrame response);
   void finish(OwnCall& call);
+  Error unanswered(const CallTarget& call, const Error& error);
   void callEnded(const CallTarget& call) noexcept;
   void endOn(ThreadPool& pool, Task task);
   void runCallbacks(CancelledCalls::Tasks callbacks);

@@ -393,7 +393,7 @@ void Agent::call(
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
   Outcome outcome = outcomeOf(to, std::move(encoded), timeout, function);
   if (outcome.error) {
-    outcome.error = outcome.error.to(to.name_);
+    outcome.error = unanswered(target, outcome.error);
   }
   const auto ended = c10::make_scope_exit([this] {
     --endingHere;

@@ -96,7 +96,7 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   std::optional<cuda::OwnStreams> streams; // of the tensors, until the future knows
   std::exception_ptr failed;
   if (outcome.error) {
-    outcome.error = outcome.error.to(directory_.nameOf(call.to));
+    outcome.error = unanswered(call, outcome.error);
   }
   try { // not in the caller's state, in which tensors could be others
     DecodedMessage decoded = responseIn(std::move(outcome), call.mayCreate, call.creates);
@@ -136,6 +136,14 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   } else {
     torchwire::complete(*call.future, std::move(value), std::move(storages));
   }
+}
+
+/// What a call without an answer fails with, once it is noted that it may still run.
+Error Agent::unanswered(const CallTarget& call, const Error& error) {
+  if (call.context && error.executed() != Executed::no) {
+    contexts_.ownCallUnanswered(*call.context, call.to);
+  }
+  return error.to(directory_.nameOf(call.to));
 }
 
 /// Has the call count as active until whoever holds this has let go.

@@ -213,7 +213,7 @@ void Agent::onPeerGone(const WorkerRecord& peer, const Error& error) {
     if (!endsWithOthers) {
       rrefs_->workerGone(peer.id, error);
     }
-    contexts_.peerLeft(peer.id)(); // nobody else would release what it has opened
+    contexts_.peerGone(peer.id)(); // nobody else would release what it has opened
     if (died && isOpen()) {
       devices_->remove(peer.id);
     }

@@ -66,7 +66,7 @@ bool ContextBook::close(uint64_t choice) {
   const size_t index = choice % opened_.size();
   const ContextId id = opened_[index];
   opened_.erase(opened_.begin() + static_cast<ptrdiff_t>(index));
-  registry_->release(id, std::nullopt, [] {});
+  registry_->release(id, std::nullopt, [](bool) {});
   return true;
 }
 
@@ -88,6 +88,8 @@ Sender::Done ContextBook::send(ContextId id, WorkerId to) {
   return [this, id, to](const Error& error) {
     if (!error) {
       contexts_[id].insert(to); // the response opens it anew, if need be
+    } else if (error.executed() != Executed::no) {
+      registry_->ownCallUnanswered(id, to);
     }
     registry_->ownCallEnded(id, to);
   };
@@ -95,7 +97,7 @@ Sender::Done ContextBook::send(ContextId id, WorkerId to) {
 
 // ---- releases -----------------------------------------------------------------------------------
 
-void ContextBook::serveRelease(WorkerId from, ContextId id, const std::function<void()>& answer) {
+void ContextBook::serveRelease(WorkerId from, ContextId id, const ContextRegistry::Done& answer) {
   registry_->release(id, from, answer);
 }
 
@@ -138,12 +140,12 @@ void ContextBook::tellAgain(WorkerId worker, ContextId id, int tries, Duration p
       });
 }
 
-void ContextBook::peerLeft(WorkerId peer) {
-  registry_->creatorLeft(peer)();
+void ContextBook::peerGone(WorkerId peer) {
+  registry_->workerGone(peer)();
 }
 
 std::function<void()> ContextBook::peerJoined(WorkerId peer) {
-  return registry_->creatorIsNew(peer);
+  return registry_->workerIsNew(peer);
 }
 
 } // namespace torchwire::simulation

@@ -29,9 +29,9 @@ class ContextBook {
   std::function<void()> begin(WorkerId caller, ContextId id);
   /// A call goes out in a context, and what is returned is called when it is over.
   Sender::Done send(ContextId id, WorkerId to);
-  void serveRelease(WorkerId from, ContextId id, const std::function<void()>& answer);
+  void serveRelease(WorkerId from, ContextId id, const ContextRegistry::Done& answer);
 
-  void peerLeft(WorkerId peer);
+  void peerGone(WorkerId peer);
   /// Returns what is to be done elsewhere.
   [[nodiscard]] std::function<void()> peerJoined(WorkerId peer);
 

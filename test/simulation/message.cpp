@@ -17,6 +17,7 @@ struct Fixed {
   WorkerId owner = -1;
   WorkerId parent = -1;
   bool keep = false;
+  bool failed = false;
   uint32_t padding = 0;
 };
 static_assert(std::is_trivially_copyable_v<Fixed>);
@@ -78,6 +79,7 @@ OutgoingFrame Message::encode(FrameKind kindOfFrame) const {
   fixed.owner = owner;
   fixed.parent = parent;
   fixed.keep = keep;
+  fixed.failed = failed;
   fixed.padding = padding;
   out.raw(&fixed, sizeof(fixed));
   out.raw(pickled.data(), pickled.size());
@@ -100,6 +102,7 @@ Message Message::decode(const ReceivedFrame& frame) {
   message.owner = fixed.owner;
   message.parent = fixed.parent;
   message.keep = fixed.keep;
+  message.failed = fixed.failed;
   message.padding = fixed.padding;
   const size_t pickled = header.bodyLength - sizeof(fixed) - fixed.padding;
   message.pickled.assign(in.raw(pickled), pickled);

@@ -23,7 +23,7 @@ enum class MessageKind : uint32_t {
 };
 const char* nameOf(MessageKind kind);
 
-/// A request, or its answer, which is the same with `call` alone. A value.
+/// A request, or its answer, which is the same with `call` and `failed` alone. A value.
 struct Message {
   uint64_t call = 0; // its number in the oracle's books
   MessageKind kind = MessageKind::call;
@@ -34,6 +34,7 @@ struct Message {
   WorkerId owner = -1; // of the RRef
   WorkerId parent = -1; // who has handed it on
   bool keep = false; // what is handed on
+  bool failed = false; // what was asked for
   uint32_t padding = 0; // bytes
   std::string pickled; // as PassedForks looks for it
 

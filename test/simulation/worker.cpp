@@ -163,12 +163,16 @@ void Worker::onEnd(uint64_t number, const Outcome& outcome) {
   if (world_.bug == Bug::dropsCompletion && outcome.error) {
     return;
   }
-  const Error error = told(outcome.error);
+  Error error = told(outcome.error);
   world_.note([&] {
     return record_.name + ": call " + std::to_string(number) +
         (error ? " failed: " + error.message() : " was answered");
   });
-  world_.oracle.ended(number, error, error ? 0 : Message::decode(outcome.response).call);
+  const Message answer = error ? Message() : Message::decode(outcome.response);
+  world_.oracle.ended(number, error, answer.call);
+  if (answer.failed) {
+    error = Error(ErrorCode::passFailed, "it was not done", Executed::yes);
+  }
   later(microseconds(random_.below(100)), [this, number, error] {
     const auto node = active_.extract(number);
     node.mapped()(error);
@@ -272,7 +276,10 @@ void Worker::run(WorkerId from, uint64_t callId, const Message& request) {
       rrefs_.serveDelete(request);
       break;
     case MessageKind::release:
-      contexts_.serveRelease(from, request.context, answer);
+      contexts_.serveRelease(
+          from, request.context, [this, from, callId, number = request.call](bool everywhere) {
+            respond(from, callId, number, !everywhere);
+          });
       return;
   }
   answer();
@@ -308,9 +315,10 @@ void Worker::runCall(WorkerId from, const Message& request, const std::function<
   });
 }
 
-void Worker::respond(WorkerId to, uint64_t callId, uint64_t number) {
+void Worker::respond(WorkerId to, uint64_t callId, uint64_t number, bool failed) {
   Message answer;
   answer.call = number;
+  answer.failed = failed;
   OutgoingFrame frame = answer.encode(FrameKind::response);
   setCallId(frame, callId);
   ++pendingSends_;

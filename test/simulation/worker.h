@@ -125,7 +125,7 @@ class Worker final : public Sender {
   void serve(WorkerId from, const ReceivedFrame& frame);
   void run(WorkerId from, uint64_t callId, const Message& request);
   void runCall(WorkerId from, const Message& request, const std::function<void()>& answer);
-  void respond(WorkerId to, uint64_t callId, uint64_t number);
+  void respond(WorkerId to, uint64_t callId, uint64_t number, bool failed = false);
   void onEnd(uint64_t number, const Outcome& outcome);
   void trySend(Books books);
   void onBooksEnd(Books books, const Error& error);

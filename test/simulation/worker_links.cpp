@@ -79,7 +79,7 @@ void Worker::onPeerGone(const WorkerRecord& peer, const Error& error) {
     world_.oracle.toldDead(record_.name, peer.incarnation);
   }
   rrefs_.workerGone(peer.id, error);
-  contexts_.peerLeft(peer.id);
+  contexts_.peerGone(peer.id);
   if (world_.bug != Bug::neverReclaims) {
     links_->reclaimed(peer.id, peer.incarnation);
   }

@@ -68,7 +68,7 @@ TEST_CASE(
     "[context_registry]") {
   Desk desk;
   desk.open(kContext, {0, 1, 2});
-  desk.registry->release(kContext, 1, [] {});
+  desk.registry->release(kContext, 1, [](bool) {});
   CHECK(desk.container.empty());
   CHECK(desk.gone == std::vector<ContextId>{kContext});
   CHECK(desk.toldOf(kContext) == ContextRegistry::Workers{0, 2});
@@ -78,7 +78,7 @@ TEST_CASE("a release is done once, when all that were told have answered", "[con
   Desk desk;
   int done = 0;
   desk.open(kContext, {1, 2});
-  desk.registry->release(kContext, kNobody, [&] { ++done; });
+  desk.registry->release(kContext, kNobody, [&](bool) { ++done; });
   desk.answers[1](true);
   CHECK(done == 0);
   desk.answers[0](true);
@@ -88,8 +88,8 @@ TEST_CASE("a release is done once, when all that were told have answered", "[con
 TEST_CASE("a release of what is not there is done at once and tells nobody", "[context_registry]") {
   Desk desk;
   int done = 0;
-  desk.registry->release(kContext, 1, [&] { ++done; });
-  desk.registry->release(kContext, 2, [&] { ++done; });
+  desk.registry->release(kContext, 1, [&](bool) { ++done; });
+  desk.registry->release(kContext, 2, [&](bool) { ++done; });
   CHECK(done == 2);
   CHECK(desk.told.empty());
   CHECK(desk.gone.empty());
@@ -101,7 +101,7 @@ TEST_CASE("a release waits for the calls of the context that run here", "[contex
   desk.open(kContext, {1});
   desk.registry->callBegins(kContext);
   desk.registry->callBegins(kContext);
-  desk.registry->release(kContext, 1, [&] { ++done; });
+  desk.registry->release(kContext, 1, [&](bool) { ++done; });
   CHECK(desk.registry->status(kContext)->released);
   desk.container[kContext].insert(2); // the call goes on and calls another worker
   desk.registry->callEnds(kContext);
@@ -120,7 +120,7 @@ TEST_CASE(
     "a call that comes after the release takes the context with it when it ends",
     "[context_registry]") {
   Desk desk;
-  desk.registry->release(kContext, 1, [] {}); // the news were faster than the call
+  desk.registry->release(kContext, 1, [](bool) {}); // the news were faster than the call
   desk.registry->callBegins(kContext);
   desk.container[kContext] = {1, 3};
   CHECK(desk.registry->status(kContext)->calls == 1);
@@ -147,7 +147,7 @@ TEST_CASE(
     "[context_registry]") {
   Desk desk;
   desk.open(kContext, {1});
-  desk.registry->release(kContext, kNobody, [] {});
+  desk.registry->release(kContext, kNobody, [](bool) {});
   desk.container[kContext] = {}; // libtorch reads the response
   desk.registry->ownCallEnded(kContext, 1);
   CHECK(desk.container.empty());
@@ -160,7 +160,7 @@ TEST_CASE(
   Desk desk;
   desk.registry->callBegins(kContext);
   desk.container[kContext] = {};
-  desk.registry->release(kContext, 1, [] {});
+  desk.registry->release(kContext, 1, [](bool) {});
   desk.registry->ownCallEnded(kContext, 2);
   CHECK(desk.container.size() == 1);
   desk.registry->callEnds(kContext);
@@ -172,7 +172,7 @@ TEST_CASE("when one worker cannot be reached all are told, once", "[context_regi
   Desk desk;
   int done = 0;
   desk.open(kContext, {1, 2});
-  desk.registry->release(kContext, kNobody, [&] { ++done; });
+  desk.registry->release(kContext, kNobody, [&](bool) { ++done; });
   desk.answers[0](false);
   CHECK(desk.toldOf(kContext) == ContextRegistry::Workers{1, 2, 3});
   desk.answers[1](false);
@@ -182,19 +182,80 @@ TEST_CASE("when one worker cannot be reached all are told, once", "[context_regi
   CHECK(done == 1);
 }
 
+TEST_CASE(
+    "a release is confirmed only where all that were told have confirmed it",
+    "[context_registry]") {
+  Desk desk;
+  std::vector<bool> everywhere;
+  desk.open(kContext, {1, 2});
+  desk.registry->release(kContext, 3, [&](bool confirmed) { everywhere.push_back(confirmed); });
+  SECTION("all have") {
+    desk.answers[0](true);
+    desk.answers[1](true);
+    CHECK(everywhere == std::vector<bool>{true});
+  }
+  SECTION("one has not") {
+    desk.answers[0](false);
+    desk.answers[1](true);
+    desk.answers[2](true);
+    CHECK(everywhere == std::vector<bool>{false});
+  }
+}
+
+TEST_CASE(
+    "all are told when a worker goes that may have run a call after the release was there",
+    "[context_registry]") {
+  Desk desk;
+  desk.open(kContext, {1});
+  SECTION("given up before the release") {
+    desk.registry->ownCallUnanswered(kContext, 1);
+    desk.registry->release(kContext, kNobody, [](bool) {});
+  }
+  SECTION("given up while the release waits for another call") {
+    desk.registry->callBegins(kContext);
+    desk.registry->release(kContext, 1, [](bool) {});
+    desk.registry->ownCallUnanswered(kContext, 1);
+    desk.registry->callEnds(kContext);
+  }
+  SECTION("given up after the release") {
+    desk.registry->release(kContext, kNobody, [](bool) {});
+    desk.registry->ownCallUnanswered(kContext, 1);
+  }
+  desk.registry->ownCallEnded(kContext, 1);
+  CHECK(desk.toldOf(kContext) == ContextRegistry::Workers{1});
+  const auto rest = desk.registry->workerGone(1);
+  CHECK(desk.toldOf(kContext) == ContextRegistry::Workers{1});
+  rest();
+  CHECK(desk.toldOf(kContext) == desk.peers);
+  desk.told.clear();
+  desk.registry->workerGone(1)();
+  CHECK(desk.told.empty());
+}
+
+TEST_CASE("nobody is told when a worker goes that has answered", "[context_registry]") {
+  Desk desk;
+  desk.open(kContext, {1});
+  desk.registry->ownCallUnanswered(kContext, 2);
+  desk.registry->ownCallEnded(kContext, 1);
+  desk.registry->release(kContext, kNobody, [](bool) {});
+  desk.told.clear();
+  desk.registry->workerGone(1)();
+  CHECK(desk.told.empty());
+}
+
 TEST_CASE("released contexts are remembered for a bounded time and number", "[context_registry]") {
   SECTION("number") {
     Desk desk({std::chrono::seconds(600), 10});
     for (int64_t i = 0; i < 100; ++i) {
-      desk.registry->release(contextOf(0, i), 1, [] {});
-      desk.registry->release(contextOf(0, i), 2, [] {});
+      desk.registry->release(contextOf(0, i), 1, [](bool) {});
+      desk.registry->release(contextOf(0, i), 2, [](bool) {});
     }
     CHECK(desk.registry->remembered() <= 10);
   }
   SECTION("time") {
     Desk desk({std::chrono::seconds(0), 1000});
     for (int64_t i = 0; i < 100; ++i) {
-      desk.registry->release(contextOf(0, i), 1, [] {});
+      desk.registry->release(contextOf(0, i), 1, [](bool) {});
     }
     CHECK(desk.registry->remembered() < 100);
   }
@@ -202,8 +263,8 @@ TEST_CASE("released contexts are remembered for a bounded time and number", "[co
     Desk desk({std::chrono::seconds(600), 1});
     desk.open(kContext, {});
     desk.registry->callBegins(kContext);
-    desk.registry->release(kContext, 1, [] {});
-    desk.registry->release(contextOf(0, 2), 1, [] {});
+    desk.registry->release(kContext, 1, [](bool) {});
+    desk.registry->release(contextOf(0, 2), 1, [](bool) {});
     desk.registry->callEnds(kContext);
     CHECK(desk.container.empty());
   }
@@ -215,7 +276,7 @@ TEST_CASE("what a worker has opened goes when it leaves, and only that", "[conte
   const ContextId theirs = contextOf(1);
   desk.open(own, {1, 2});
   desk.open(theirs, {1, 2});
-  const auto rest = desk.registry->creatorLeft(1);
+  const auto rest = desk.registry->workerGone(1);
   CHECK(desk.container.count(theirs) == 0);
   CHECK(desk.told.empty());
   rest();
@@ -228,7 +289,7 @@ TEST_CASE("what a worker that left has opened waits for its calls", "[context_re
   const ContextId theirs = contextOf(1);
   desk.registry->callBegins(theirs);
   desk.container[theirs] = {};
-  desk.registry->creatorLeft(1)();
+  desk.registry->workerGone(1)();
   CHECK(desk.container.size() == 1);
   desk.registry->callEnds(theirs);
   CHECK(desk.container.empty());
@@ -239,7 +300,7 @@ TEST_CASE(
     "[context_registry]") {
   Desk desk;
   const ContextId theirs = contextOf(1);
-  desk.registry->creatorLeft(1)();
+  desk.registry->workerGone(1)();
   desk.registry->callBegins(theirs);
   desk.container[theirs] = {1};
   desk.registry->callEnds(theirs);
@@ -250,8 +311,8 @@ TEST_CASE(
     "a new worker's contexts are not taken for those of the one before", "[context_registry]") {
   Desk desk;
   const ContextId theirs = contextOf(1);
-  desk.registry->release(theirs, 1, [] {});
-  desk.registry->creatorIsNew(1)();
+  desk.registry->release(theirs, 1, [](bool) {});
+  desk.registry->workerIsNew(1)();
   desk.registry->callBegins(theirs);
   desk.container[theirs] = {1};
   desk.registry->callEnds(theirs);
@@ -263,10 +324,10 @@ TEST_CASE(
     "[context_registry]") {
   Desk desk;
   desk.open(kContext, {1});
-  desk.registry->creatorIsNew(1)(); // the process before has called others in the context, perhaps
+  desk.registry->workerIsNew(1)(); // the process before has called others in the context, perhaps
   desk.open(contextOf(0, 2), {1});
-  desk.registry->release(kContext, kNobody, [] {});
-  desk.registry->release(contextOf(0, 2), kNobody, [] {});
+  desk.registry->release(kContext, kNobody, [](bool) {});
+  desk.registry->release(contextOf(0, 2), kNobody, [](bool) {});
   CHECK(desk.toldOf(kContext) == desk.peers);
   CHECK(desk.toldOf(contextOf(0, 2)) == ContextRegistry::Workers{1});
 }
