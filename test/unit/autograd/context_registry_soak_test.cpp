@@ -58,6 +58,8 @@ class Worker {
       if (!callee.dead()) {
         callee.serve(id, self_, seed, depth);
         know(id, to); // libtorch reads the response
+      } else {
+        registry_->ownCallUnanswered(id, to);
       }
       registry_->ownCallEnded(id, to);
       --underWay_;
@@ -71,7 +73,7 @@ class Worker {
   }
   void release(ContextId id) {
     ++releases_;
-    registry_->release(id, std::nullopt, [this] { ++done_; });
+    registry_->release(id, std::nullopt, [this](bool) { ++done_; });
   }
 
   void run(Task task) {
@@ -113,8 +115,8 @@ class Worker {
         told(false);
         --telling_;
       } else {
-        other.registry_->release(id, self_, [this, told] {
-          told(true);
+        other.registry_->release(id, self_, [this, told](bool everywhere) {
+          told(everywhere);
           --telling_;
         });
       }
