@@ -44,6 +44,7 @@ from torchwire.torch_parts import Store, TCPStore, rendezvous_helper, rendezvous
 _REACHED_BY_NETWORK = ("tcp", "env")
 _PROBE_INTERVAL = 1.0  # seconds
 _CHECK_INTERVAL = 0.2
+_SHORTEST_PAUSE = 0.001  # most workers come within milliseconds of the store's host
 _BACKLOG = 2048  # of a store, as PyTorch's
 _DYNAMIC = -1  # the world size of a group whose workers come and go
 _LONGEST_START = dist.default_pg_timeout.total_seconds()  # PyTorch's limit
@@ -199,11 +200,13 @@ def _await_listener(url: str) -> None:
     """Raises TimeoutError once that has taken as long as PyTorch would wait."""
     end = time.monotonic() + _LONGEST_START
     with contextlib.suppress(KeyError, ValueError, OverflowError):  # PyTorch says what is wrong with the address
+        pause = _SHORTEST_PAUSE
         while not _is_listening(url):
             if time.monotonic() > end:
                 host, port = _address_of(url)
                 raise TimeoutError(f"is not there: for {_LONGEST_START:g} s nobody has listened at {host}:{port}")
-            time.sleep(_CHECK_INTERVAL)
+            time.sleep(pause)
+            pause = min(1.3 * pause, _CHECK_INTERVAL)
 
 
 class _Probe:

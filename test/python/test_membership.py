@@ -7,6 +7,7 @@ import torch
 import torch.distributed.rpc as rpc
 from group import Group, HostedStore, errors, file_in, init, results, running
 from processes import WorkerError, WorkerProcess, close_all
+from torchwire import rendezvous
 
 # ---- what the workers run ----
 
@@ -28,6 +29,19 @@ def call_all_with_tensors(others):
     tensors = [torch.ones(10), torch.ones(100_000)]
     futures = [rpc.rpc_async(name, torch.add, (tensor, 1)) for name in others for tensor in tensors]
     return all(bool((future.wait() == 2).all()) for future in futures)
+
+
+# ---- the rendezvous store ----
+
+
+def test_a_worker_that_comes_a_moment_before_the_stores_host_does_not_wait_long(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(rendezvous.time, "sleep", pauses.append)
+    monkeypatch.setattr(rendezvous, "_is_listening", lambda url: sum(pauses) > 10)
+    rendezvous._await_listener("tcp://127.0.0.1:29500")
+    assert pauses[0] <= 0.001
+    assert all(later <= 1.5 * earlier for earlier, later in zip(pauses, pauses[1:]))
+    assert max(pauses) == 0.2
 
 
 # ---- static groups ----
