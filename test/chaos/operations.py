@@ -184,15 +184,16 @@ def class_proxy(caller):
 @operation(waits=1)
 def forked_child(caller):
     """A child that is forked amid the calls of other threads: it is refused what is its parent's, and ends."""
+    value = torch.ones(1)  # before: another thread may use the operator for the first time, which holds a lock
     child = os.fork()
     if child == 0:
-        os._exit(0 if _is_refused(caller) else 1)
+        os._exit(0 if _is_refused(caller, value) else 1)
     expect(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0, "the child's exit status")
 
 
-def _is_refused(caller):
+def _is_refused(caller, value):
     try:
-        caller.call(caller.anyone(), services.echo, torch.ones(1))
+        caller.call(caller.anyone(), services.echo, value)
     except RuntimeError as error:
         return "this process was forked from worker" in str(error)
     return False
