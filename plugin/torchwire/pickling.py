@@ -26,6 +26,7 @@ from typing import Any
 from torch.distributed.rpc import api, internal
 
 from torchwire import bounded_pickle, unread_rrefs
+from torchwire.errors import RpcError
 from torchwire.unread_rrefs import received
 
 _OWN = internal._internal_rpc_pickler
@@ -85,7 +86,10 @@ def deserialize(binary_data: bytes, tensor_table: list[Any]) -> Any:
         _restore("recv_tables", outer)
         _drop_unread(binary_data, rrefs)
         _raise_instead(error)
-        raise
+        call = _call_in_place(error)
+        if call is None:
+            raise
+        return call
     else:
         if type(value) is AttributeError and value.__cause__ is not None:  # PyTorch's: one that was sent has no cause
             _drop_unread(binary_data, rrefs)
@@ -170,6 +174,18 @@ def _raise_instead(error: BaseException) -> None:
         raise RuntimeError(f"{what} cannot be unpickled: an object in it raised {error!r}") from error
     if worker is not None and isinstance(error, ImportError) and type(error) in (ImportError, ModuleNotFoundError):
         raise type(error)(_not_found(worker, error), name=error.name, path=error.path) from error
+
+
+def _call_in_place(error: BaseException) -> Any:
+    """What raises the error as the function of a call would; None: it is no call that is read, or another error.
+
+    For a call of this worker's own that has failed, to tell an RRef's owner of it for one: so the caller's error is of
+    the same type, where it would be words alone.
+    """
+    from torchwire.remote_errors import raise_error  # which needs this module
+
+    is_of_a_call = isinstance(error, RpcError) and runs_torchwire() and _answering_worker() is None
+    return internal.PythonUDF(raise_error, (error,), {}) if is_of_a_call else None
 
 
 def _raise_if_of_a_result(error: BaseException) -> None:

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch.distributed.rpc as rpc
+import torchwire
 from group import running
 
 # ---- what the workers run ----
@@ -119,6 +120,33 @@ def raise_with_notes():
     error = Plain("noted")
     error.__notes__ = ["first note", "second note"]
     raise error
+
+
+class Unreachable:
+    """An argument in whose unpickling a call fails, as an RRef's that tells its owner of itself."""
+
+    def __reduce__(self):
+        return _fail_to_call, ()
+
+
+def _fail_to_call():
+    raise torchwire.WorkerUnreachable("worker 'worker7' has left", "worker7", "no")
+
+
+def take(value):
+    raise AssertionError("it was not to run")
+
+
+def take_on_worker0(_):
+    rpc.rpc_sync("worker0", take, (Unreachable(),))
+
+
+def send_unreachable(to, function):
+    rpc.rpc_sync(to, function, (Unreachable() if function is take else None,))
+
+
+def create_with_unreachable(to, function):
+    rpc.remote(to, function, (Unreachable() if function is take else None,)).to_here()
 
 
 def raise_key_error_from_worker0():
@@ -287,6 +315,14 @@ def test_an_exception_passes_through_a_worker_between(pair, way, function):
     assert facts["name"] == {raise_key_error: "KeyError", raise_value_error: "ValueError"}.get(function, "NeedsTwo")
     assert "On WorkerInfo(id=0, name=worker0):" in facts["text"]
     assert "On WorkerInfo(id=1, name=worker1):" in facts["text"]
+
+
+@pytest.mark.parametrize("function", [take, take_on_worker0])
+@pytest.mark.parametrize("way", [send_unreachable, create_with_unreachable])
+def test_what_a_call_fails_with_while_arguments_are_unpickled_is_of_its_type(pair, way, function):
+    facts = pair[0].run(observed_as_it_is, way, "worker1", function)
+    assert {"WorkerUnreachable", "RpcError"} <= set(facts["kinds"])
+    assert "worker 'worker7' has left" in facts["text"]
 
 
 @each_way
