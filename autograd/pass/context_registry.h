@@ -46,7 +46,7 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
  public:
   using Clock = std::chrono::steady_clock;
   using Workers = std::set<WorkerId>;
-  using Told = std::function<void(bool reached)>;
+  using Told = std::function<void(bool confirmed)>;
   using Done = std::function<void(bool everywhere)>;
 
   /// A context that has been taken out of libtorch's container.
@@ -98,8 +98,9 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
   /// whether all have confirmed it.
   void release(ContextId id, std::optional<WorkerId> from, Done done) EXCLUDES(mutex_);
 
-  /// A worker has gone for good: nobody else would release what it has opened, or what its calls have. Takes note at
-  /// once; what it returns does the rest, which takes its time, and is to be run elsewhere if the caller has none.
+  /// A worker has gone for good: nobody else would release the contexts that it has opened or that its calls have
+  /// opened elsewhere. Takes note at once. The function returned releases them, which may take long: a caller that must
+  /// not wait runs it on another thread.
   [[nodiscard]] std::function<void()> workerGone(WorkerId worker) EXCLUDES(mutex_);
   /// A new worker has the rank of one that has gone, and may count its contexts from the start again. As above.
   [[nodiscard]] std::function<void()> workerIsNew(WorkerId worker) EXCLUDES(mutex_);
@@ -153,7 +154,7 @@ class ContextRegistry : public std::enable_shared_from_this<ContextRegistry> {
   uint64_t generation_ GUARDED_BY(mutex_) = 0; // counts the workers that have come
   std::unordered_map<WorkerId, uint64_t> came_
       GUARDED_BY(mutex_); // the generation with which each did
-  Workers gone_ GUARDED_BY(mutex_); // creators that have left
+  Workers gone_ GUARDED_BY(mutex_); // workers that have left or died
   std::unordered_map<ContextId, Open> open_ GUARDED_BY(mutex_);
   std::unordered_map<ContextId, Released> released_ GUARDED_BY(mutex_);
   std::deque<std::pair<Clock::time_point, ContextId>> oldest_
