@@ -292,6 +292,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   // Starting.
   void openMembership();
   void joinGroup();
+  void startThreads();
   void beginIdsElsewhere();
   void openLinks(const GroupKey& key);
   TensorPipeOptions linkSettings(const GroupKey& key);
