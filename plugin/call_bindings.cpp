@@ -264,7 +264,7 @@ std::optional<PreparedCall> prepareCall(
   if (worker == nullptr) {
     return std::nullopt;
   }
-  DirectRRefs rrefs(worker->id_);
+  DirectRRefs rrefs(worker->id_, expectOfThisLifetime);
   auto request = PickledRRefs::withdrawnIfRaised(
       [&] { return writeCall(function, args, kwargs, isAsync, rrefs); });
   if (!request) {

@@ -258,6 +258,10 @@ void bindMetrics(py::module_& module, AgentClass& agent) {
   module.def(
       "write_on_signal", &writeOnSignal, py::arg("signal"), py::arg("descriptor"),
       "From now on the signal writes a byte to the descriptor, on whichever thread it comes.");
+  module.def( // keeps the GIL: the lock that it takes is never held for long
+      "write_error", &writeError, py::arg("text"),
+      "Has a thread write the text to standard error, and does not wait for it. Drops it, and counts it, where too much "
+      "waits already.");
   module.def( // keeps the GIL: it takes no lock
       "count_error", py::overload_cast<>(&ServingScope::countError),
       "The function that this thread serves has raised. Nothing where it serves none.");

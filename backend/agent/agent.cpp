@@ -131,6 +131,7 @@ Agent::Agent(
           std::make_shared<TorchEngine>(
               *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart, metrics_)),
       contexts_(*this, engine_) {
+  freshState(); // takes a thread: where there can be none, that shows here, and not when a call ends
   if (options_.maxBytesInFlight != 0) {
     window_ = std::make_unique<SendWindow>(
         options_.maxBytesInFlight, [this](WorkerId to, uint64_t callId, OutgoingFrame request) {
@@ -263,12 +264,22 @@ void Agent::joinGroup() {
   if (isOpen() || another) {
     beginIdsElsewhere();
   }
-  timer_.after(
-      milliseconds(0), [] {}); // starts its thread: if that fails, then here and not in a callback
+  startThreads();
   openLinks(membership_->agree(options_.secrets));
   enter(links_->listen());
   if (!isStaticGroup() || membership_->cameLater()) {
     introduceToPeers();
+  }
+}
+
+// Where there can be no more of them, that shows here and not in a callback; and what a process that comes to its limit
+// later has suffices to serve.
+void Agent::startThreads() {
+  timer_.after(milliseconds(0), [] {});
+  for (ThreadPool* pool : {&requests_, control_.get(), &evaluations_}) {
+    if (!pool->run([] {})) {
+      throw std::runtime_error(threadLimits());
+    }
   }
 }
 

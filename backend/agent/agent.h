@@ -298,6 +298,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   // Starting.
   void openMembership();
   void joinGroup();
+  void startThreads();
   void beginIdsElsewhere();
   void openLinks(const std::vector<GroupKey>& keys);
   TensorPipeOptions linkSettings();

@@ -3,12 +3,13 @@
 #include <torch/csrc/distributed/rpc/message.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
-#include <future>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "backend/base/call_error.h"
+#include "backend/base/resource_limits.h"
 #include "backend/serve/own_messages.h"
 #include "backend/wire/failure.h"
 
@@ -17,8 +18,11 @@ namespace torchwire {
 namespace rpc = torch::distributed::rpc;
 
 const at::ThreadLocalState& freshState() {
-  static const at::ThreadLocalState state =
-      std::async(std::launch::async, [] { return at::ThreadLocalState(); }).get();
+  static const at::ThreadLocalState state = [] {
+    std::optional<at::ThreadLocalState> made;
+    startThread([&made] { made.emplace(); }).join();
+    return std::move(*made);
+  }();
   return state;
 }
 

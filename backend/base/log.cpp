@@ -77,7 +77,11 @@ void log(LogLevel level, std::string_view text) {
       .append(": ")
       .append(printableLines(text))
       .append("\n");
-  writer().add(std::move(line));
+  writeError(std::move(line));
+}
+
+void writeError(std::string text) {
+  writer().add(std::move(text));
   if (isEnding.load()) { // nobody waits any more, and there may be no other chance
     flushLog(kLastPatience);
   }

@@ -17,6 +17,9 @@ bool logEnabled(LogLevel level);
 /// error. Lines of threads do not mix. Thread-safe.
 void log(LogLevel level, std::string_view text);
 
+/// Likewise a text of any level that is not torchwire's own, with its newline at the end.
+void writeError(std::string text);
+
 /// Waits until all lines so far are written; false if that takes longer. The end of the process does so, for 100 ms; call it
 /// before what ends the process without that.
 bool flushLog(std::chrono::milliseconds patience = std::chrono::milliseconds(100));

@@ -82,6 +82,7 @@ bool DirectRRefs::write(PyObject* object, ByteWriter& out) {
   if (rref->isOwner() || rref->owner() != callee_ || !existsOnOwner(python, *rref)) {
     return false;
   }
+  check_(*rref);
   out.number(rref->rrefId().createdOn_);
   out.number(rref->rrefId().localId_);
   if (!kept_) {

@@ -33,9 +33,13 @@ class KeptRRefs {
 /// and nobody is told of one, since the call keeps the caller's own until it is over. With the GIL.
 class DirectRRefs {
  public:
-  explicit DirectRRefs(torch::distributed::rpc::worker_id_t callee) : callee_(callee) {}
+  /// Throws for an RRef that is not to be sent.
+  using Check = void (*)(const torch::distributed::rpc::RRef& rref);
 
-  /// False: it is no RRef, or one that has to be pickled.
+  DirectRRefs(torch::distributed::rpc::worker_id_t callee, Check check)
+      : callee_(callee), check_(check) {}
+
+  /// False: it is no RRef, or one that has to be pickled. Throws what the check throws.
   bool write(PyObject* object, ByteWriter& out);
 
   /// What has been written, for the call to keep; null if nothing.
@@ -45,6 +49,7 @@ class DirectRRefs {
 
  private:
   const torch::distributed::rpc::worker_id_t callee_;
+  const Check check_;
   std::shared_ptr<KeptRRefs> kept_;
 };
 

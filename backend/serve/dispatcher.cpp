@@ -26,6 +26,7 @@
 namespace torchwire {
 namespace {
 
+namespace py = pybind11;
 namespace rpc = torch::distributed::rpc;
 namespace processglobal = rpc::profiler::processglobal;
 using rpc::JitFuture;
@@ -51,6 +52,14 @@ void expectNotCancelled() {
   if (ServingScope::isCancelled()) {
     throw std::runtime_error("the call was cancelled before it began to run");
   }
+}
+
+c10::intrusive_ptr<JitFuture> pythonResponse(JitFuture& returned) {
+  return returned.then(
+      [](JitFuture& result) {
+        return withDeviceStorages(rpc::PythonResp(serializePython(result.value())).toMessage());
+      },
+      messageType());
 }
 
 /// What `run`, which does not throw, returns. rpc._server_process_global_profile() profiles all requests of a process,
@@ -116,7 +125,7 @@ c10::intrusive_ptr<JitFuture> Dispatcher::process(WorkerId caller, Message& requ
     return deserializeAndRun(caller, request);
   } catch (const std::exception& e) { // it cannot be read
     auto failed = failCreation(caller, request, std::current_exception());
-    return failed ? failed : failure(e, request.type());
+    return failed ? failed : unreadable(e, request.type());
   }
 }
 
@@ -208,7 +217,7 @@ c10::intrusive_ptr<JitFuture> Dispatcher::runDirectCall(Message& request) const 
       expectNotCancelled();
       return directCalls_(request);
     } catch (const std::exception& e) {
-      return failure(e, request.type());
+      return unreadable(e, request.type());
     }
   });
 }
@@ -231,6 +240,15 @@ c10::intrusive_ptr<JitFuture> Dispatcher::run(
   TORCH_INTERNAL_ASSERT(
       handler != handlers_.end(), "Request type ", static_cast<int>(type), " not supported.");
   return handler->second(caller, command);
+}
+
+// What Python raises while it reads a call keeps its type, as if the function had raised it.
+c10::intrusive_ptr<JitFuture> Dispatcher::unreadable(
+    const std::exception& error, MessageType type) const {
+  const bool isPythons = dynamic_cast<const py::error_already_set*>(&error) != nullptr;
+  return isPythons && type == MessageType::PYTHON_CALL
+      ? pythonResponse(*raised(std::current_exception(), messageType()))
+      : failure(error, type);
 }
 
 // Not as a failed future: callers expect "Error on Node". Not by libtorch's handleError, which writes the error, with all
@@ -270,13 +288,7 @@ void Dispatcher::handleFunctions() {
   });
   handle(MessageType::PYTHON_CALL, [this](WorkerId, RpcCommandBase& command) {
     auto& call = static_cast<rpc::UnpickledPythonCall&>(command);
-    return runPython(*this, call.pythonUdf(), call.isAsyncExecution())
-        ->then(
-            [](JitFuture& result) {
-              return withDeviceStorages(
-                  rpc::PythonResp(serializePython(result.value())).toMessage());
-            },
-            messageType());
+    return pythonResponse(*runPython(*this, call.pythonUdf(), call.isAsyncExecution()));
   });
 }
 

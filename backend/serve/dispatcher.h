@@ -138,6 +138,7 @@ class Dispatcher final : public torch::distributed::rpc::RequestCallbackImpl {
       WorkerId caller, RpcCommandBase& command, MessageType type) const;
   c10::intrusive_ptr<JitFuture> runCatching(
       WorkerId caller, RpcCommandBase& command, MessageType type) const;
+  c10::intrusive_ptr<JitFuture> unreadable(const std::exception& error, MessageType type) const;
   c10::intrusive_ptr<JitFuture> failure(const std::exception& error, MessageType type) const;
   void handleFunctions();
   void refuseLibtorchsGradients();

@@ -32,7 +32,7 @@ void PythonRpc::load() {
   const py::object handle = module.attr("_handle_exception"); // torchwire.remote_errors', as a rule
   loaded = new PythonRpc{
       .runFunction = module.attr("_run_function"),
-      .raise = py::module_::import("torchwire.remote_errors").attr("raise_error"),
+      .raise = py::module_::import("torchwire.remote_errors").attr("raise_only"),
       .serialize = module.attr("serialize"),
       .deserialize = module.attr("deserialize"),
       .handleException = py::getattr(handle, "__wrapped__", handle),

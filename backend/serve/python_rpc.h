@@ -11,7 +11,7 @@ namespace torchwire {
 
 struct PythonRpc {
   pybind11::object runFunction; // PythonUDF -> its result, or a RemoteException
-  pybind11::object raise; // torchwire's: an exception -> never returns
+  pybind11::object raise; // torchwire's: a list of one exception -> never returns
   pybind11::object serialize; // object -> (bytes, list of tensors)
   pybind11::object
       deserialize; // the reverse; an AttributeError is returned, for runFunction to raise

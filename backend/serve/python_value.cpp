@@ -37,7 +37,9 @@ at::IValue remoteException(py::error_already_set& error) {
   if (error.trace()) {
     PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
   }
-  const py::object call = python.PythonUDF(python.raise, py::make_tuple(error.value()), py::dict());
+  py::list errors;
+  errors.append(error.value());
+  const py::object call = python.PythonUDF(python.raise, py::make_tuple(errors), py::dict());
   return torch::jit::toIValue(python.runFunction(call), at::PyObjectType::get());
 }
 

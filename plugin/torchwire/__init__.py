@@ -39,6 +39,7 @@ except (ImportError, OSError) as error:  # OSError: torch's own libraries do not
 from torchwire import (
     calls,
     distributed_autograd,
+    failed_start,
     forked_child,
     gathering,
     lifetime,
@@ -102,5 +103,6 @@ forked_child.install()
 gathering.install()
 operators.install()
 rendezvous.install()
+failed_start.install()
 
 replacement.replace_if_requested()  # last, because it needs everything above

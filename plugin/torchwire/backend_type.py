@@ -36,6 +36,12 @@ def add_backend(name: str, value: BackendValue) -> enum.Enum:
     return backend_registry.BackendType[name]
 
 
+def is_torchwires(backend: Any) -> bool:
+    """Whether a member of BackendType is a backend of torchwire's own."""
+    handler = getattr(getattr(backend, "value", None), "init_backend_handler", None)
+    return str(getattr(handler, "__module__", "")).startswith("torchwire.")
+
+
 def set_value(member: enum.Enum, value: BackendValue) -> None:
     """Changes the value of a member, which stays the same object; its former value still leads to it (pickles)."""
     _record_value(type(member), value, member)

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
+from torchwire import _C
 from torchwire.patches import Patches, cell_within
 
 # A shutdown that waits for other workers looks about once a second whether its agent is still there.
@@ -133,11 +134,20 @@ def _in_turn(original: Callable[..., None], turns: _Turns) -> Callable[..., None
         if is_mine:
             turns.carry_out(running, lambda: original(graceful, timeout))
         elif graceful and running.is_elsewhere():
+            _expect_not_awaited()
             _await(running, timeout)
         else:  # a thread that does not want to wait, or a signal's handler inside the shutdown that runs
             original(graceful=False)
 
     return shutdown
+
+
+def _expect_not_awaited() -> None:
+    if _C.watch_served_call().caller >= 0:
+        raise RuntimeError(
+            "rpc.shutdown() has begun in another thread, and waits for this function, which another worker has called: "
+            "let it return, without rpc.shutdown()"
+        )
 
 
 def _await(running: _Shutdown, timeout: float) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torchwire._C import TorchwireAgent
+from torchwire.printable import encodable, text_of
 
 _MAX_TEXT = 400  # characters
 
@@ -83,7 +84,7 @@ def of_start(error: BaseException) -> Ending:
 def explain(agent: TorchwireAgent, ending: Ending, process_ends: bool) -> None:
     """Has the agent's goodbye say so. Notes whose end came before."""
     _awaited.update(agent.ending_processes())
-    agent.explain_leave(ending.reason, process_ends)
+    agent.explain_leave(encodable(ending.reason), process_ends)
 
 
 def await_earlier(patience: float) -> None:
@@ -105,10 +106,7 @@ def describe(error: BaseException) -> str:
     name = type(error).__qualname__
     if type(error).__module__ not in ("builtins", "__main__", "__mp_main__"):
         name = f"{type(error).__module__}.{name}"
-    try:
-        text = str(error)[:_MAX_TEXT]
-    except Exception:
-        text = ""
+    text = text_of(error)[:_MAX_TEXT]
     return f"{name}: {text}" if text else name
 
 
@@ -121,7 +119,7 @@ def _of(error: BaseException) -> Ending:
 
 def _of_exit(code: Any, cause: str | None) -> Ending:
     failed = code not in (None, 0)
-    call = f"sys.exit({'' if code is None else repr(code)[:_MAX_TEXT]})"
+    call = f"sys.exit({'' if code is None else text_of(code, repr)[:_MAX_TEXT]})"
     if failed and cause is not None:
         return Ending(f"it ended by {cause} ({call})", True)
     return Ending(f"it ended with {call}", failed)

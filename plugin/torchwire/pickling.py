@@ -20,13 +20,13 @@ import opcode
 import pickle
 import signal
 import threading
+import traceback
 from types import CodeType, TracebackType
 from typing import Any
 
 from torch.distributed.rpc import api, internal
 
 from torchwire import bounded_pickle, unread_rrefs
-from torchwire.errors import RpcError
 from torchwire.unread_rrefs import received
 
 _OWN = internal._internal_rpc_pickler
@@ -86,17 +86,16 @@ def deserialize(binary_data: bytes, tensor_table: list[Any]) -> Any:
         _restore("recv_tables", outer)
         _drop_unread(binary_data, rrefs)
         _raise_instead(error)
-        call = _call_in_place(error)
-        if call is None:
-            raise
-        return call
+        raise
     else:
         if type(value) is AttributeError and value.__cause__ is not None:  # PyTorch's: one that was sent has no cause
             _drop_unread(binary_data, rrefs)
             _raise_if_of_a_result(value.__cause__)
+            traceback.clear_frames(value.__cause__.__traceback__)  # PyTorch's has what was being read, and the value
         return value
     finally:
         received.rrefs = rrefs  # those since are of a pickle within the one that another deserialize() reads
+        value = None  # an error's traceback leads to this frame
 
 
 def _drop_unread(binary_data: bytes, received_before: int) -> None:
@@ -171,21 +170,9 @@ def _raise_instead(error: BaseException) -> None:
             _raise_later(error)
     elif not isinstance(error, Exception):
         what = f"a result of worker {worker!r}" if worker is not None else "what another worker has sent"
-        raise RuntimeError(f"{what} cannot be unpickled: an object in it raised {error!r}") from error
+        raise RuntimeError(f"{what} cannot be unpickled: an object in it raised {words_of(error)}") from error
     if worker is not None and isinstance(error, ImportError) and type(error) in (ImportError, ModuleNotFoundError):
         raise type(error)(_not_found(worker, error), name=error.name, path=error.path) from error
-
-
-def _call_in_place(error: BaseException) -> Any:
-    """What raises the error as the function of a call would; None: it is no call that is read, or another error.
-
-    For a call of this worker's own that has failed, to tell an RRef's owner of it for one: so the caller's error is of
-    the same type, where it would be words alone.
-    """
-    from torchwire.remote_errors import raise_error  # which needs this module
-
-    is_of_a_call = isinstance(error, RpcError) and runs_torchwire() and _answering_worker() is None
-    return internal.PythonUDF(raise_error, (error,), {}) if is_of_a_call else None
 
 
 def _raise_if_of_a_result(error: BaseException) -> None:
@@ -227,6 +214,16 @@ def _raise_later(error: BaseException) -> None:
     from torchwire._C import raise_later
 
     raise_later(error)
+
+
+def words_of(error: BaseException) -> str:
+    """Its repr(); that of any object where its own raises."""
+    try:
+        return repr(error)
+    except BaseException as failure:
+        if is_interrupt(failure):
+            raise
+        return object.__repr__(error)
 
 
 def is_interrupt(error: BaseException) -> bool:

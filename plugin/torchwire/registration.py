@@ -99,6 +99,7 @@ def start_agent(
     try:
         start.expect_own_process()  # from here on the agent does
         _start(agent)
+        start.group_runs = True
         file_store.keep(checked.init_method, start.store)  # all have opened theirs by now
         observers.open_for(agent, metrics, checked.status_socket)
         secret_watch.open_for(group_secret.path_of(checked.secret, checked.secret_file), secrets)

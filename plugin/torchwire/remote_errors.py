@@ -16,24 +16,29 @@ backends they do what they always did.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import copyreg
 import functools
 import pickle
 import sys
 import traceback
 from collections.abc import Iterable
+from types import BuiltinFunctionType
 from typing import Any, cast
 
 from torch.distributed.rpc import internal
 
 from torchwire import pickling
-from torchwire.pickling import is_interrupt, runs_torchwire
+from torchwire.pickling import is_interrupt, runs_torchwire, words_of
+from torchwire.printable import encodable
 
 # An exception may hold whatever the function had at hand. What is larger stays where it is.
 _MOST_BYTES = 1 << 20
 
 _MOST_CAUSES = 16
 _NOTES = "__notes__"  # which exceptions have only from Python 3.11 on
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # which there is only from Python 3.11 on
 
 
 class DetailedRemoteException(internal.RemoteException):
@@ -117,15 +122,16 @@ def _run_function(python_udf: Any) -> Any:
     # As PyTorch's, which keeps the exception to itself, and lets what is no Exception through.
     try:
         if isinstance(python_udf, AttributeError):
-            raise python_udf
+            errors: list[BaseException] = [python_udf]
+            python_udf = None
+            raise_only(errors)
         return python_udf.func(*python_udf.args, **python_udf.kwargs)
     except BaseException as error:
         is_ours = runs_torchwire()
         if not is_ours and not isinstance(error, Exception):
             raise
-        text = f"On {internal._get_current_rpc_agent().get_worker_info()}:\n{_words(error)}\n{_stack(error)}"
-        with contextlib.suppress(OSError, ValueError):  # there may be nobody to read it
-            print(text, file=sys.stderr)
+        text = f"On {internal._get_current_rpc_agent().get_worker_info()}:\n{words_of(error)}\n{_stack(error)}"
+        _show(text, waits=not is_ours)
         if not is_ours:
             return internal.RemoteException(text, _kind_of(error))
         _count_error()
@@ -136,16 +142,23 @@ def _run_function(python_udf: Any) -> Any:
         return _with_detail(text, _kind_of(error), detail)
 
 
-def raise_error(error: BaseException) -> Any:
-    """The function of a call whose own function could not be had, which is why: it raises that instead."""
-    raise error
+def raise_only(errors: list[BaseException]) -> Any:
+    """The function of a call whose own function cannot be called: raises why, the one error in the list.
+
+    The list is empty then: the error's traceback has frames that hold the call, so the call must not hold the error.
+    """
+    raise errors.pop()
 
 
-def _words(error: BaseException) -> str:
-    try:
-        return repr(error)
-    except Exception:
-        return object.__repr__(error)
+def _show(text: str, waits: bool) -> None:
+    """On standard error, as PyTorch does; if it need not wait, without waiting for what reads the process's own."""
+    from torchwire._C import write_error  # which is loaded after this module
+
+    if sys.stderr is not None and sys.stderr is sys.__stderr__ and not waits:
+        write_error(encodable(f"{text}\n"))
+        return
+    with contextlib.suppress(OSError, ValueError):  # it may be closed
+        print(text, file=sys.stderr)
 
 
 def _stack(error: BaseException) -> str:
@@ -171,9 +184,21 @@ def _kind_of(error: BaseException) -> type[Exception]:
 def detail_of(error: BaseException) -> bytes:
     """What remade() makes an exception from."""
     # The attributes apart: what takes other arguments than its args to be made can be pickled, but not unpickled.
-    attributes = _pickled(error.__dict__) if error.__dict__ else None
-    parts = _pickled(_kind_of(error)), _pickled(error), attributes, _notes_of(error), _causes_of(error)
+    attributes = _attributes_of(error)
+    pickled = _pickled(attributes) if attributes else None
+    parts = _pickled(_kind_of(error)), _pickled(error), pickled, _notes_of(error), _causes_of(error)
     return pickle.dumps(parts)
+
+
+def _attributes_of(error: BaseException) -> dict[str, Any]:
+    own = Remade.__annotations__ if isinstance(error, Remade) else ()  # which grow from worker to worker
+    attributes = {name: value for name, value in error.__dict__.items() if name not in own}
+    slots = {name: getattr(error, name) for name in _slots_of(type(error)) if hasattr(error, name)}
+    return {**attributes, **slots}
+
+
+def _slots_of(kind: type) -> list[str]:
+    return cast("Any", copyreg)._slotnames(kind)
 
 
 def _notes_of(error: BaseException) -> list[str]:
@@ -205,12 +230,10 @@ def _raising_with_detail(original: Any) -> Any:
         is_detailed = isinstance(result, DetailedRemoteException)
         message, kind = cast("tuple[str, Any]", result) if is_detailed else ("", None)
         try:
-            original(internal.RemoteException(_escaped(message), kind) if is_detailed else result)
+            original(internal.RemoteException(_escaped(message), _maker(kind)) if is_detailed else result)
         except BaseException as error:
-            error.__traceback__ = None  # PyTorch's frame in it holds the error, and so the caller's RRefs
-            if not is_detailed or isinstance(error, Exception) or is_interrupt(error):
-                raise error  # with this frame alone, as a bare raise is not on Python 3.10
-            raise RuntimeError(f"{error!r} was raised in the place of an error of another worker: {message}") from error
+            error.with_traceback(None)  # PyTorch's frame in it holds the error, and so the caller's RRefs
+            raise error  # with this frame alone, as a bare raise is not on Python 3.10
 
     @functools.wraps(as_pytorch)
     def _handle_exception(result: Any) -> None:
@@ -229,12 +252,39 @@ def _raising_with_detail(original: Any) -> Any:
     return _handle_exception
 
 
+def _maker(kind: Any) -> Any:
+    """What makes an exception of a text as the type does, or without its constructor where that cannot.
+
+    Raises what the constructor has raised if nothing can be made.
+    """
+    if isinstance(kind, _Missing):
+        return kind
+
+    def made(text: str) -> Exception:
+        try:
+            return _made_by_constructor(kind, text)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                return _made(kind, text, None, None)
+            raise
+
+    return made
+
+
+def _made_by_constructor(kind: type[Exception], text: str) -> Exception:
+    made = kind(text)
+    if not isinstance(cast("object", made), kind):
+        raise TypeError(f"{_name_of(kind)} makes an object of another type")
+    str(made)  # or it would fail where somebody reads the text
+    return made
+
+
 def _escaped(text: str) -> str:
     """What PyTorch, which takes a text's backslashes for escapes and its bytes for Latin-1, makes the text of again."""
     try:
         readable = text.encode("ascii").decode("unicode_escape")
     except UnicodeError:
-        readable = text.encode("utf-8", "backslashreplace").decode()
+        readable = encodable(text)
     return readable.encode("unicode_escape").decode("ascii")
 
 
@@ -246,14 +296,21 @@ class Remade:
 
     original: BaseException | None = None
     _kind: type[Exception] = Exception
-    _text = ""
-    _detail = b""
+    _text: str = ""
+    _detail: bytes = b""
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        """In the place of the type's own, which may take arguments, or keep a list of subclasses."""
 
     def __str__(self) -> str:
         return self._text
 
     def __reduce__(self) -> Any:
         return _remade_or_plain, (self._text, self._detail)
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        """In the place of the type's own, which pickle would ask first."""
+        return self.__reduce__()
 
 
 def remade(text: str, detail: bytes) -> Exception | None:
@@ -263,12 +320,12 @@ def remade(text: str, detail: bytes) -> Exception | None:
     found here is a RuntimeError alone. None: it cannot be made.
     """
     try:
-        kind, error, attributes, notes, causes = pickle.loads(detail)
-        made = _made(_unpickled(kind) or RuntimeError, text, _unpickled(error), _unpickled(attributes))
-        made._detail = detail
-        made.__cause__ = _cause_from(causes)
+        kind_pickle, error, attributes, notes, causes = pickle.loads(detail)
+        kind = _unpickled(kind_pickle)
+        made = _made(RuntimeError if kind is None else kind, text, _unpickled(error), _unpickled(attributes))
+        _set(made, _detail=detail, __cause__=_cause_from(causes))
         if notes:
-            made.__notes__ = list(notes)
+            _set(made, __notes__=list(notes))
         return made
     except BaseException as error:
         _pass_on(error)
@@ -279,14 +336,37 @@ def _remade_or_plain(text: str, detail: bytes) -> Exception:
     return remade(text, detail) or RuntimeError(text)
 
 
-def _made(kind: type[Exception], text: str, original: BaseException | None, attributes: dict[str, Any] | None) -> Any:
+def _made(kind: type[Exception], text: str, original: Any, attributes: dict[str, Any] | None) -> Any:
     cls = _remade_class(kind)
-    made: Any = cls.__new__(cls, *(original.args if original is not None else ()))
-    made.__dict__.update(attributes or {})
-    made.args = (text,)
-    made._text = text
-    made.original = original
+    made = _builtin_new(kind)(cls, *_arguments(kind, text, original))
+    slots = _slots_of(kind)
+    for name, value in (attributes or {}).items():
+        if name in slots:
+            _set(made, **{name: value})
+        else:
+            made.__dict__[name] = value
+    _set(made, args=(text,), _text=text, original=original if isinstance(original, BaseException) else None)
     return made
+
+
+def _set(error: BaseException, /, **attributes: Any) -> None:
+    for name, value in attributes.items():
+        BaseException.__setattr__(error, name, value)  # as a frozen dataclass, say, refuses to
+
+
+def _builtin_new(kind: type) -> Any:
+    """The __new__ that is written in C: one of the program's may take any arguments, and is not to run again."""
+    news = (cls.__dict__.get("__new__") for cls in kind.__mro__)
+    return next(new for new in news if isinstance(new, BuiltinFunctionType))
+
+
+def _arguments(kind: type, text: str, original: Any) -> tuple[Any, ...]:
+    if issubclass(kind, _GROUP):
+        is_group = isinstance(original, _GROUP)
+        return (original.message, original.exceptions) if is_group else (text, [RuntimeError(text)])
+    while isinstance(original, Remade):  # it has passed through other workers
+        original = original.original
+    return original.args if isinstance(original, BaseException) else ()
 
 
 @functools.lru_cache(maxsize=256)
@@ -296,7 +376,11 @@ def _remade_class(kind: type) -> type:
     raised_as_it_is = issubclass(kind, (RuntimeError, ValueError, TypeError))
     bases = (Remade, kind) if raised_as_it_is else (Remade, kind, RuntimeError)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind)(kind.__name__, bases, {**names, "_kind": kind})
+    parts = kind.__name__, bases, {**names, "_kind": kind}
+    try:
+        return type(kind)(*parts)
+    except Exception:  # a metaclass of the program's may take other arguments
+        return type.__new__(type(kind), *parts)
 
 
 def _cause_from(causes: list[tuple[bytes | None, str, list[str]]]) -> BaseException | None:
@@ -306,8 +390,8 @@ def _cause_from(causes: list[tuple[bytes | None, str, list[str]]]) -> BaseExcept
         if not isinstance(outer, BaseException):
             outer = RuntimeError(words)
         if notes:
-            setattr(outer, _NOTES, list(notes))
-        outer.__cause__ = cause
+            _set(outer, __notes__=list(notes))
+        _set(outer, __cause__=cause)
         cause = outer
     return cause
 

@@ -39,6 +39,7 @@ import torch.distributed as dist
 import torch.distributed.rpc as rpc
 
 from torchwire import file_store, group_secret
+from torchwire.backend_type import is_torchwires
 from torchwire.torch_parts import Store, TCPStore, rendezvous_helper, rendezvous_uses_agent_store
 
 _REACHED_BY_NETWORK = ("tcp", "env")
@@ -121,8 +122,7 @@ def _start_of(caller: FrameType) -> _Start:
     if caller.f_code is not rpc.init_rpc.__code__:
         return _Start()
     backend, options = (caller.f_locals[name] for name in ("backend", "rpc_backend_options"))
-    module = str(getattr(backend.value.init_backend_handler, "__module__", ""))
-    if not module.startswith("torchwire."):
+    if not is_torchwires(backend):
         return _Start()
     secret, file = (getattr(options, name, None) for name in ("secret", "secret_file"))  # PyTorch's have none
     return _Start(float(options.rpc_timeout), not group_secret.is_given(secret, file))
@@ -247,6 +247,8 @@ def within(
 ) -> Any:
     """What `function` returns or raises; TimeoutError if that takes longer. It goes on running then.
 
+    Where this process can start no more threads, the function runs on this one, for as long as it takes.
+
     check: called now and then meanwhile; what it raises ends the wait.
     Raises RuntimeError in a process that a signal's handler forks meanwhile, which has no such thread.
     """
@@ -261,7 +263,10 @@ def within(
             error.append(caught)
 
     thread = threading.Thread(target=run, name=thread_name, daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        return function()
     end = time.monotonic() + seconds
     while thread.is_alive() and time.monotonic() < end:
         thread.join(min(end - time.monotonic(), _CHECK_INTERVAL))

@@ -34,7 +34,7 @@ def check_name(name: Any) -> str:
         raise ValueError(
             f"init_rpc: name {name!r} contains {forbidden[0]!r}; use only ASCII letters and digits, '_', ':' and '-'"
         )
-    return name
+    return str.__str__(name)  # of a subclass, which may have a __str__ of its own
 
 
 def check_world_size(world_size: Any, name: str) -> int | None:

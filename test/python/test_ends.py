@@ -17,7 +17,7 @@ PROGRAM = pathlib.Path(__file__).with_name("end_programs.py")
 KINDS = ("static", "elastic", "dynamic")
 
 # s. Others know at once, but the machine may be busy; whoever waits for a time-out waits for two minutes.
-PROMPT = 2.0
+PROMPT = 5.0
 SHUTDOWN = 5.0
 
 ON_ITS_OWN = "its main program ended without rpc.shutdown()"
@@ -127,9 +127,13 @@ def outcomes(tmp_path_factory):
     return of
 
 
-@pytest.fixture(params=["wire_shm", pytest.param("wire_tcp", marks=pytest.mark.long)])
+@pytest.fixture(params=["a transport", pytest.param("the other transport", marks=pytest.mark.long)])
 def outcome_of(request, outcomes):
-    return lambda kind, way: outcomes(kind, way, request.param)
+    def of(kind, way):
+        transports = ["wire_shm", "wire_tcp"] if kind != "dynamic" else ["wire_tcp", "wire_shm"]
+        return outcomes(kind, way, transports[request.param != "a transport"])
+
+    return of
 
 
 @CELLS

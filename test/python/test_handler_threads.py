@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.rpc as rpc
-from group import running
-from processes import LIMIT, WorkerError
+from group import Group, file_in, running
+from processes import LIMIT, WorkerError, wait_until
+from torchwire import concurrent_shutdown
 
 
 @pytest.fixture
@@ -172,3 +173,23 @@ def test_without_spare_threads_functions_that_call_each_other_stand_still(tmp_pa
     with running(2, tmp_path, num_worker_threads=1, num_spare_threads=0) as group:
         with pytest.raises(WorkerError, match="CallTimedOut"):
             group[0].run(descend, ["worker0", "worker1"], 3, timeout=1.5)
+
+
+# ---- a function that shuts RPC down ----
+
+
+def shut_down_beside_the_main_thread():
+    wait_until(concurrent_shutdown.runs_elsewhere)
+    with pytest.raises(RuntimeError, match="waits for this function, which another worker has called"):
+        rpc.shutdown()
+    return "went on"
+
+
+def test_a_function_is_refused_a_shutdown_that_waits_for_it(tmp_path):
+    with Group(2) as group:
+        group.init(file_in(tmp_path))
+        pending = group[0].start(rpc.rpc_sync, "worker1", shut_down_beside_the_main_thread)
+        shut = group[1].start(rpc.shutdown)
+        assert pending.result() == "went on"
+        group[0].run(rpc.shutdown)
+        shut.result()

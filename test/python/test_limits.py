@@ -20,7 +20,7 @@ import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
-from group import Group, file_in, free_port
+from group import Group, errors, file_in, free_port, init
 from machine_faults import limit_files, limit_user, small_file_system
 from processes import WorkerError
 from rref_counts import wait_until_none_is_left
@@ -45,10 +45,6 @@ def add(a, b):
 
 def call(to):
     return rpc.rpc_sync(to, add, (1, 2))
-
-
-def call_with_rref(to):
-    rpc.rpc_sync(to, type, (rpc.RRef(1),))
 
 
 def failed_call(to, call=call):
@@ -150,22 +146,41 @@ def lift_limit_of_threads():
     resource.setrlimit(resource.RLIMIT_NPROC, (10_000, 10_000))
 
 
+def make_slowly():
+    time.sleep(0.2)
+    return torch.ones(2)
+
+
+def work(to):
+    """What functions, operators and an RRef on that worker give, of which several are under way at a time."""
+    pending = [rpc.rpc_async(to, add, (number, 1)) for number in range(10)]
+    rref = rpc.remote(to, make_slowly)
+    product = rpc.rpc_async(to, torch.mul, (torch.ones(2), 3))
+    return [one.wait() for one in pending], rref.to_here().tolist(), product.wait().tolist()
+
+
+WORK = list(range(1, 11)), [1, 1], [3, 3]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_a_worker_that_can_start_no_thread_says_so_to_its_callers(tmp_path):
+def test_a_worker_that_can_start_no_thread_works_and_is_worked_for(tmp_path):
     with Group(2) as group:
         group.init(file_in(tmp_path), rpc_timeout=TIMEOUT)
-        assert group[1].run(call, "worker0") == 3  # there is a connection, and no thread yet that serves calls
+        assert group[1].run(call, "worker0") == 3  # there is a connection; worker1 has served nothing yet
         group[1].run(leave_no_threads)
-        kind, text, seconds = group[0].run(failed_call, "worker1")
-        assert kind == "WorkerUnreachable"
-        assert "worker 'worker1' does not serve the call: its process can start no more threads" in text
-        assert seconds < PROMPT
-        assert group[0].run(failed_call, "worker1", call_with_rref)[0] == "WorkerUnreachable"
-        wait_until_none_is_left(group)  # nobody has received that RRef
-        assert group[1].run(call, "worker0") == 3  # as far as it needs none
+        assert group[0].run(work, "worker1") == WORK
+        assert group[1].run(work, "worker0") == WORK
+        wait_until_none_is_left(group, collects=True)
         group[1].run(lift_limit_of_threads)
-        assert group[0].run(call, "worker1") == 3
         group.shut_down()
+
+
+kept = []
+
+
+def keep_rref_on(to):
+    kept.append(rpc.remote(to, make_slowly))
+    kept[-1].to_here()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
@@ -175,8 +190,22 @@ def test_a_worker_that_can_start_no_thread_shuts_down(limited):
         group.init(f"tcp://127.0.0.1:{free_port()}", rpc_timeout=TIMEOUT)  # a file would be another user's
         for to in ("worker0", "worker1", "worker2"):
             group.all(call, to)  # another user makes no connections any more
+            group.all(keep_rref_on, to)
         group[limited].run(leave_no_threads)
         assert max(group.all(timed_shutdown)) < PROMPT
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_init_rpc_without_threads_says_so():
+    store = f"tcp://127.0.0.1:{free_port()}"
+    with Group(2) as group:
+        group[1].run(leave_no_threads)
+        for error in errors([worker.start(init, store, world_size=2) for worker in group]):
+            assert "can start no more threads: raise the limit that it has reached" in str(error)
+        group[1].run(lift_limit_of_threads)
+        group.init(f"tcp://127.0.0.1:{free_port()}")
+        assert group[0].run(work, "worker1") == WORK
+        group.shut_down()
 
 
 # ---- each resource at each stage ----------------------------------------------------------------
@@ -241,6 +270,12 @@ class Limit(NamedTuple):
 
 NO_PORTS = r"no port left for it: widen the range \(sysctl net.ipv4.ip_local_port_range, which is 50000 to 50003\)"
 LIMITS = {
+    "files": Limit(
+        functools.partial(leave_files, 0),
+        lift_limit,
+        r"reached its limit of \d+ open files \(ulimit -n\): raise it",
+        r"its process has reached its limit of open files \(ulimit -n\)",
+    ),
     "memory": Limit(
         leave_memory,
         lift_limits_of_memory,
@@ -278,7 +313,7 @@ def shared_memory_of_its_own():
 def limited(request, tmp_path):
     """A group of which the first worker has a connection to the second only, and a limit that it does not meet yet."""
     name = request.param
-    if name != "memory" and (reason := network.why_impossible()):
+    if name in ("ports", "shared memory") and (reason := network.why_impossible()):
         pytest.skip(reason)
     limit = LIMITS[name]
     with workers(name) as group:

@@ -13,6 +13,7 @@ import torch.distributed.rpc as rpc
 from group import running
 from torch.distributed.rpc import api, internal
 from torchwire import bounded_pickle
+from torchwire.pickling import words_of
 
 # ---- what the workers run ----
 
@@ -81,6 +82,13 @@ def return_interrupting():
 
 def return_attribute_error():
     return AttributeError("it is the result")
+
+
+class NoExceptionWithoutWords(BaseException):
+    def __repr__(self):
+        raise ValueError("no words")
+
+    __str__ = __repr__
 
 
 class Unprintable(Exception):
@@ -168,7 +176,7 @@ def failure_of(way, function, *args):
             "kinds": [kind.__name__ for kind in type(error).__mro__],
             "text": str(error),
             "notes": getattr(error, "__notes__", []),
-            "cause": repr(error.__cause__),
+            "cause": words_of(error.__cause__),
         }
     raise AssertionError(f"it returned {result!r}")
 
@@ -238,6 +246,13 @@ def test_what_is_no_exception_is_an_error_where_a_result_raises_it(pair, way, ki
     assert "RuntimeError" in failure["kinds"]
     assert f"cannot be unpickled: an object in it raised {kind.__name__}('when unpickled')" in failure["text"]
     assert "a result of worker 'worker1'" in failure["text"]
+
+
+@each_way
+def test_what_is_no_exception_and_has_no_words_is_an_error(pair, way):
+    failure = pair[0].run(failure_of, way, return_raising, NoExceptionWithoutWords)
+    assert "RuntimeError" in failure["kinds"]
+    assert "an object in it raised <test_missing_classes.NoExceptionWithoutWords object at 0x" in failure["text"]
 
 
 @each_way

@@ -316,6 +316,7 @@ def use_what_was_kept():
         leaf = torch.ones(2, requires_grad=True)
         dist_autograd.backward(context, [rpc.rpc_sync(peer, torch.mul, (leaf, 2)).sum()])
     leave_context()
+    expect_ended(lambda: rpc.rpc_sync(peer, fetch, (kept["user"],)))  # outside a context it is written another way
 
 
 def drop_what_was_kept():

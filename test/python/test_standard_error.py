@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import pathlib
 import sys
 
 import pytest
@@ -9,6 +10,8 @@ import torch.distributed.rpc as rpc
 from group import Group, file_in, free_port, running
 from processes import WorkerError, run_script, wait_until
 from rref_counts import counts
+
+FOLDER = pathlib.Path(__file__).parent
 
 # ---- what the workers run ----
 
@@ -53,6 +56,32 @@ def test_what_a_worker_had_is_taken_back_where_nobody_reads_errors(tmp_path):
         trio[1].kill()
         wait_until(lambda: trio[0].run(owned) == 0)
         trio.kill()
+
+
+def fail():
+    raise ValueError("an error for the caller alone")
+
+
+def fail_on(peer, number):
+    for _ in range(number):
+        with pytest.raises(ValueError, match="an error for the caller alone"):
+            rpc.rpc_sync(peer, fail, timeout=20)
+
+
+def test_functions_that_raise_are_answered_where_nobody_reads_errors(tmp_path):
+    with Group(2) as pair:
+        pair.init(file_in(tmp_path), num_worker_threads=2)
+        pair[1].run(have_nobody_read_errors)
+        pair[0].run(fail_on, "worker1", 5)
+        pair.shut_down()
+
+
+def test_what_a_function_raises_is_on_the_callees_standard_error(tmp_path):
+    with Group(2) as pair:
+        pair.init(file_in(tmp_path))
+        pair[0].run(fail_on, "worker1", 1)
+        wait_until(lambda: "ValueError: an error for the caller alone" in pair[1].output())
+        pair.shut_down()
 
 
 HOLDER = """
@@ -108,3 +137,22 @@ def test_transports_without_proof_are_named_once(tmp_path, transports, warnings)
     for worker in outputs:
         assert worker.output().count("torchwire warning: ") == warnings
         assert worker.output().count("_transports names 'uv', which let in whoever connects") == warnings
+
+
+WRITER = """
+import sys
+from test_standard_error import have_nobody_read_errors
+from torchwire._C import write_error
+
+if sys.argv[1:]:
+    have_nobody_read_errors()
+write_error("the last line\\n")
+"""
+
+
+@pytest.mark.parametrize("arguments, written", [((), "the last line\n"), (("nobody reads",), "")])
+def test_a_process_waits_a_moment_for_its_last_line(tmp_path, arguments, written):
+    script = tmp_path / "writer.py"
+    script.write_text(WRITER)
+    process = run_script(script, *arguments, environment={"PYTHONPATH": os.pathsep.join([str(FOLDER), *sys.path])})
+    assert (process.returncode, process.stderr) == (0, written)
