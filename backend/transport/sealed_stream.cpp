@@ -8,7 +8,8 @@
 namespace torchwire {
 namespace {
 
-// As many records go to the inner stream at a time: few enough to stay in the processor's cache.
+// So many records go to the inner stream at a time, few enough to stay in the processor's cache. Of one write first one
+// record does, then two, four and so on: the peer opens the first while the next are sealed.
 constexpr size_t kRecordsAtOnce = 8;
 // A call seals or opens no more, so that other connections have their turn.
 constexpr size_t kContentPerTurn = size_t{1} << 20;
@@ -61,12 +62,14 @@ Progress SealedStream::sealAndSend(const iovec* parts, size_t count) {
   Progress progress;
   ContentCursor content(parts, count);
   content.skip(sealedContent_); // which the caller offers again
+  size_t records = 1;
   while (progress.bytes < kContentPerTurn) {
     if (sealedSize_ == 0) {
       if (content.left() == 0) {
         break;
       }
-      sealMore(content);
+      sealMore(content, records * kMaxRecordContent);
+      records = std::min(2 * records, kRecordsAtOnce);
     }
     if (!sendSealed(progress.error)) {
       break;
@@ -76,8 +79,8 @@ Progress SealedStream::sealAndSend(const iovec* parts, size_t count) {
   return progress;
 }
 
-void SealedStream::sealMore(ContentCursor& content) {
-  const size_t all = std::min(content.left(), kRecordsAtOnce * kMaxRecordContent);
+void SealedStream::sealMore(ContentCursor& content, size_t atMost) {
+  const size_t all = std::min(content.left(), atMost);
   const size_t records = (all + kMaxRecordContent - 1) / kMaxRecordContent;
   const size_t needed = all + records * kRecordOverhead;
   if (needed > room_) {

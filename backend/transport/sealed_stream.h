@@ -40,7 +40,7 @@ class SealedStream final : public Stream {
  private:
   // Writing.
   Progress sealAndSend(const iovec* parts, size_t count);
-  void sealMore(ContentCursor& content);
+  void sealMore(ContentCursor& content, size_t atMost);
   bool sendSealed(std::string& error);
 
   // Reading.

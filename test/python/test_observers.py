@@ -68,7 +68,7 @@ def top_json(store, *arguments):
 
 
 def remote(store, *secrets):
-    return RemoteGroup(place_of(store), secrets)
+    return RemoteGroup(place_of(store), lambda: secrets)
 
 
 def connections(group):

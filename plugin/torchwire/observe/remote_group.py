@@ -43,17 +43,21 @@ class RemoteGroup:
     that it knows.
     """
 
-    def __init__(self, place: Place, secrets: Sequence[bytes] = ()) -> None:
-        """Raises RuntimeError when there is no such group, or none of these is its secret (none: it has drawn one)."""
+    def __init__(self, place: Place, secrets: Callable[[], Sequence[bytes]] = tuple) -> None:
+        """`secrets` gives those that its secret is among (none: it has drawn one), again when that has been changed.
+
+        Raises RuntimeError when there is no such group, or none of these is its secret.
+        """
         self._place = place
+        self._secrets = secrets
         self._workers: list[RemoteWorker] = []
         self.store_problem = ""  # why the list may be old
         problem = problem_with(place, _LISTENER)
         if problem is not None:
             raise RuntimeError(f"{problem.found}; {problem.remedy}")
         self._store, keys = self._asking_store(lambda: _connect(place))
-        self._prefix, self._roster, credentials = _keys_of_group(place, keys)
-        self._access = _C.GroupAccess(self._asking_store(lambda: self._store.get(credentials)), secrets)
+        self._prefix, self._roster, self._credentials = _keys_of_group(place, keys)
+        self._access = self._open()
         self._deaths = f"{self._roster.removesuffix('roster')}deaths/{self._access.group_id}"
         self._read_workers()
 
@@ -72,12 +76,22 @@ class RemoteGroup:
             raise RuntimeError(f"is dead: {worker.death}")
         return remote_worker.ask(self._access, worker.address, question, patience, encrypts=worker.encrypts)
 
+    def _open(self) -> _C.GroupAccess:
+        return _C.GroupAccess(self._asking_store(lambda: self._store.get(self._credentials)), self._secrets())
+
     def _read_workers(self) -> None:
         roster, deaths = self._asking_store(lambda: _read(self._store, self._roster, self._deaths))
+        try:
+            self._workers = self._listed(roster, deaths)
+        except RuntimeError:  # they were written with another secret
+            self._access = self._open()
+            self._workers = self._listed(roster, deaths)
+
+    def _listed(self, roster: bytes, deaths: bytes) -> list[RemoteWorker]:
         told = self._access.read_deaths(self._own_name(self._deaths), deaths) if deaths else []
         dead = {(rank, incarnation): reason for rank, incarnation, reason in told}
         listed = self._access.read_roster(self._own_name(self._roster), roster)
-        self._workers = [
+        return [
             RemoteWorker(
                 each["name"],
                 each["id"],

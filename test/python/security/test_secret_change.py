@@ -12,6 +12,8 @@ from group import Group, HostedStore, init, results
 from processes import WorkerError, wait_until
 from repetition import Repetition, begin, stop
 from torchwire import group_secret, secret_watch
+from torchwire.doctor.reachability import place_of
+from torchwire.observe.remote_group import RemoteGroup
 
 SIZE = 8
 
@@ -123,6 +125,7 @@ def test_no_call_fails_while_the_secret_is_changed(tmp_path):
         for number, path in enumerate(paths):
             come(group, number, store, path)
         names = [f"worker{number}" for number in range(SIZE)]
+        observed = RemoteGroup(place_of(store.init_method.removeprefix("tcp://")), lambda: held(paths[0]))
         for member, name in zip(members, names):
             member.run(begin, functools.partial(Calls, [other for other in names if other != name]))
         new = command(paths[0], "--add").encode()
@@ -138,6 +141,8 @@ def test_no_call_fails_while_the_secret_is_changed(tmp_path):
         for path in paths:
             command(path, "--drop", old[-6:].decode())
         wait_until(lambda: all(member.run(known_secrets) == [new] for member in members))
+        assert [worker.name for worker in observed.workers()] == [*names, f"worker{SIZE}"]
+        assert all("functions" in observed.ask(worker, "status", 20) for worker in observed.workers())
         with pytest.raises(WorkerError, match="another group secret"):
             come(group, SIZE + 1, store, tmp_path / "old")
         come(group, SIZE + 2, store, paths[0])
