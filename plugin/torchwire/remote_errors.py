@@ -154,11 +154,18 @@ def _show(text: str, waits: bool) -> None:
     """On standard error, as PyTorch does; if it need not wait, without waiting for what reads the process's own."""
     from torchwire._C import write_error  # which is loaded after this module
 
-    if sys.stderr is not None and sys.stderr is sys.__stderr__ and not waits:
+    if not waits and _is_the_processs(sys.stderr):
         write_error(encodable(f"{text}\n"))
         return
     with contextlib.suppress(OSError, ValueError):  # it may be closed
         print(text, file=sys.stderr)
+
+
+def _is_the_processs(file: Any) -> bool:
+    try:
+        return file.fileno() == 2
+    except (AttributeError, OSError, ValueError):  # none, one of the program's own, or a closed one
+        return False
 
 
 def _stack(error: BaseException) -> str:
@@ -241,7 +248,7 @@ def _raising_with_detail(original: Any) -> Any:
             as_pytorch(result)
         except Exception as error:
             remote = remade(str(error), result.detail) if isinstance(result, DetailedRemoteException) else None
-            raised = remote or error
+            raised = error if remote is None else remote  # whose class may have a __bool__
         else:
             return
         try:
@@ -333,7 +340,8 @@ def remade(text: str, detail: bytes) -> Exception | None:
 
 
 def _remade_or_plain(text: str, detail: bytes) -> Exception:
-    return remade(text, detail) or RuntimeError(text)
+    made = remade(text, detail)
+    return RuntimeError(text) if made is None else made
 
 
 def _made(kind: type[Exception], text: str, original: Any, attributes: dict[str, Any] | None) -> Any:

@@ -100,6 +100,13 @@ class Listed(Exception, metaclass=Listing, listed=()):
     code = 7
 
 
+class Empty(Exception):
+    code = 7
+
+    def __len__(self):
+        return 0
+
+
 class ReducedByProtocol(Exception):
     def __init__(self, code, where):
         super().__init__(code, where)
@@ -215,6 +222,10 @@ def raise_of_a_class_argument():
 
 def raise_listed():
     raise Listed
+
+
+def raise_empty():
+    raise Empty
 
 
 def raise_reduced_by_protocol():
@@ -507,6 +518,7 @@ PASSING = [
     (raise_slotted, "Slotted"),
     (raise_of_a_class_argument, "OfAClassArgument"),
     (raise_listed, "Listed"),
+    (raise_empty, "Empty"),
     (raise_reduced_by_protocol, "ReducedByProtocol"),
     (raise_reduced_to_no_exception, "ReducedToNoException"),
     (raise_made_as_another, "MadeAsAnother"),
