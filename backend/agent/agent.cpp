@@ -276,7 +276,7 @@ void Agent::joinGroup() {
 // later has suffices to serve.
 void Agent::startThreads() {
   timer_.after(milliseconds(0), [] {});
-  for (ThreadPool* pool : {&requests_, control_.get(), &evaluations_}) {
+  for (ThreadPool* pool : {&requests_, control_.get(), &evaluations_, &deaths_}) {
     if (!pool->run([] {})) {
       throw std::runtime_error(threadLimits());
     }
@@ -579,7 +579,7 @@ void Agent::runCallbacks(CancelledCalls::Tasks callbacks) {
       const at::ThreadLocalStateGuard restoredAfterwards{freshState()}; // as in complete()
       callback();
     });
-    if (!completions_.run(std::move(task))) {
+    if (!completions_.run(std::move(task)) && !requests_.run(std::move(task))) {
       disposer_.keep(std::move(task)); // this worker shuts down
     }
   }

@@ -18,6 +18,10 @@ LineWriter& LineWriter::make(int file, size_t maxBytes) {
 }
 
 void LineWriter::add(std::string line) {
+  if (line.size() > maxBytes_) {
+    line.resize(maxBytes_ - 1);
+    line.push_back('\n');
+  }
   MutexLock lock(mutex_);
   if (bytes_ + line.size() > maxBytes_) {
     ++dropped_;

@@ -23,7 +23,7 @@ class LineWriter {
   LineWriter(const LineWriter&) = delete;
   LineWriter& operator=(const LineWriter&) = delete;
 
-  /// A line with its newline at the end.
+  /// A line with its newline at the end. What is longer than `maxBytes` loses its end.
   void add(std::string line) EXCLUDES(mutex_);
   /// Waits until all lines are written that have been added; false if that takes longer.
   bool flush(std::chrono::milliseconds patience) EXCLUDES(mutex_);

@@ -22,6 +22,7 @@ from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
 from torchwire import _C
+from torchwire.current_agent import current_agent
 from torchwire.patches import Patches, cell_within
 
 # A shutdown that waits for other workers looks about once a second whether its agent is still there.
@@ -130,11 +131,12 @@ def _in_turn(original: Callable[..., None], turns: _Turns) -> Callable[..., None
             _here.is_graceful, _here.before = outer
 
     def take_turn(graceful: bool, timeout: float) -> None:
+        if graceful:
+            _expect_not_awaited()
         running, is_mine = turns.begin()
         if is_mine:
             turns.carry_out(running, lambda: original(graceful, timeout))
         elif graceful and running.is_elsewhere():
-            _expect_not_awaited()
             _await(running, timeout)
         else:  # a thread that does not want to wait, or a signal's handler inside the shutdown that runs
             original(graceful=False)
@@ -143,10 +145,12 @@ def _in_turn(original: Callable[..., None], turns: _Turns) -> Callable[..., None
 
 
 def _expect_not_awaited() -> None:
-    if _C.watch_served_call().caller >= 0:
+    agent = current_agent()
+    is_served = _C.watch_served_call().caller >= 0
+    if is_served and agent is not None and (agent.is_static_group or runs_elsewhere()):
         raise RuntimeError(
-            "rpc.shutdown() has begun in another thread, and waits for this function, which another worker has called: "
-            "let it return, without rpc.shutdown()"
+            "rpc.shutdown() waits for functions that have been called by RPC, and so for this one, which calls it: "
+            "call it when that has returned"
         )
 
 

@@ -1,7 +1,8 @@
 """Workers that fail or end in init_rpc before they have an agent: those that wait for them raise at once.
 
 They read why in the store. Where the process of rank 0 hosts it, which may end by that error, its init_rpc raises only
-once all others have raised, or after a while. Each counts itself in the store when it does.
+once all others have raised, or after a while; at once if a signal's handler has ended it. Each counts itself in the
+store when it does.
 
 A function of torch.distributed.rpc is replaced once, when torchwire is imported, and for good: what PyTorch objects to
 before it asks a backend for an agent is to be told, too.
@@ -101,7 +102,7 @@ class Start:
         if self._process != os.getpid():
             return  # a handler of a signal has forked it meanwhile: the connection to the store is the parent's
         if not self.group_runs and _is_hosted_by_first(self.store):
-            self._leave_store()
+            self._leave_store(waits=isinstance(error, Exception))
 
     def _tell(self, error: BaseException) -> None:
         text = text_of(error) if isinstance(error, Exception) else ""
@@ -110,14 +111,14 @@ class Start:
             self.store, self._shown_name(), int(self.rank), int(self.world_size), reason, self.store_thread
         )
 
-    def _leave_store(self) -> None:
-        """Counts this worker; where the store goes with this process, returns once the others have been counted."""
+    def _leave_store(self, waits: bool) -> None:
+        """Counts this worker; where the store goes with this process, waits until the others have been counted."""
         try:
             with contextlib.suppress(RuntimeError, TimeoutError):  # of the store: the others cannot be helped
-                if self.rank == 0:
-                    within(_HOSTING_PATIENCE, self._await_others)
-                else:
+                if self.rank != 0:
                     within(_COUNTING_PATIENCE, self._count)
+                elif waits:
+                    within(_HOSTING_PATIENCE, self._await_others)
         finally:
             self._has_left = True
 

@@ -91,7 +91,8 @@ def deserialize(binary_data: bytes, tensor_table: list[Any]) -> Any:
         if type(value) is AttributeError and value.__cause__ is not None:  # PyTorch's: one that was sent has no cause
             _drop_unread(binary_data, rrefs)
             _raise_if_of_a_result(value.__cause__)
-            traceback.clear_frames(value.__cause__.__traceback__)  # PyTorch's has what was being read, and the value
+            if runs_torchwire():
+                traceback.clear_frames(value.__cause__.__traceback__)  # which hold what was read, and the value
         return value
     finally:
         received.rrefs = rrefs  # those since are of a pickle within the one that another deserialize() reads

@@ -14,7 +14,8 @@ from group import Group, HostedStore, errors, file_in, free_port, init
 from processes import LIMIT, WorkerError, wait_until
 from torchwire import registration
 
-DECISION = "rpc_prefix_0/torchwire/startup_decision"
+DECISION = "startup_decision"
+ARRIVED = "arrived/0"
 FORBIDDEN = "init_rpc: name 'a.b' contains '.'; use only ASCII letters and digits, '_', ':' and '-'"
 
 # How long the host of a store waits for the others, in seconds.
@@ -94,10 +95,10 @@ class Hosted:
         options = {"rank": rank, "world_size": len(self.group), **options}
         return self.group[rank].start(function, *before, self.init_method, **options)
 
-    def await_decision(self):
+    def await_key(self, end):
         timeout = datetime.timedelta(seconds=LIMIT)
         client = dist.TCPStore("127.0.0.1", self.port, is_master=False, wait_for_workers=False, timeout=timeout)
-        wait_until(lambda: client.check([DECISION]))
+        wait_until(lambda: any(key.endswith(end) for key in client.list_keys()))
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def sentences(pending):
 def test_a_host_that_cannot_start_ends_when_all_have_read_why(hosted, tmp_path, wrong, why):
     others = [hosted.start(rank, init_later, tmp_path / "go") for rank in (1, 2)]
     host = hosted.start(0, init_or_end, **wrong)
-    hosted.await_decision()
+    hosted.await_key(DECISION)
     assert not host.is_there(0.5)
     (tmp_path / "go").touch()
     told = sentences(others)
@@ -139,7 +140,7 @@ def test_a_host_that_is_told_of_another_ends_when_all_have_read_why(hosted, tmp_
 def test_a_host_waits_for_one_that_has_died_only_so_long(hosted, tmp_path):
     others = [hosted.start(rank, init_later, tmp_path / "go") for rank in (1, 2)]
     host = hosted.start(0, init, name="a.b")
-    hosted.await_decision()
+    hosted.await_key(DECISION)
     begin = time.monotonic()
     hosted.group[2].kill()
     (tmp_path / "go").touch()
@@ -151,7 +152,20 @@ def test_a_host_waits_for_one_that_has_died_only_so_long(hosted, tmp_path):
 def test_a_host_that_waits_can_be_interrupted(hosted, tmp_path):
     others = [hosted.start(rank, init_later, tmp_path / "go") for rank in (1, 2)]
     host = hosted.start(0, init, name="a.b")
-    hosted.await_decision()
+    hosted.await_key(DECISION)
+    begin = time.monotonic()
+    hosted.group[0].signal(signal.SIGINT)
+    (ended,) = errors([host])
+    assert ended.type_name == "KeyboardInterrupt"
+    assert time.monotonic() - begin < FAREWELL
+    (tmp_path / "go").touch()
+    errors(others)
+
+
+def test_a_host_that_is_interrupted_does_not_wait(hosted, tmp_path):
+    others = [hosted.start(rank, init_later, tmp_path / "go") for rank in (1, 2)]
+    host = hosted.start(0, init)
+    hosted.await_key(ARRIVED)
     begin = time.monotonic()
     hosted.group[0].signal(signal.SIGINT)
     (ended,) = errors([host])

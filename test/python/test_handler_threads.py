@@ -178,18 +178,21 @@ def test_without_spare_threads_functions_that_call_each_other_stand_still(tmp_pa
 # ---- a function that shuts RPC down ----
 
 
-def shut_down_beside_the_main_thread():
-    wait_until(concurrent_shutdown.runs_elsewhere)
-    with pytest.raises(RuntimeError, match="waits for this function, which another worker has called"):
+def shut_down(beside_the_main_thread):
+    if beside_the_main_thread:
+        wait_until(concurrent_shutdown.runs_elsewhere)
+    with pytest.raises(RuntimeError, match="waits for functions that have been called by RPC, and so for this one"):
         rpc.shutdown()
     return "went on"
 
 
-def test_a_function_is_refused_a_shutdown_that_waits_for_it(tmp_path):
+@pytest.mark.parametrize("beside_the_main_thread", [True, False])
+def test_a_function_is_refused_a_shutdown_that_waits_for_it(tmp_path, beside_the_main_thread):
     with Group(2) as group:
         group.init(file_in(tmp_path))
-        pending = group[0].start(rpc.rpc_sync, "worker1", shut_down_beside_the_main_thread)
-        shut = group[1].start(rpc.shutdown)
+        pending = group[0].start(rpc.rpc_sync, "worker1", shut_down, (beside_the_main_thread,))
+        shut = group[1].start(rpc.shutdown) if beside_the_main_thread else None
         assert pending.result() == "went on"
+        shut = shut or group[1].start(rpc.shutdown)
         group[0].run(rpc.shutdown)
         shut.result()

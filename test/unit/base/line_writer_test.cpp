@@ -93,6 +93,17 @@ TEST_CASE("who has a line does not wait for who reads it", "[line_writer]") {
   CHECK(pipe.readTo("another\n").ends_with("another\n"));
 }
 
+TEST_CASE("a line that is longer than the queue loses its end", "[line_writer]") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  LineWriter& writer = LineWriter::make(ends[1], 10);
+  writer.add("a line of more than that\n");
+  REQUIRE(writer.flush(kPatience));
+  std::array<char, 100> buffer{};
+  const ssize_t n = ::read(ends[0], buffer.data(), buffer.size());
+  CHECK(std::string(buffer.data(), static_cast<size_t>(n)) == "a line of\n");
+}
+
 TEST_CASE("a forked child logs", "[line_writer]") {
   const std::string text = writtenBy([] {
     log(LogLevel::error, "the parent");
