@@ -295,7 +295,7 @@ def send_lock():
 WRONG_CALLS = [
     (call_unknown, (function_unknown_to_others,), "No module named 'only_here'"),
     (call_unknown, (attribute_unknown_to_others,), "added.*Ensure that UDFs are defined on both caller and"),
-    (rpc.rpc_sync, ("worker1", raise_needs_two), "(?s)On WorkerInfo.*the pump failed at noon"),
+    (rpc.rpc_sync, ("worker1", raise_needs_two), "Failed to create original exception type.*the pump failed at noon"),
     (rpc.rpc_sync, ("worker1", raise_local_class), "raise_local_class.*Local"),
     (rpc.rpc_sync, ("worker1", raise_silent), "worker1.*AssertionError"),
     (rpc.rpc_sync, ("worker1", raise_exit), "the pump failed"),
