@@ -149,23 +149,11 @@ def test_a_host_waits_for_one_that_has_died_only_so_long(hosted, tmp_path):
     assert time.monotonic() - begin < 3 * FAREWELL
 
 
-def test_a_host_that_waits_can_be_interrupted(hosted, tmp_path):
+@pytest.mark.parametrize("name, key", [("a.b", DECISION), ("worker0", ARRIVED)], ids=["after an error", "at first"])
+def test_a_host_that_is_interrupted_does_not_wait(hosted, tmp_path, name, key):
     others = [hosted.start(rank, init_later, tmp_path / "go") for rank in (1, 2)]
-    host = hosted.start(0, init, name="a.b")
-    hosted.await_key(DECISION)
-    begin = time.monotonic()
-    hosted.group[0].signal(signal.SIGINT)
-    (ended,) = errors([host])
-    assert ended.type_name == "KeyboardInterrupt"
-    assert time.monotonic() - begin < FAREWELL
-    (tmp_path / "go").touch()
-    errors(others)
-
-
-def test_a_host_that_is_interrupted_does_not_wait(hosted, tmp_path):
-    others = [hosted.start(rank, init_later, tmp_path / "go") for rank in (1, 2)]
-    host = hosted.start(0, init)
-    hosted.await_key(ARRIVED)
+    host = hosted.start(0, init, name=name)
+    hosted.await_key(key)
     begin = time.monotonic()
     hosted.group[0].signal(signal.SIGINT)
     (ended,) = errors([host])
