@@ -32,8 +32,12 @@ auto BoundedStore::perform(Operation operation) {
   if (silent_) {
     throw std::runtime_error(silence);
   }
-  std::packaged_task<Result()> task(
-      [store = store_, operation = std::move(operation)] { return operation(*store); });
+  // The task lets go of the store before the caller goes on: a file's store that is dropped later takes the file away from
+  // the one that has been opened after it.
+  std::packaged_task<Result()> task([store = store_, operation = std::move(operation)]() mutable {
+    const auto held = std::move(store);
+    return operation(*held);
+  });
   auto result = task.get_future();
   Task run([keptThread = thread_, task = std::move(task)]() mutable { task(); });
   if (!thread_->run(std::move(run))) {

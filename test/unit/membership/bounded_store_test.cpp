@@ -5,6 +5,8 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <thread>
+#include <utility>
 
 #include "backend/membership/local_store.h"
 
@@ -26,6 +28,18 @@ class SilentStore : public LocalStore {
 
  private:
   const std::shared_future<void> speak_;
+};
+
+/// Notes which thread destroys it.
+class NotedStore : public LocalStore {
+ public:
+  explicit NotedStore(std::thread::id& destroyedBy) : destroyedBy_(destroyedBy) {}
+  ~NotedStore() override {
+    destroyedBy_ = std::this_thread::get_id();
+  }
+
+ private:
+  std::thread::id& destroyedBy_;
 };
 
 } // namespace
@@ -60,4 +74,17 @@ TEST_CASE("who waits for a store can be interrupted", "[bounded_store]") {
   CHECK_THROWS_AS(store.get("key"), Interrupted);
   CHECK_THROWS_AS(store.check("key"), Interrupted); // waits behind the other one
   speak.set_value();
+}
+
+TEST_CASE("a store goes with the bounded one, not with its thread", "[bounded_store]") {
+  const auto thread = makeStoreThread();
+  for (int i = 0; i < 1000; ++i) {
+    std::thread::id destroyedBy;
+    {
+      BoundedStore store(
+          std::make_unique<NotedStore>(destroyedBy), milliseconds(60000), [] {}, thread);
+      store.set("key", {1});
+    }
+    REQUIRE(destroyedBy == std::this_thread::get_id());
+  }
 }
