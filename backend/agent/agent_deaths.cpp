@@ -222,7 +222,7 @@ void Agent::onPeerGone(const WorkerRecord& peer, const Error& error) {
     options_.workerEvents.lost(peer, error);
   }
   links_->reclaimed(peer.id, peer.incarnation);
-  if (died) {
+  if (died && !closed_) { // peers of a worker that leaves may well end for that reason
     log(LogLevel::warning, error.message());
     deaths_.run([this, peer, error] { tellOfDeath(peer, error); });
   }

@@ -3,10 +3,12 @@
 import fcntl
 import os
 import pathlib
+import signal
 import sys
 
 import pytest
 import torch.distributed.rpc as rpc
+import torchwire
 from group import Group, file_in, free_port, running
 from processes import WorkerError, run_script, wait_until
 from rref_counts import counts
@@ -114,6 +116,25 @@ def test_a_process_that_holds_rrefs_when_it_ends_writes_nothing(tmp_path):
     assert (process.returncode, process.stderr) == (0, "")
     seen = "worker 'w0' (rank 0) has left the RPC group: its main program ended without rpc.shutdown()"
     assert process.stdout == seen
+
+
+def call_until_it_has_left(peer):
+    with pytest.raises(torchwire.WorkerUnreachable, match="has left the RPC group"):
+        while True:
+            rpc.rpc_sync(peer, answer)
+
+
+def test_a_worker_that_leaves_says_nothing_of_those_that_end_meanwhile(tmp_path):
+    with Group(3) as trio:
+        trio.init(file_in(tmp_path))
+        trio.all(rpc.rpc_sync, "worker0", answer)
+        trio[2].signal(signal.SIGSTOP)  # worker0 waits for it to take note
+        shutdown = trio[0].start(rpc.shutdown, graceful=False)
+        trio[1].run(call_until_it_has_left, "worker0")
+        trio[1].kill()
+        shutdown.result()
+        assert trio[0].output() == ""
+        trio.kill()
 
 
 def test_of_a_store_that_dies_there_are_no_stacks(tmp_path):
