@@ -10,6 +10,8 @@ from group import Group, file_in
 def pytest_configure(config):
     # As tools/test does: who breaks a rule of docs/threads.md ends with a stack.
     os.environ.setdefault("TORCHWIRE_CHECK_THREADS", "1")
+    # A lost question of the store's client to the name server takes a second, not five; see docs/gotchas.md.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:3")
     processes.start_fork_server()
 
 
