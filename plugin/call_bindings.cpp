@@ -39,6 +39,7 @@
 #include "backend/serve/rref_type.h"
 #include "backend/serve/signals.h"
 #include "plugin/current_agent.h"
+#include "plugin/function_wrapper.h"
 #include "plugin/pickled_rrefs.h"
 #include "rref/context_lifetime.h"
 #include "rref/failed_creation.h"
@@ -79,20 +80,18 @@ thread_local LatestCall latestCall;
 thread_local bool programWaits = false;
 
 /// To whom a function of libtorch's sends that gets this.
-std::optional<WorkerId> destinationIn(const py::args& args) {
-  if (args.empty() || !py::isinstance<rpc::WorkerInfo>(args[0])) {
-    return std::nullopt;
-  }
-  return args[0].cast<const rpc::WorkerInfo&>().id_;
+std::optional<WorkerId> destinationIn(const Arguments& arguments) {
+  const auto* const worker = arguments.first<rpc::WorkerInfo>();
+  return worker == nullptr ? std::nullopt : std::optional(worker->id_);
 }
 
 /// What `invoke` returns, having noted whose call it is. If the program waits, the call has ended.
-py::object callAndNote(const py::function& invoke, const py::args& args, const py::kwargs& kwargs) {
+py::object callAndNote(const py::function& invoke, const Arguments& arguments) {
   const auto agent = currentAgent();
   Agent::AwaitingSend scope(std::exchange(programWaits, false) ? agent : nullptr);
   const uint64_t before = Agent::sentByThisThread().count;
-  const AnswerScope answer(destinationIn(args)); // which may have come by the time
-  py::object result = invoke(*args, **kwargs);
+  const AnswerScope answer(destinationIn(arguments)); // which may have come by the time
+  py::object result = arguments.passTo(invoke);
   if (agent && Agent::sentByThisThread().count == before + 1) {
     latestCall = LatestCall(*result.cast<std::shared_ptr<PythonFutureWrapper>>(), agent);
   }
@@ -123,69 +122,81 @@ void noteCreation(const rpc::PyRRef& rref, const PythonFutureWrapper& future) {
   }
 }
 
-/// Throws for a method of an RRef that belongs to an RPC lifetime that has ended, where another has begun: else PyTorch has
-/// its own words for it. An owner's value is still here.
-void expectRRefOfThisLifetime(const py::args& args) {
-  if (currentAgent() && !args.empty() && py::isinstance<rpc::PyRRef>(args[0])) {
-    const auto rref = c10::static_intrusive_pointer_cast<rpc::RRef>(
-        args[0].cast<rpc::PyRRef&>().toIValue().toRRef());
-    if (!rref->isOwner()) {
-      expectOfThisLifetime(*rref);
-    }
-  }
-}
-
 /// Throws in the place of what a method of an RRef has raised, if that is libtorch's word for an RRef whose creation has
 /// failed, why it has failed.
-void throwIfNotCreated(py::error_already_set& raised, const py::args& args) {
+void throwIfNotCreated(py::error_already_set& raised, const rpc::PyRRef* rref) {
   constexpr std::string_view kNotCreated = "RRef creation via rpc.remote() timed out";
-  if (raised.type().ptr() != PyExc_RuntimeError || args.empty() || // else it says why already
-      !py::isinstance<rpc::PyRRef>(args[0])) {
+  if (raised.type().ptr() != PyExc_RuntimeError || rref == nullptr) { // else it says why already
     return;
   }
   const auto text = py::str(raised.value()).cast<std::string>();
   if (text.starts_with(kNotCreated)) {
-    const auto rref = args[0].cast<rpc::PyRRef&>().toIValue().toRRef();
-    throwCreationError(static_cast<const rpc::RRef&>(*rref), text);
+    const auto interface = rref->toIValue().toRRef();
+    throwCreationError(static_cast<const rpc::RRef&>(*interface), text);
   }
 }
 
-/// Of the RRef whose method is called.
-std::optional<WorkerId> ownerOf(const py::args& args) {
-  if (args.empty() || !py::isinstance<rpc::PyRRef>(args[0])) {
-    return std::nullopt;
-  }
-  return args[0].cast<const rpc::PyRRef&>().owner().id_;
-}
-
-/// Of a method that waits for the value of the RRef `args[0]`, which may be this worker's own: waits first, for as long as
-/// the program has said. PyTorch would wait without end there.
-void awaitOwnValue(const py::args& args, const py::kwargs& kwargs) {
-  if (args.empty() || !py::isinstance<rpc::PyRRef>(args[0]) || !currentAgent()) {
-    return;
-  }
-  const auto& rref = args[0].cast<const rpc::PyRRef&>();
-  if (!rref.isOwner()) {
+/// Of a method that waits for the value of an RRef, which may be this worker's own: waits first, for as long as the program
+/// has said. PyTorch would wait without end there.
+void awaitOwnValue(const rpc::PyRRef& rref, const Arguments& arguments) {
+  if (!rref.isOwner() || !currentAgent()) {
     return;
   }
   const auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref.toIValue().toRRef());
   if (owner->hasValue()) { // as nearly always
     return;
   }
-  const py::object given = args.size() > 1 ? py::object(args[1])
-      : kwargs.contains("timeout")         ? py::object(kwargs["timeout"])
-                                           : py::float_(rpc::kUnsetRpcTimeout);
+  const py::handle given = arguments.find(1, "timeout");
   py::detail::make_caster<float> seconds;
-  if (!seconds.load(given, /* convert */ true)) {
+  if (given && !seconds.load(given, /* convert */ true)) {
     return; // which PyTorch reports
   }
+  const float wanted = given ? static_cast<float>(seconds) : rpc::kUnsetRpcTimeout;
   auto left = CallDeadline::left();
-  if (static_cast<float>(seconds) > 0) {
-    const auto timeout = fromSeconds(static_cast<float>(seconds));
+  if (wanted > 0) {
+    const auto timeout = fromSeconds(wanted);
     left = left ? std::min(*left, timeout) : timeout;
   }
   const py::gil_scoped_release release;
   torchwire::awaitOwnValue(*owner, left);
+}
+
+/// What a method of RRefs returns that sends a call and waits for it.
+py::object callAwaiting(const py::function& method, const Arguments& arguments) {
+  const auto* const rref = arguments.first<rpc::PyRRef>();
+  if (rref == nullptr) {
+    return arguments.passTo(method); // which says so
+  }
+  const auto agent = currentAgent();
+  if (agent && !rref->isOwner()) { // an owner's value is still here
+    expectOfThisLifetime(*c10::static_intrusive_pointer_cast<rpc::RRef>(rref->toIValue().toRRef()));
+  }
+  Agent::AwaitingSend scope(agent);
+  const AnswerScope answer(rref->owner().id_);
+  try {
+    awaitOwnValue(*rref, arguments);
+    raisePendingSignal();
+    return arguments.passTo(method);
+  } catch (py::error_already_set& e) {
+    raisePendingSignal(); // which may have cancelled the call
+    throwIfNotCreated(e, rref);
+    throw;
+  }
+}
+
+/// What a method of RRefs returns whose creation may have failed.
+py::object callOfCreated(const py::function& method, bool needsValue, const Arguments& arguments) {
+  const auto* const rref = arguments.first<rpc::PyRRef>();
+  try {
+    if (needsValue && rref != nullptr) {
+      awaitOwnValue(*rref, arguments);
+      raisePendingSignal();
+    }
+    return arguments.passTo(method);
+  } catch (py::error_already_set& e) {
+    throwIfNotCreated(e, rref);
+    throw;
+  }
 }
 
 size_t countCallbacks(Future& future) {
@@ -524,11 +535,9 @@ void bindCalls(py::module_& module) {
   module.def(
       "noting_calls",
       [](const py::function& invoke) {
-        return py::cpp_function(
-            [invoke](const py::args& args, const py::kwargs& kwargs) {
-              return callAndNote(invoke, args, kwargs);
-            },
-            py::name("invoke"));
+        return makeFunction("invoke", "", [invoke](const Arguments& arguments) {
+          return callAndNote(invoke, arguments);
+        });
       },
       "A function that does what `invoke` does, which sends a call and returns its future.");
   module.def(
@@ -543,50 +552,24 @@ void bindCalls(py::module_& module) {
       "`waits`, the call has ended when it has been sent: nobody else can have its future.");
   module.def(
       "awaiting_method",
-      [](const py::object& type, const py::function& method, const std::string& name,
-         const std::string& doc) {
-        return py::cpp_function(
-            [method](const py::args& args, const py::kwargs& kwargs) {
-              expectRRefOfThisLifetime(args);
-              Agent::AwaitingSend scope(currentAgent());
-              const AnswerScope answer(ownerOf(args));
-              try {
-                awaitOwnValue(args, kwargs);
-                raisePendingSignal();
-                return py::object(method(*args, **kwargs));
-              } catch (py::error_already_set& e) {
-                raisePendingSignal(); // which may have cancelled the call
-                throwIfNotCreated(e, args);
-                throw;
-              }
-            },
-            py::name(name.c_str()), py::is_method(type), py::doc(doc.c_str()));
+      [](const py::function& method, std::string name, std::string doc) {
+        return makeMethod(std::move(name), std::move(doc), [method](const Arguments& arguments) {
+          return callAwaiting(method, arguments);
+        });
       },
-      py::arg("type"), py::arg("method"), py::arg("name"), py::arg("doc"),
-      "A method of the type that does what `method` does, which sends a call and waits for it: the "
+      py::arg("method"), py::arg("name"), py::arg("doc"),
+      "A method of RRefs that does what `method` does, which sends a call and waits for it: the "
       "call has ended when it has been sent. It has no frame of Python's, in which the traceback "
-      "of "
-      "an error would keep its object.");
+      "of an error would keep its object.");
   module.def(
       "method_of_created",
-      [](const py::object& type, const py::function& method, const std::string& name,
-         const std::string& doc, bool needsValue) {
-        return py::cpp_function(
-            [method, needsValue](const py::args& args, const py::kwargs& kwargs) {
-              try {
-                if (needsValue) {
-                  awaitOwnValue(args, kwargs);
-                  raisePendingSignal();
-                }
-                return py::object(method(*args, **kwargs));
-              } catch (py::error_already_set& e) {
-                throwIfNotCreated(e, args);
-                throw;
-              }
-            },
-            py::name(name.c_str()), py::is_method(type), py::doc(doc.c_str()));
+      [](const py::function& method, std::string name, std::string doc, bool needsValue) {
+        return makeMethod(
+            std::move(name), std::move(doc), [method, needsValue](const Arguments& arguments) {
+              return callOfCreated(method, needsValue, arguments);
+            });
       },
-      py::arg("type"), py::arg("method"), py::arg("name"), py::arg("doc"), py::arg("needs_value"),
+      py::arg("method"), py::arg("name"), py::arg("doc"), py::arg("needs_value"),
       "A method of RRefs that does what `method` does, and says why the creation has failed where "
       "that is what it fails with. If it needs the value, and the RRef is this worker's own, it "
       "waits for that first, as signals allow.");

@@ -6,6 +6,7 @@
 
 #include "backend/base/guarded.h"
 #include "plugin/current_agent.h"
+#include "plugin/function_wrapper.h"
 
 namespace py = pybind11;
 
@@ -66,38 +67,34 @@ void notePickled(const py::object& serialized) {
 void bindPickledRRefs(py::module_& module) {
   module.def(
       "noting_rrefs",
-      [](const py::object& type, const py::function& serialize) {
-        return py::cpp_function(
-            [serialize](const py::args& args) {
-              py::object serialized = serialize(*args);
-              notePickled(serialized);
-              return serialized;
-            },
-            py::name("_serialize"), py::is_method(type));
+      [](const py::function& serialize) {
+        return makeMethod("_serialize", "", [serialize](const Arguments& arguments) {
+          py::object serialized = arguments.passTo(serialize);
+          notePickled(serialized);
+          return serialized;
+        });
       },
-      py::arg("type"), py::arg("serialize"),
+      py::arg("serialize"),
       "A method of RRefs that does what `serialize` does, PyTorch's, and tells the agent of it.");
   module.def(
       "withdrawing_rrefs",
-      [](const py::object& type, const py::function& pickle) {
-        return py::cpp_function(
-            [pickle](const py::args& args, const py::kwargs& kwargs) {
-              return PickledRRefs::withdrawnIfRaised([&] {
-                py::object pickled = pickle(*args, **kwargs);
-                PickledRRefs::handOn();
-                return pickled;
-              });
-            },
-            py::name("serialize"), py::is_method(type));
+      [](const py::function& pickle) {
+        return makeMethod("serialize", "", [pickle](const Arguments& arguments) {
+          return PickledRRefs::withdrawnIfRaised([&] {
+            py::object pickled = arguments.passTo(pickle);
+            PickledRRefs::handOn();
+            return pickled;
+          });
+        });
       },
-      py::arg("type"), py::arg("pickle"),
+      py::arg("pickle"),
       "A method of picklers that does what `pickle` does, and takes RRefs back that have been "
       "pickled if it raises.");
   module.def(
       "withdrawing_rrefs_of_call",
       [](const py::function& call) {
-        return py::cpp_function([call](const py::args& args, const py::kwargs& kwargs) {
-          return PickledRRefs::withdrawnIfRaised([&] { return py::object(call(*args, **kwargs)); });
+        return makeFunction("call", "", [call](const Arguments& arguments) {
+          return PickledRRefs::withdrawnIfRaised([&] { return arguments.passTo(call); });
         });
       },
       py::arg("call"), "A function that does what `call` does, which pickles and sends. Likewise.");

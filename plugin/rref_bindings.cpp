@@ -6,6 +6,7 @@
 
 #include <pybind11/stl.h>
 
+#include "plugin/current_agent.h"
 #include "rref/context_lifetime.h"
 #include "rref/context_view.h"
 #include "rref/operator_result.h"
@@ -76,10 +77,14 @@ py::dict countsOfRRefs(Agent& agent) {
 }
 
 /// Releases the GIL: it may send a message.
-void noteRRef(Agent& agent, const rpc::PyRRef& rref, const std::string& site) {
+void noteRRef(const rpc::PyRRef& rref, const std::string& site) {
+  const auto agent = currentAgent();
+  if (!agent) {
+    return;
+  }
   const py::gil_scoped_release release;
   auto interface = rref.toIValue().toRRef();
-  agent.rrefs().noteCreated(
+  agent->rrefs().noteCreated(
       c10::static_intrusive_pointer_cast<rpc::RRef>(std::move(interface)), site);
 }
 
@@ -106,10 +111,31 @@ void bindLifetimes(AgentBinding& agent) {
           "Raises RuntimeError for an RRef that was made before the latest rpc.shutdown().");
 }
 
+void bindCreations(AgentBinding& agent) {
+  agent
+      .def_static(
+          "note_rref", &noteRRef, py::arg("rref"), py::arg("site"),
+          "Has the current agent take down that the program has just made this RRef, and where (an "
+          "empty text: not recorded). Sends a message where its owner is another worker; does not "
+          "wait. Raises nothing.")
+      .def_static(
+          "has_one_result", &hasOneResult, py::arg("operator"),
+          "Whether the builtin operator returns one value, whatever its arguments. Keeps the GIL.")
+      .def_static(
+          "expect_one_result",
+          [](const std::string& name, const py::tuple& args, const py::dict& kwargs) {
+            expectOneResult(name, py::args(args), py::kwargs(kwargs));
+          },
+          py::arg("operator"), py::arg("args"), py::arg("kwargs"),
+          "Raises ValueError if the builtin operator returns nothing for these arguments, or "
+          "several values. Keeps the GIL.");
+}
+
 } // namespace
 
 void bindRRefs(AgentBinding& agent) {
   bindLifetimes(agent);
+  bindCreations(agent);
   agent
       .def(
           "rrefs", &rrefsOfAgent, py::arg("patience"),
@@ -122,11 +148,6 @@ void bindRRefs(AgentBinding& agent) {
           "How many owners, forks, users, pending children and running creations there are on this "
           "worker, by name. Raises nothing.")
       .def(
-          "note_rref", &noteRRef, py::arg("rref"), py::arg("site"),
-          "Takes down that the program has just made this RRef, and where (an empty text: not "
-          "recorded). Sends a message where its owner is another worker; does not wait. Raises "
-          "nothing.")
-      .def(
           "settle_rrefs",
           [](Agent& self, float timeout, double patience) {
             self.settleRRefs(
@@ -138,15 +159,6 @@ void bindRRefs(AgentBinding& agent) {
           "it once they have met. timeout: as of wait_all_workers(), and it raises what that "
           "raises. "
           "patience: seconds for the peers to say what they hold.")
-      .def(
-          "expect_one_result",
-          [](Agent&, const std::string& name, const py::tuple& args, const py::dict& kwargs) {
-            expectOneResult(name, py::args(args), py::kwargs(kwargs));
-          },
-          py::arg("operator"), py::arg("args"), py::arg("kwargs"),
-          "Raises ValueError if the builtin operator returns nothing for these arguments, or "
-          "several "
-          "values. Keeps the GIL.")
       .def(
           "end_deletes_of_rrefs", [](Agent&) { endDeletesOfRRefs(); },
           py::call_guard<py::gil_scoped_release>(),

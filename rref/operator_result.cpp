@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <vector>
 
 namespace torchwire {
 namespace {
@@ -14,8 +15,12 @@ namespace {
 namespace py = pybind11;
 using Operator = std::shared_ptr<torch::jit::Operator>;
 
-bool hasOneResult(const Operator& candidate) {
+bool returnsOne(const Operator& candidate) {
   return candidate->schema().returns().size() == 1;
+}
+
+std::vector<Operator> overloadsOf(const std::string& operatorName) {
+  return torch::jit::getAllOperatorsFor(at::Symbol::fromQualString(operatorName));
 }
 
 bool matches(const Operator& candidate, const py::args& args, const py::kwargs& kwargs) {
@@ -29,12 +34,14 @@ bool matches(const Operator& candidate, const py::args& args, const py::kwargs& 
 
 } // namespace
 
+bool hasOneResult(const std::string& operatorName) {
+  const auto overloads = overloadsOf(operatorName);
+  return std::all_of(overloads.begin(), overloads.end(), returnsOne);
+}
+
 void expectOneResult(
     const std::string& operatorName, const py::args& args, const py::kwargs& kwargs) {
-  auto candidates = torch::jit::getAllOperatorsFor(at::Symbol::fromQualString(operatorName));
-  if (std::all_of(candidates.begin(), candidates.end(), hasOneResult)) { // as nearly always
-    return;
-  }
+  auto candidates = overloadsOf(operatorName);
   // In the order in which libtorch tries them.
   std::stable_partition(candidates.begin(), candidates.end(), [](const Operator& candidate) {
     return candidate->isC10Op();
@@ -42,7 +49,7 @@ void expectOneResult(
   const auto chosen = std::find_if(
       candidates.begin(), candidates.end(),
       [&](const auto& candidate) { return matches(candidate, args, kwargs); });
-  if (chosen != candidates.end() && !hasOneResult(*chosen)) {
+  if (chosen != candidates.end() && !returnsOne(*chosen)) {
     const size_t results = (*chosen)->schema().returns().size();
     throw std::invalid_argument(
         "rpc.remote: the operator " + operatorName + " returns " +

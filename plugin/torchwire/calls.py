@@ -137,14 +137,14 @@ def _has_own_pickler() -> bool:
 # torch.distributed.rpc.RRef looks its methods up in the class PyRRef at each call.
 def _replace_to_here() -> None:
     original = cast("Any", PyRRef.to_here)
-    PyRRef.to_here = _C.awaiting_method(PyRRef, original, "to_here", original.__doc__)
+    PyRRef.to_here = _C.awaiting_method(original, "to_here", original.__doc__)
 
 
 def _replace_methods_of_created() -> None:
     """Those by which an RRef is passed on, proxies find out what to call, and an owner gets at its value."""
     for name, needs_value in (("_serialize", False), ("_get_type", True), ("local_value", True)):
         original: Any = getattr(PyRRef, name)
-        method = _C.method_of_created(PyRRef, original, name, original.__doc__ or "", needs_value)
+        method = _C.method_of_created(original, name, original.__doc__ or "", needs_value)
         setattr(PyRRef, name, method)
 
 

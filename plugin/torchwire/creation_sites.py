@@ -16,12 +16,14 @@ from typing import Any, cast
 
 from torch.distributed.rpc import api
 
-from torchwire.current_agent import current_agent
+from torchwire._C import TorchwireAgent
 from torchwire.patches import Patches
 
 _INVOKE_REMOTE = ("_invoke_remote_builtin", "_invoke_remote_torchscript", "_invoke_remote_python_udf")
 _MOST_FRAMES = 5
 _NOT_THE_PROGRAM = ("torch", "torchwire", "importlib", "threading", "multiprocessing", "concurrent", "runpy")
+
+_note_rref = TorchwireAgent.note_rref
 
 _patches = Patches()
 
@@ -57,7 +59,7 @@ def _noting(original: Callable[..., Any], record: bool) -> Callable[..., Any]:
     @functools.wraps(original)
     def invoke(*args: Any, **kwargs: Any) -> Any:
         rref = original(*args, **kwargs)
-        _note(rref, record)
+        _note_rref(rref, here() if record else "")
         return rref
 
     return invoke
@@ -67,12 +69,6 @@ def _noting_constructor(original: Callable[..., None], record: bool) -> Callable
     @functools.wraps(original)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        _note(self, record)
+        _note_rref(self, here() if record else "")
 
     return construct
-
-
-def _note(rref: Any, record: bool) -> None:
-    agent = current_agent()
-    if agent is not None:
-        agent.note_rref(rref, here() if record else "")

@@ -29,11 +29,11 @@ def install() -> None:
     _patches.undo()  # an agent that was dropped without a shutdown has left its own behind
     pickler = internal._InternalRPCPickler
     _patches.replace(pickler, "_py_rref_reducer", _checking(cast("Any", pickler._py_rref_reducer)))
-    _patches.replace(pickler, "serialize", _C.withdrawing_rrefs(pickler, cast("Any", pickler.serialize)))
+    _patches.replace(pickler, "serialize", _C.withdrawing_rrefs(cast("Any", pickler.serialize)))
     remote = cell_within(api.remote)  # which pickles, and sends by another function; all others are calls.py's
     if remote is not None:
         _patches.replace(remote, "cell_contents", _C.withdrawing_rrefs_of_call(remote.cell_contents))
-    _patches.replace(PyRRef, "_serialize", _C.noting_rrefs(PyRRef, cast("Any", PyRRef._serialize)))
+    _patches.replace(PyRRef, "_serialize", _C.noting_rrefs(cast("Any", PyRRef._serialize)))
 
 
 def uninstall() -> None:
