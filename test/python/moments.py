@@ -114,9 +114,12 @@ class Run:
         if self.operation == "init_rpc":
             # It has said goodbye before it had a link to this worker.
             unlinked = (
-                r"Connection refused|has died: its process \d+ has ended|refused the connection: .* is shutting down"
+                "Connection refused",
+                r"has died: its process \d+ has ended",
+                "refused the connection: .* is shutting down",
+                "nobody listens on the lane that was asked for: the worker shuts down",
             )
-            patterns.append(rf"{who} .*({unlinked})")
+            patterns.append(rf"{who} .*({'|'.join(unlinked)})")
         return "|".join(patterns)
 
     def statuses(self, is_out):
