@@ -1,5 +1,7 @@
 #include "plugin/function_wrapper.h"
 
+#include <cxxabi.h>
+
 #include <exception>
 #include <memory>
 #include <utility>
@@ -33,6 +35,8 @@ PyObject* run(PyObject* capsule, PyObject* const* values, Py_ssize_t positional,
     return definition->body(Arguments(values, positional, names)).release().ptr();
   } catch (py::error_already_set& raised) {
     raised.restore();
+  } catch (abi::__forced_unwind&) { // by which a daemon thread leaves Python as that ends
+    throw;
   } catch (...) {
     setError(std::current_exception());
   }

@@ -19,7 +19,7 @@ class Arguments {
   /// The argument at this position or with this name; null where it is not given.
   pybind11::handle find(Py_ssize_t position, const char* name) const;
 
-  /// The first one; null where it is of another type.
+  /// The first positional one; null where there is none, or it is of another type.
   template <typename T>
   const T* first() const {
     pybind11::detail::make_caster<T> caster;

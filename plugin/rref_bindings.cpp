@@ -119,16 +119,15 @@ void bindCreations(AgentBinding& agent) {
           "empty text: not recorded). Sends a message where its owner is another worker; does not "
           "wait. Raises nothing.")
       .def_static(
-          "has_one_result", &hasOneResult, py::arg("operator"),
-          "Whether the builtin operator returns one value, whatever its arguments. Keeps the GIL.")
-      .def_static(
           "expect_one_result",
           [](const std::string& name, const py::tuple& args, const py::dict& kwargs) {
-            expectOneResult(name, py::args(args), py::kwargs(kwargs));
+            if (currentAgent()) {
+              expectOneResult(name, py::args(args), py::kwargs(kwargs));
+            }
           },
           py::arg("operator"), py::arg("args"), py::arg("kwargs"),
           "Raises ValueError if the builtin operator returns nothing for these arguments, or "
-          "several values. Keeps the GIL.");
+          "several values, and the current agent is torchwire's. Keeps the GIL.");
 }
 
 } // namespace

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
-#include <vector>
 
 namespace torchwire {
 namespace {
@@ -15,12 +14,8 @@ namespace {
 namespace py = pybind11;
 using Operator = std::shared_ptr<torch::jit::Operator>;
 
-bool returnsOne(const Operator& candidate) {
+bool hasOneResult(const Operator& candidate) {
   return candidate->schema().returns().size() == 1;
-}
-
-std::vector<Operator> overloadsOf(const std::string& operatorName) {
-  return torch::jit::getAllOperatorsFor(at::Symbol::fromQualString(operatorName));
 }
 
 bool matches(const Operator& candidate, const py::args& args, const py::kwargs& kwargs) {
@@ -34,14 +29,12 @@ bool matches(const Operator& candidate, const py::args& args, const py::kwargs& 
 
 } // namespace
 
-bool hasOneResult(const std::string& operatorName) {
-  const auto overloads = overloadsOf(operatorName);
-  return std::all_of(overloads.begin(), overloads.end(), returnsOne);
-}
-
 void expectOneResult(
     const std::string& operatorName, const py::args& args, const py::kwargs& kwargs) {
-  auto candidates = overloadsOf(operatorName);
+  auto candidates = torch::jit::getAllOperatorsFor(at::Symbol::fromQualString(operatorName));
+  if (std::all_of(candidates.begin(), candidates.end(), hasOneResult)) { // as nearly always
+    return;
+  }
   // In the order in which libtorch tries them.
   std::stable_partition(candidates.begin(), candidates.end(), [](const Operator& candidate) {
     return candidate->isC10Op();
@@ -49,7 +42,7 @@ void expectOneResult(
   const auto chosen = std::find_if(
       candidates.begin(), candidates.end(),
       [&](const auto& candidate) { return matches(candidate, args, kwargs); });
-  if (chosen != candidates.end() && !returnsOne(*chosen)) {
+  if (chosen != candidates.end() && !hasOneResult(*chosen)) {
     const size_t results = (*chosen)->schema().returns().size();
     throw std::invalid_argument(
         "rpc.remote: the operator " + operatorName + " returns " +

@@ -7,9 +7,6 @@
 
 namespace torchwire {
 
-/// Whether the operator returns one value, whatever its arguments.
-bool hasOneResult(const std::string& operatorName);
-
 /// Throws std::invalid_argument if the operator that libtorch would choose for these arguments has no result, or several.
 /// libtorch takes the first one's type for the RRef's without looking. Does nothing where none matches, which libtorch
 /// reports. With the GIL.

@@ -222,8 +222,10 @@ void Agent::onPeerGone(const WorkerRecord& peer, const Error& error) {
     options_.workerEvents.lost(peer, error);
   }
   links_->reclaimed(peer.id, peer.incarnation);
-  if (died && !closed_) { // peers of a worker that leaves may well end for that reason
-    log(LogLevel::warning, error.message());
+  if (died) {
+    if (!links_->isLeaving()) { // else it may well have ended for that reason
+      log(LogLevel::warning, error.message());
+    }
     deaths_.run([this, peer, error] { tellOfDeath(peer, error); });
   }
 }

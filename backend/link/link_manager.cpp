@@ -263,6 +263,11 @@ Goodbye LinkManager::ownGoodbye() const {
   return goodbye_;
 }
 
+bool LinkManager::isLeaving() const {
+  MutexLock lock(mutex_);
+  return leaving_;
+}
+
 void LinkManager::leave(
     std::chrono::milliseconds patience, const std::function<bool()>& isHurried) {
   Goodbye goodbye;

@@ -177,6 +177,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void leave(
       std::chrono::milliseconds patience,
       const std::function<bool()>& isHurried = [] { return false; }) EXCLUDES(mutex_);
+  /// Whether leave() has been called.
+  bool isLeaving() const EXCLUDES(mutex_);
 
   /// Of the peer that has this rank now, or had it last; 0: there was none, or it is this worker.
   uint64_t incarnationOf(WorkerId id) const EXCLUDES(mutex_);

@@ -32,7 +32,7 @@ auto BoundedStore::perform(Operation operation) {
   if (silent_) {
     throw std::runtime_error(silence);
   }
-  // The task lets go of the store before the caller goes on: a file's store that is dropped later takes the file away from
+  // The task lets go of the store before the caller goes on: a file's store that is dropped later would delete the file of
   // the one that has been opened after it.
   std::packaged_task<Result()> task([store = store_, operation = std::move(operation)]() mutable {
     const auto held = std::move(store);

@@ -17,11 +17,8 @@ from typing import Any, cast
 from torch.distributed.rpc import api
 
 from torchwire._C import TorchwireAgent
-from torchwire.current_agent import current_agent
 
 _installed = False
-
-_has_one_result = functools.cache(TorchwireAgent.has_one_result)
 
 
 def install() -> None:
@@ -33,8 +30,7 @@ def install() -> None:
 
     @functools.wraps(original)
     def invoke(to: Any, operator: str, timeout: float, *args: Any, **kwargs: Any) -> Any:
-        if not _has_one_result(operator) and current_agent() is not None:
-            TorchwireAgent.expect_one_result(operator, args, kwargs)
+        TorchwireAgent.expect_one_result(operator, args, kwargs)
         return original(to, operator, timeout, *args, **kwargs)
 
     api._invoke_remote_builtin = invoke

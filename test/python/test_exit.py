@@ -307,6 +307,28 @@ def test_sys_exit_can_be_pickled_as_ever(worker, tmp_path):
 
 # ---- torchwire in the place of TENSORPIPE ----
 
+SPINNING = """
+import threading
+from torchwire import _C
+
+def spin():
+    begun.set()
+    while True:
+        pass
+
+begun = threading.Event()
+threading.Thread(target=_C.withdrawing_rrefs_of_call(spin), daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_daemon_thread_that_python_ends_below_a_replaced_function_ends(tmp_path):
+    script = tmp_path / "spinning.py"
+    script.write_text(SPINNING)
+    process = run_script(script)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
 SPAWNED = """
 import atexit, os, sys, tempfile
 import torch

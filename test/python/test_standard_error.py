@@ -8,8 +8,7 @@ import sys
 
 import pytest
 import torch.distributed.rpc as rpc
-import torchwire
-from group import Group, file_in, free_port, running
+from group import Group, file_in, free_port, init, running
 from processes import WorkerError, run_script, wait_until
 from rref_counts import counts
 
@@ -119,17 +118,18 @@ def test_a_process_that_holds_rrefs_when_it_ends_writes_nothing(tmp_path):
 
 
 def call_until_it_has_left(peer):
-    with pytest.raises(torchwire.WorkerUnreachable, match="has left the RPC group"):
+    with pytest.raises(RuntimeError, match="has left the RPC group"):
         while True:
             rpc.rpc_sync(peer, answer)
 
 
-def test_a_worker_that_leaves_says_nothing_of_those_that_end_meanwhile(tmp_path):
+@pytest.mark.parametrize("is_static", [True, False])
+def test_a_worker_that_leaves_says_nothing_of_those_that_end_meanwhile(tmp_path, is_static):
     with Group(3) as trio:
-        trio.init(file_in(tmp_path))
+        trio.all(init, file_in(tmp_path), world_size=3 if is_static else None)
         trio.all(rpc.rpc_sync, "worker0", answer)
         trio[2].signal(signal.SIGSTOP)  # worker0 waits for it to take note
-        shutdown = trio[0].start(rpc.shutdown, graceful=False)
+        shutdown = trio[0].start(rpc.shutdown, graceful=not is_static)
         trio[1].run(call_until_it_has_left, "worker0")
         trio[1].kill()
         shutdown.result()
