@@ -387,6 +387,10 @@ void bindState(AgentClass& agent) {
           "The group's secrets from now on: this worker uses the first, and accepts all. Raises "
           "RuntimeError where the group has drawn its secret, or the store does not answer.")
       .def(
+          "secret_labels", &Agent::secretLabels, ReleaseGil(),
+          "8 hexadecimal digits for each secret that this worker accepts, the one that it uses first; "
+          "the same in all workers of the group. Raises nothing.")
+      .def(
           "explain_devices", &explainDevices, py::arg("peer"), ReleaseGil(),
           "For each entry of the device map for the worker with that rank: (its device here, "
           "there, "

@@ -322,6 +322,14 @@ void Agent::changeSecrets(const std::vector<std::string>& secrets) {
   membership_->changeKeys(keys);
 }
 
+std::vector<std::string> Agent::secretLabels() const {
+  std::vector<std::string> labels;
+  for (const GroupKey& key : keys_ ? keys_->all() : std::vector<GroupKey>()) {
+    labels.push_back(key.label());
+  }
+  return labels;
+}
+
 TensorPipeOptions Agent::linkSettings() {
   chosen_ = chooseAddress(options_.bindAddress, hostOfStore(store_));
   TensorPipeOptions options;

@@ -215,6 +215,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   /// The group's secrets are others from now on: this worker uses the first, and accepts all. On any thread that may block.
   /// Throws std::runtime_error.
   void changeSecrets(const std::vector<std::string>& secrets);
+  /// By which the secrets are told apart, in the group: the first is of the one that this worker uses. None before it starts.
+  std::vector<std::string> secretLabels() const;
 
   /// What has been counted. What a worker that has not started has nothing of is 0.
   struct Counts {

@@ -11,6 +11,7 @@ namespace {
 // Bound to what it is for: a secret that serves elsewhere too gives another key there.
 constexpr char kPurpose[] = "torchwire transport 2";
 constexpr char kPassword[] = "torchwire password";
+constexpr char kLabel[] = "torchwire label";
 
 void startSodium() {
   if (sodium_init() < 0) {
@@ -67,6 +68,13 @@ std::string GroupKey::stretched(uint64_t groupId, const std::string& secret) {
         "of 32 random bytes or more, which needs none");
   }
   return stretched;
+}
+
+std::string GroupKey::label() const {
+  const Proof of = hmac(key_, {labelBytes(kLabel)});
+  constexpr size_t kBytes = 4;
+  char digits[2 * kBytes + 1];
+  return sodium_bin2hex(digits, sizeof digits, of.data(), kBytes);
 }
 
 GroupKey GroupKey::derive(const char* purpose, Bytes common) const {

@@ -36,6 +36,9 @@ class GroupKey {
     return groupId_;
   }
 
+  /// 8 hexadecimal digits by which people tell keys of a group apart. Nothing of the key follows from them.
+  std::string label() const;
+
   /// The key of those who know this one and have all that in common.
   GroupKey derive(const char* purpose, std::span<const unsigned char> common) const;
 

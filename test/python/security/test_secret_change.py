@@ -8,10 +8,11 @@ import sys
 import pytest
 import torch
 import torch.distributed.rpc as rpc
+import torchwire
 from group import Group, HostedStore, init, results
 from processes import WorkerError, wait_until
 from repetition import Repetition, begin, stop
-from torchwire import group_secret, secret_watch
+from torchwire import group_secret
 from torchwire.doctor.reachability import place_of
 from torchwire.observe.remote_group import RemoteGroup
 
@@ -36,9 +37,8 @@ class Calls(Repetition):
             assert rpc.rpc_sync(other, echo, (torch.ones(10),), timeout=60).sum() == 10
 
 
-def known_secrets():
-    [watch] = secret_watch._watches
-    return watch.secrets
+def labels():
+    return torchwire.metrics()["secrets"]
 
 
 # ---- the file ----
@@ -128,19 +128,22 @@ def test_no_call_fails_while_the_secret_is_changed(tmp_path):
         observed = RemoteGroup(place_of(store.init_method.removeprefix("tcp://")), lambda: held(paths[0]))
         for member, name in zip(members, names):
             member.run(begin, functools.partial(Calls, [other for other in names if other != name]))
+        [used] = members[0].run(labels)
         new = command(paths[0], "--add").encode()
         for path in paths[1:]:
             command(path, "--add", "-", said=new.decode() + "\n")
-        wait_until(lambda: all(member.run(known_secrets) == [old, new] for member in members))
+        wait_until(lambda: len(members[0].run(labels)) == 2)
+        [_, added] = members[0].run(labels)
+        wait_until(lambda: all(member.run(labels) == [used, added] for member in members))
         for number, path in enumerate(paths):
             command(path, "--use", new[-6:].decode())
             if number == SIZE // 2:
                 come(group, SIZE, store, path)
                 assert [group[SIZE].run(rpc.rpc_sync, name, echo, (1,)) for name in names] == [1] * SIZE
-        wait_until(lambda: all(member.run(known_secrets) == [new, old] for member in members))
+        wait_until(lambda: all(member.run(labels) == [added, used] for member in members))
         for path in paths:
             command(path, "--drop", old[-6:].decode())
-        wait_until(lambda: all(member.run(known_secrets) == [new] for member in members))
+        wait_until(lambda: all(member.run(labels) == [added] for member in members))
         assert [worker.name for worker in observed.workers()] == [*names, f"worker{SIZE}"]
         assert all("functions" in observed.ask(worker, "status", 20) for worker in observed.workers())
         with pytest.raises(WorkerError, match="another group secret"):

@@ -112,6 +112,15 @@ TEST_CASE("where the role ends and the transcript begins is part of the proof", 
   CHECK(key.prove("role", bytesOf("said")) != key.prove("roles", bytesOf("aid")));
 }
 
+TEST_CASE("a key has a label of its own", "[group_key]") {
+  const std::string secret(32, 'a');
+  const std::string label = GroupKey(1, secret).label();
+  CHECK(label.size() == 8);
+  CHECK(GroupKey(1, secret).label() == label);
+  CHECK(GroupKey(2, secret).label() != label);
+  CHECK(GroupKey(1, std::string(32, 'b')).label() != label);
+}
+
 TEST_CASE("secrets with zeros in them count to their end", "[group_key]") {
   std::string one(20, '\0'), other(20, '\0');
   other.back() = 1;
