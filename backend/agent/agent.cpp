@@ -416,13 +416,19 @@ void Agent::enter(const std::string& address) {
     directory_.add(worker);
     if (worker.id != self_) {
       links_->addPeer(worker);
-      watch(worker);
     }
   }
   if (isStaticGroup()) {
     membership_->continueWith(peerStores_);
   }
   links_->setGroup(membership_->self(), roster.groupId);
+  // Not before: the others are told of one that is dead by links, whose greetings say what has just been set.
+  for (const WorkerRecord& worker : roster.workers) {
+    if (links_->incarnationOf(worker.id) ==
+        worker.incarnation) { // else it has a successor, or is this worker
+      watch(worker);
+    }
+  }
   checkDevices();
 }
 
