@@ -94,7 +94,10 @@ class Run:
             return "(?!)"  # nothing
         who = rf"worker 'worker{self.victim}'( \(rank {self.victim}\))?"
         if self.answer == "killed":
-            return rf"{who} (has died: its process \d+ has ended|ended before all workers were there)"
+            killed = rf"{who} (has died: its process \d+ has ended|ended before all workers were there)"
+            # docs/gotchas.md, "A file's store that a killed worker has torn answers nobody"
+            torn = self.operation == "init_rpc" and is_torn(self.folder / "store")
+            return rf"{killed}|the rendezvous store .* did not answer" if torn else killed
         raised = "KeyboardInterrupt" if self.event == "sigint" else "SystemExit: 3"
         ended = r"it ended with sys\.exit\(3\)" if self.event == "sigterm" else "it ended by KeyboardInterrupt"
         how = [rf"it called rpc\.shutdown\(graceful=False\) while handling {raised}"]
@@ -129,6 +132,15 @@ class Run:
         statuses = usual.get(self.answer, killed)
         # What comes while Python ends is either too late, or ends it in its own way.
         return statuses | {0, 1, -SIGNALS[self.event]} if is_out and not self.unharmed else statuses
+
+
+def is_torn(store):
+    """Whether a file of PyTorch's FileStore ends in the middle of a key and its value: each a length, and the bytes."""
+    data, position, strings = store.read_bytes(), 0, 0
+    while position + 4 <= len(data):
+        position += 4 + int.from_bytes(data[position : position + 4], sys.byteorder)
+        strings += 1
+    return position != len(data) or strings % 2 == 1
 
 
 class Process:
