@@ -305,8 +305,6 @@ def test_sys_exit_can_be_pickled_as_ever(worker, tmp_path):
     assert worker.run(_exit_and_its_exception_travel, file_in(tmp_path)) == (3, True)
 
 
-# ---- torchwire in the place of TENSORPIPE ----
-
 SPINNING = """
 import threading
 from torchwire import _C
@@ -328,6 +326,8 @@ def test_a_daemon_thread_that_python_ends_below_a_replaced_function_ends(tmp_pat
     process = run_script(script)
     assert (process.returncode, process.stderr) == (0, "")
 
+
+# ---- torchwire in the place of TENSORPIPE ----
 
 SPAWNED = """
 import atexit, os, sys, tempfile
