@@ -11,6 +11,7 @@ importing torch takes longer than most rows.
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import multiprocessing
 import multiprocessing.util
@@ -304,6 +305,7 @@ class ForkedProcess:
 
     def __init__(self):
         sys.stdout.flush()
+        gc.freeze()  # else to end costs each child over a second: its last collection visits, and so copies, every object
         self.pid = os.fork()
         self.exitcode = None
 
