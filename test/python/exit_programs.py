@@ -305,7 +305,7 @@ class ForkedProcess:
 
     def __init__(self):
         sys.stdout.flush()
-        gc.freeze()  # else to end costs each child over a second: its last collection visits, and so copies, every object
+        gc.freeze()  # else the last collection of each child visits, and so copies, every object
         self.pid = os.fork()
         self.exitcode = None
 

@@ -16,7 +16,7 @@ from processes import run_script
 PROGRAM = pathlib.Path(__file__).with_name("end_programs.py")
 KINDS = ("static", "elastic", "dynamic")
 
-# s. Others know at once, but the machine may be busy; whoever waits for a time-out waits for two minutes.
+# s. Others know at once, but the machine may be busy; whoever waits for a time-out waits for four minutes.
 PROMPT = 5.0
 SHUTDOWN = 5.0
 
@@ -95,8 +95,9 @@ class Outcome:
         self.kind, self.ways, self.ends, self.notes = kind, ways, ends, notes
 
     def note(self, name, what, to=None):
-        (found,) = [note for note in self.notes[name] if note["what"] == what and note.get("to") == to]
-        return found
+        found = [note for note in self.notes[name] if note["what"] == what and note.get("to") == to]
+        assert len(found) == 1, f"{name} has not noted {what!r} of {to} once: {self.notes[name]}; {self.ends}"
+        return found[0]
 
     def end_of(self, way):
         """When it was over: for a process that runs another program, when it began to."""
@@ -117,7 +118,7 @@ def outcomes(tmp_path_factory):
         if (kind, transport) not in made:
             groups = GROUPS[kind]
             folder = tmp_path_factory.mktemp("groups")
-            process = run_script(PROGRAM, kind, transport, folder, *map(",".join, groups), limit=150)
+            process = run_script(PROGRAM, kind, transport, folder, *map(",".join, groups), limit=270)
             assert process.returncode == 0, process.stderr
             made[kind, transport] = [
                 Outcome(kind, ways, **outcome) for ways, outcome in zip(groups, json.loads(process.stdout), strict=True)
