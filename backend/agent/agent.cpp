@@ -412,6 +412,7 @@ void Agent::enter(const std::string& address) {
       "worker '" + workerInfo_.name_ + "' listens at " + address_ + " (" + chosen_.reason + ")");
   const Roster roster = membership_->join(address_, context_->hostAddress());
   devices_->add(roster.workers);
+  links_->setGroup(membership_->self(), roster.groupId);
   for (const WorkerRecord& worker : roster.workers) {
     directory_.add(worker);
     if (worker.id != self_) {
@@ -421,14 +422,13 @@ void Agent::enter(const std::string& address) {
   if (isStaticGroup()) {
     membership_->continueWith(peerStores_);
   }
-  links_->setGroup(membership_->self(), roster.groupId);
-  // Not before: the others are told of one that is dead by links, whose greetings say what has just been set.
+  // When a peer turns out to be dead, this worker dials all others to tell them.
   for (const WorkerRecord& worker : roster.workers) {
-    if (links_->incarnationOf(worker.id) ==
-        worker.incarnation) { // else it has a successor, or is this worker
+    if (worker.id != self_) {
       watch(worker);
     }
   }
+  links_->acceptPeers(); // from now on a peer may be replaced by its successor
   checkDevices();
 }
 

@@ -28,12 +28,16 @@ std::string LinkManager::listen() {
 }
 
 void LinkManager::setGroup(WorkerRecord self, uint64_t groupId) {
+  MutexLock lock(mutex_);
+  self_ = std::move(self);
+  groupId_ = groupId;
+}
+
+void LinkManager::acceptPeers() {
   std::vector<Greeting> early;
   {
     MutexLock lock(mutex_);
-    self_ = std::move(self);
-    groupId_ = groupId;
-    inGroup_ = true;
+    acceptsPeers_ = true;
     early.swap(early_);
   }
   for (const auto& [link, hello] : early) {

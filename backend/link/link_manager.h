@@ -135,12 +135,13 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
 
   LinkManager(LinkContext& context, Timer& timer, Events events, Limits limits);
 
-  /// Starts to listen. Returns the address that others dial. Links are accepted from setGroup() on;
-  /// hellos that come before wait.
+  /// Starts to listen. Returns the address that others dial. Hellos wait until acceptPeers().
   std::string listen();
 
-  /// Says who this worker is and in which group; answers the hellos that came meanwhile.
+  /// What greetings say of this worker and its group: before any peer is dialed.
   void setGroup(WorkerRecord self, uint64_t groupId) EXCLUDES(mutex_);
+  /// Answers the hellos that have come, and from now on each as it comes.
+  void acceptPeers() EXCLUDES(mutex_);
 
   /// Makes this worker a peer of its own, which is always connected, by `loopback`. A frame that does not come through
   /// whole is `peerLost` of this worker; the link stays. At most once, before anything is sent.
@@ -337,7 +338,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
 
   mutable Mutex mutex_{LockRank::linkManager};
   std::condition_variable_any disconnected_;
-  bool inGroup_ GUARDED_BY(mutex_) = false;
+  bool acceptsPeers_ GUARDED_BY(mutex_) = false;
   bool leaving_ GUARDED_BY(mutex_) = false;
   Goodbye goodbye_ GUARDED_BY(mutex_); // this worker's
   std::optional<Error> declaredDead_ GUARDED_BY(mutex_);

@@ -57,7 +57,7 @@ void LinkManager::onHello(const std::shared_ptr<Link>& link, const Hello& hello)
   std::optional<WorkerRecord> former; // which lives as far as is known here
   {
     MutexLock lock(mutex_);
-    if (!inGroup_) {
+    if (!acceptsPeers_) {
       early_.emplace_back(link, hello);
       return;
     }

@@ -10,6 +10,7 @@ runs; the owner has an RRef on the worker. The other one has no link to it.
 """
 
 import atexit
+import gc
 import json
 import os
 import pathlib
@@ -26,11 +27,11 @@ import torch.distributed.rpc as rpc
 import torchwire
 from exit_programs import ForkedProcess, is_in_shutdown
 
-LIMIT = 120.0  # s, of each wait here: where the machine has much else to do the processes' ends take a minute
+LIMIT = 120.0  # s, of each wait here: on a busy machine the processes may take a minute to end
 STAY = ("owner", "other")
 NO_END = "error_in_handler"
 LATE = "in_init_rpc"  # comes to the group when it runs
-TIME_OUT = 240.0  # s, of calls: nobody is to wait for it
+TIME_OUT = 240.0  # s, of calls: none should reach it
 
 HELD = []  # RRefs, futures, contexts
 
@@ -322,6 +323,7 @@ class Group:
         if self._store.pid == 0:
             serve_store(self.folder)
         wait_until((self.folder / "port").exists)
+        gc.freeze()  # so that the last collection of each process does not write to, and so copy, every page
         for name in [*STAY, *self.ways]:
             process = ForkedProcess()
             if process.pid == 0:

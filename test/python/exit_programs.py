@@ -11,7 +11,6 @@ importing torch takes longer than most rows.
 import atexit
 import contextlib
 import functools
-import gc
 import json
 import multiprocessing
 import multiprocessing.util
@@ -305,7 +304,6 @@ class ForkedProcess:
 
     def __init__(self):
         sys.stdout.flush()
-        gc.freeze()  # else the last collection of each child visits, and so copies, every object
         self.pid = os.fork()
         self.exitcode = None
 

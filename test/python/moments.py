@@ -95,8 +95,9 @@ class Run:
         who = rf"worker 'worker{self.victim}'( \(rank {self.victim}\))?"
         if self.answer == "killed":
             killed = rf"{who} (has died: its process \d+ has ended|ended before all workers were there)"
-            # docs/gotchas.md, "A file's store that a killed worker has torn answers nobody"
-            torn = self.operation == "init_rpc" and is_torn(self.folder / "store")
+            # docs/gotchas.md, "A FileStore whose last entry is incomplete answers nobody"
+            store = self.folder / "store"
+            torn = self.operation == "init_rpc" and store.exists() and is_torn(store)
             return rf"{killed}|the rendezvous store .* did not answer" if torn else killed
         raised = "KeyboardInterrupt" if self.event == "sigint" else "SystemExit: 3"
         ended = r"it ended with sys\.exit\(3\)" if self.event == "sigterm" else "it ended by KeyboardInterrupt"
@@ -135,7 +136,7 @@ class Run:
 
 
 def is_torn(store):
-    """Whether a file of PyTorch's FileStore ends in the middle of a key and its value: each a length, and the bytes."""
+    """Whether a FileStore's file ends within an entry: a key and a value, each a length and its bytes."""
     data, position, strings = store.read_bytes(), 0, 0
     while position + 4 <= len(data):
         position += 4 + int.from_bytes(data[position : position + 4], sys.byteorder)

@@ -16,7 +16,7 @@ from processes import run_script
 PROGRAM = pathlib.Path(__file__).with_name("end_programs.py")
 KINDS = ("static", "elastic", "dynamic")
 
-# s. Others know at once, but the machine may be busy; whoever waits for a time-out waits for four minutes.
+# s. Others know at once, but the machine may be busy; a worker that waits for a time-out waits for four minutes.
 PROMPT = 5.0
 SHUTDOWN = 5.0
 

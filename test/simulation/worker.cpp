@@ -76,6 +76,7 @@ bool Worker::start() {
     links_->listen();
     links_->addLoopback(record_, loopback_);
     const Roster roster = membership_->join(record_.address);
+    links_->setGroup(record_, groupId);
     for (const WorkerRecord& peer : roster.workers) {
       if (peer.id != record_.id) {
         learn(peer);
@@ -83,7 +84,7 @@ bool Worker::start() {
         watch(peer);
       }
     }
-    links_->setGroup(record_, groupId);
+    links_->acceptPeers();
   } catch (const std::exception& e) {
     world_.note([&] { return record_.name + " cannot start: " + e.what(); });
     return false;

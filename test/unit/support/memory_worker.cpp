@@ -175,6 +175,7 @@ MemoryWorker::~MemoryWorker() {
 
 void MemoryWorker::start() {
   links_->setGroup(record_, groupId_);
+  links_->acceptPeers();
 }
 
 CallbackNote& MemoryWorker::send(const MemoryWorker& to, const std::string& text) {
