@@ -38,9 +38,11 @@
 #include "backend/serve/python_rpc.h"
 #include "backend/serve/rref_type.h"
 #include "backend/serve/signals.h"
+#include "plugin/chained_future.h"
 #include "plugin/current_agent.h"
 #include "plugin/function_wrapper.h"
 #include "plugin/pickled_rrefs.h"
+#include "plugin/unread_rrefs.h"
 #include "rref/context_lifetime.h"
 #include "rref/failed_creation.h"
 #include "rref/own_value.h"
@@ -500,6 +502,7 @@ void bindGivingUp(py::module_& module) {
 } // namespace
 
 void bindCalls(py::module_& module) {
+  dropUnreadRRefs();
   PythonRpc::load();
   noteMainThread();
   bindGivingUp(module);
@@ -574,8 +577,16 @@ void bindCalls(py::module_& module) {
       "that is what it fails with. If it needs the value, and the RRef is this worker's own, it "
       "waits for that first, as signals allow.");
   module.def(
-      "forget_failed_type", &forgetFailedType, py::arg("rref"), // keeps the GIL
-      "Lets go of the future of the type of an RRef's value, if that has failed. Keeps the GIL.");
+      "future_type_of", &futureTypeOf, py::arg("rref"), py::arg("timeout"),
+      "The future of the type of an RRef's value, which PyTorch keeps; asked for anew where that "
+      "has "
+      "failed.");
+  module.def(
+      "type_of", &typeOf, py::arg("rref"), py::arg("timeout"),
+      "That type, which is waited for. PyTorch keeps no future of it that has failed.");
+  module.def(
+      "chain", &chain, py::arg("first"), py::arg("next"),
+      "The future of what `next` returns a future of, called with the value of `first`.");
   // Keeps the GIL: a lock is held for a moment at most.
   module.def(
       "in_current_context", &inCurrentContext, py::arg("callback"),
@@ -585,24 +596,21 @@ void bindCalls(py::module_& module) {
       "answering_worker", &AnswerScope::current,
       "The rank of the worker whose answer this thread reads; None: it reads none.");
   module.def(
-      "raise_later",
-      [](const py::object& error) {
-        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
-        raiseLater(py::error_already_set());
+      "waiting_method",
+      [](const py::function& wait, std::string doc) {
+        return makeMethod("wait", std::move(doc), [wait](const Arguments& arguments) {
+          if (const auto* const future = arguments.first<PythonFutureWrapper>()) {
+            awaitCall(*future);
+            raisePendingSignal();
+          }
+          return arguments.passTo(wait);
+        });
       },
-      py::arg("error"),
-      "Has what a handler of a signal has raised on this thread raised once more by what waits for "
-      "a "
-      "call next. Keeps the GIL. Raises nothing.");
-  module.def(
-      "await_call",
-      [](const std::shared_ptr<PythonFutureWrapper>& future) {
-        awaitCall(*future);
-        raisePendingSignal();
-      },
-      "Waits for the call behind a future, if that is known: it is of a Python function, or the "
-      "one that this thread has "
-      "sent last.");
+      py::arg("wait"), py::arg("doc"),
+      "A method of futures that does what `wait` does, and first waits for the call behind the "
+      "future, if that is known: it is of a Python function, or the one that this thread has sent "
+      "last. It has no frame of Python's, in which the traceback of an error would keep the "
+      "future.");
 }
 
 } // namespace torchwire

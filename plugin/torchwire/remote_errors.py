@@ -30,7 +30,8 @@ from typing import Any, cast
 from torch.distributed.rpc import internal
 
 from torchwire import pickling
-from torchwire.pickling import is_interrupt, runs_torchwire, words_of
+from torchwire.interrupts import is_interrupt
+from torchwire.pickling import runs_torchwire, words_of
 from torchwire.printable import encodable, text_of
 
 # An exception may hold whatever the function had at hand. What is larger stays where it is.

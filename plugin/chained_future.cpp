@@ -1,0 +1,58 @@
+#include "plugin/chained_future.h"
+
+#include <cxxabi.h>
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace torchwire {
+namespace {
+
+using Future = c10::ivalue::Future;
+using torch::jit::PythonFunctionGuard;
+using torch::jit::PythonFutureWrapper;
+using Wrapper = std::shared_ptr<PythonFutureWrapper>;
+
+/// What `body` returns, which runs with the GIL. If it throws, the future fails so, and it returns nothing.
+template <typename Body>
+auto orFail(Future& future, Body body) -> decltype(body()) {
+  try {
+    const py::gil_scoped_acquire gil;
+    return body();
+  } catch (abi::__forced_unwind&) { // by which a daemon thread leaves Python as that ends
+    throw;
+  } catch (...) {
+    future.setError(std::current_exception());
+    return {};
+  }
+}
+
+void completeAs(Future& result, PythonFutureWrapper& source) {
+  auto value = orFail(result, [&]() -> std::optional<c10::IValue> {
+    return torch::jit::toIValue(source.value(), c10::PyObjectType::get());
+  });
+  if (value) {
+    result.markCompleted(std::move(*value));
+  }
+}
+
+} // namespace
+
+Wrapper chain(const Wrapper& first, py::function next) {
+  auto result = c10::make_intrusive<Future>(c10::PyObjectType::get());
+  // Wherever it is dropped, it takes the GIL for it.
+  auto kept = std::make_shared<PythonFunctionGuard>(std::move(next));
+  first->fut->addCallback([result, first, kept = std::move(kept)](Future&) {
+    const auto second =
+        orFail(*result, [&] { return kept->func_(first->value()).cast<Wrapper>(); });
+    if (second) {
+      second->fut->addCallback([result, second](Future&) { completeAs(*result, *second); });
+    }
+  });
+  return std::make_shared<PythonFutureWrapper>(std::move(result));
+}
+
+} // namespace torchwire
