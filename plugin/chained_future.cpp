@@ -4,7 +4,12 @@
 
 #include <exception>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <utility>
+
+#include "backend/serve/direct_call.h"
+#include "backend/serve/signals.h"
 
 namespace py = pybind11;
 
@@ -16,6 +21,25 @@ using torch::jit::PythonFunctionGuard;
 using torch::jit::PythonFutureWrapper;
 using Wrapper = std::shared_ptr<PythonFutureWrapper>;
 
+/// The error as a future may keep it. What a handler of a signal has raised is raised later.
+std::exception_ptr keepable(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const py::error_already_set& e) {
+    const py::gil_scoped_acquire gil;
+    try {
+      if (!isOfHandler(e)) {
+        return std::make_exception_ptr(withoutFrames(e, py::str(e.value()).cast<std::string>()));
+      }
+      raiseLater(e);
+    } catch (const py::error_already_set&) { // of its own methods, or it is no Exception
+    }
+    return std::make_exception_ptr(std::runtime_error(e.what()));
+  } catch (...) {
+    return error;
+  }
+}
+
 /// What `body` returns, which runs with the GIL. If it throws, the future fails so, and it returns nothing.
 template <typename Body>
 auto orFail(Future& future, Body body) -> decltype(body()) {
@@ -25,7 +49,7 @@ auto orFail(Future& future, Body body) -> decltype(body()) {
   } catch (abi::__forced_unwind&) { // by which a daemon thread leaves Python as that ends
     throw;
   } catch (...) {
-    future.setError(std::current_exception());
+    future.setError(keepable(std::current_exception()));
     return {};
   }
 }

@@ -267,6 +267,11 @@ c10::intrusive_ptr<JitFuture> serveDirectCall(
   return failed ? failedFuture(failed) : completed(std::move(response));
 }
 
+RemoteError withoutFrames(const py::error_already_set& raised, const std::string& text) {
+  expectRemote(raised);
+  return RemoteError(text, kindOf(raised), detailOf(raised));
+}
+
 py::object readPythonResult(Message& response) {
   const auto& body = std::as_const(response).payload();
   const std::vector<at::Tensor> tensors = std::move(response.tensors());
@@ -275,8 +280,7 @@ py::object readPythonResult(Message& response) {
       return isDirect(response) ? readDirect(body, tensors)
                                 : raisingRemote(unpickle(body.data(), body.size(), tensors));
     } catch (py::error_already_set& e) {
-      expectRemote(e);
-      throw RemoteError(e.what(), kindOf(e), detailOf(e));
+      throw withoutFrames(e, e.what());
     }
   });
 }

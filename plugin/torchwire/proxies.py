@@ -58,9 +58,8 @@ def _replacing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _call(rref: PyRRef[Any], rpc_api: Any, name: str, timeout: float, args: Any, kwargs: Any, kind: type) -> Any:
-    # A future fails by what the owner raises for a method that is missing.
-    method = getattr(kind, name, None) if rpc_api is api.rpc_async else getattr(kind, name)
-    is_script = issubclass(kind, (torch.jit.ScriptModule, torch._C.ScriptModule))
-    is_async = not is_script and hasattr(method, "_wrapped_async_rpc_function")
+    is_async = False
+    if not issubclass(kind, (torch.jit.ScriptModule, torch._C.ScriptModule)):
+        is_async = hasattr(getattr(kind, name), "_wrapped_async_rpc_function")
     function = cast("Any", rref_proxy._local_invoke_async_execution if is_async else rref_proxy._local_invoke)
     return rpc_api(rref.owner(), function, args=(rref, name, args, kwargs), timeout=timeout)

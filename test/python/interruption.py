@@ -13,8 +13,8 @@ class Interrupted(KeyboardInterrupt):
     pass
 
 
-def interrupted_everywhere(function):
-    """Calls `function` again and again, with a signal one place later each time, until it returns. How often that was.
+def interrupted_everywhere(function, step=1):
+    """Calls `function` again and again, with a signal `step` places later each time, until it returns. How many it has.
 
     What the handler raises has to come out of it.
     """
@@ -22,7 +22,7 @@ def interrupted_everywhere(function):
     try:
         place = 1
         while _is_interrupted_at(place, function):
-            place += 1
+            place += step
         return place - 1
     finally:
         signal.signal(signal.SIGUSR2, before)
