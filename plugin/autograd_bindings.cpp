@@ -100,7 +100,11 @@ py::object enterContext(const Arguments& arguments) {
 
 py::object exitContext(const Arguments& arguments) {
   const py::object context = arguments.find(0, "self").attr("autograd_context");
-  releaseContext(context.cast<ContextPtr>()->contextId());
+  const int64_t id = context.cast<ContextPtr>()->contextId();
+  if (!isOfEndedLifetime(
+          id)) { // as in a child that has become a worker of its own within the block
+    releaseContext(id);
+  }
   return py::none();
 }
 

@@ -70,6 +70,9 @@ bool isOfHandler(const py::error_already_set& raised) {
   if (!handlesSignals()) {
     return false;
   }
+  if (raised.trace()) { // which the exception itself may not have yet
+    PyException_SetTraceback(raised.value().ptr(), raised.trace().ptr());
+  }
   try {
     return py::module_::import("torchwire.interrupts")
         .attr("is_interrupt")(raised.value())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import opcode
 import signal
 import threading
 from collections.abc import Iterator
-from types import CodeType, TracebackType
+from types import FrameType, TracebackType
 
 _RAISE = opcode.opmap["RAISE_VARARGS"]
 
@@ -14,26 +15,35 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 def is_interrupt(error: BaseException) -> bool:
     """Whether a signal of this process has raised it, rather than an object of another worker, as far as can be told.
 
-    A signal's handler runs on the main thread alone. Python's own for Ctrl-C has no frame: what it raises comes from
-    between two instructions, and not from one that raises.
+    A signal's handler runs on the main thread alone, and is given the frame that it interrupts, which calls it. Python's
+    own for Ctrl-C has no frame: what it raises comes from between two instructions, and not from one that raises.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
     last = None
-    handlers = _handlers()
     for last in _entries(error.__traceback__):
-        if last.tb_frame.f_code in handlers:
+        if _is_of_handler(last.tb_frame):
             return True
-    if not isinstance(error, KeyboardInterrupt) or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if not isinstance(error, KeyboardInterrupt) or not _has_pythons_handler():
         return False
     return last is None or last.tb_frame.f_code.co_code[last.tb_lasti] != _RAISE
 
 
-def _handlers() -> set[CodeType]:
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    functions = [getattr(handler, "func", handler) for handler in handlers]  # asyncio's is a functools.partial
-    codes = [getattr(getattr(function, "__func__", function), "__code__", None) for function in functions]
-    return {code for code in codes if code is not None}
+def _is_of_handler(frame: FrameType) -> bool:
+    caller, code = frame.f_back, frame.f_code
+    if caller is None:
+        return False
+    has_rest = bool(code.co_flags & inspect.CO_VARARGS)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + has_rest]
+    for argument in (frame.f_locals.get(name) for name in names):
+        values = argument if type(argument) is tuple else (argument,)
+        if any(value is caller for value in values):
+            return True
+    return False
+
+
+def _has_pythons_handler() -> bool:
+    return any(signal.getsignal(number) is signal.default_int_handler for number in signal.valid_signals())
 
 
 def _entries(entry: TracebackType | None) -> Iterator[TracebackType]:

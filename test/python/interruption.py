@@ -13,31 +13,51 @@ class Interrupted(KeyboardInterrupt):
     pass
 
 
-def interrupted_everywhere(function, step=1):
+class TimedOut(TimeoutError):
+    """What a handler of SIGALRM raises, as a rule: an Exception."""
+
+
+def interrupted_everywhere(function, step=1, handler=None):
     """Calls `function` again and again, with a signal `step` places later each time, until it returns. How many it has.
 
-    What the handler raises has to come out of it.
+    What the handler raises, an Interrupted or a TimedOut with the text "by a signal", has to come out of it.
     """
-    before = signal.signal(signal.SIGUSR2, _raise)
+    before = signal.getsignal(signal.SIGUSR2)
     try:
         place = 1
-        while _is_interrupted_at(place, function):
+        while _is_interrupted_at(place, function, handler or raise_interrupted):
             place += step
         return place - 1
     finally:
         signal.signal(signal.SIGUSR2, before)
 
 
-def _raise(*_):
-    raise Interrupted
+def raise_interrupted(*_):
+    raise Interrupted("by a signal")
 
 
-def _is_interrupted_at(place, function):
+def raise_timed_out(_number, _frame):
+    raise TimedOut("by a signal")
+
+
+def raise_once(_number, _frame):
+    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    raise TimedOut("by a signal")
+
+
+class Raising:
+    def __call__(self, *_):
+        raise Interrupted("by a signal")
+
+
+def _is_interrupted_at(place, function, handler):
     tracer = _Tracer(place)
+    signal.signal(signal.SIGUSR2, handler)
     sys.settrace(tracer)
     try:
         function()
-    except Interrupted:
+    except (Interrupted, TimedOut) as error:
+        assert type(error) in (Interrupted, TimedOut) and str(error) == "by a signal", tracer.where
         return True
     finally:
         sys.settrace(None)

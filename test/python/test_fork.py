@@ -526,8 +526,18 @@ def _call_oneself(init_method):
 
 
 def join_in_child_in_context():
-    with dist_autograd.context():
-        return join_in_child()
+    context = dist_autograd.context()
+    context.__enter__()
+    with tempfile.TemporaryDirectory() as folder:
+        answer = in_child(_call_and_leave, context, file_in(folder))
+    context.__exit__(None, None, None)
+    return answer
+
+
+def _call_and_leave(context, init_method):
+    answer = _call_oneself(init_method)
+    context.__exit__(None, None, None)
+    return answer
 
 
 def call_in_context(function):

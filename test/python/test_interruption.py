@@ -8,7 +8,7 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in
-from interruption import interrupted_everywhere
+from interruption import Raising, interrupted_everywhere, raise_once, raise_timed_out
 from rref_counts import wait_until_none_is_left
 
 
@@ -70,6 +70,26 @@ def fail_by_proxy():
         raise AssertionError("it returned")
 
 
+def call_by_proxy_and_go_on():
+    counter = rpc.remote("worker1", Counter)
+    counter.rpc_sync().count()
+    counter.rpc_async().count()
+    rpc.rpc_sync("worker1", int)
+
+
+def fail():
+    raise ValueError("on purpose")
+
+
+def create_what_fails():
+    try:
+        rpc.remote("worker1", fail).to_here()
+    except ValueError:
+        pass
+    else:
+        raise AssertionError("it returned")
+
+
 class Unreadable:
     def __setstate__(self, state):
         raise ValueError(state)
@@ -108,6 +128,8 @@ WAYS = [
     call_by_proxy_later,
     create_by_proxy,
     fail_by_proxy,
+    call_by_proxy_and_go_on,
+    create_what_fails,
     drop_what_cannot_be_read,
     backward_pass,
 ]
@@ -116,11 +138,11 @@ WAYS = [
 STEPS = {drop_what_cannot_be_read: 13}  # whose error is pickled: that has many places
 
 
-def interrupt_everywhere(way):
+def interrupt_everywhere(way, handler=None):
     way()  # what is done the first time alone is done
     gc.disable()
     try:
-        places = interrupted_everywhere(way, STEPS.get(way, 1))
+        places = interrupted_everywhere(way, STEPS.get(way, 1), handler)
     finally:
         gc.enable()
     assert places > 20
@@ -132,6 +154,13 @@ def interrupt_everywhere(way):
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_an_interrupt_anywhere(pair, way):
     pair[0].run(interrupt_everywhere, way)
+    wait_until_none_is_left(pair, collects=True)
+
+
+@pytest.mark.parametrize("handler", [Raising(), raise_timed_out, raise_once], ids=["object", "Exception", "once"])
+@pytest.mark.parametrize("way", [call_for_rref, create_what_fails], ids=lambda way: way.__name__)
+def test_an_interrupt_by_a_handler_of_another_kind(pair, way, handler):
+    pair[0].run(interrupt_everywhere, way, handler)
     wait_until_none_is_left(pair, collects=True)
 
 
