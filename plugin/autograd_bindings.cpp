@@ -92,14 +92,28 @@ void releaseContext(int64_t contextId) {
   }
 }
 
+py::handle selfIn(const Arguments& arguments) {
+  const py::handle self = arguments.find(0, "self");
+  if (!self) {
+    throw py::type_error("it is a method of torch.distributed.autograd.context");
+  }
+  return self;
+}
+
 py::object enterContext(const Arguments& arguments) {
+  const py::handle self = selfIn(arguments);
   const auto context = newContext();
-  py::setattr(arguments.find(0, "self"), "autograd_context", py::cast(context));
+  try {
+    py::setattr(self, "autograd_context", py::cast(context));
+  } catch (const py::error_already_set&) {
+    releaseContext(context->contextId());
+    throw;
+  }
   return py::int_(context->contextId());
 }
 
 py::object exitContext(const Arguments& arguments) {
-  const py::object context = arguments.find(0, "self").attr("autograd_context");
+  const py::object context = selfIn(arguments).attr("autograd_context");
   const int64_t id = context.cast<ContextPtr>()->contextId();
   if (!isOfEndedLifetime(
           id)) { // as in a child that has become a worker of its own within the block
@@ -130,7 +144,8 @@ void bindBackward(AgentClass& agent) {
           "backward_from_rref",
           [](const std::shared_ptr<Agent>& self, const rpc::PyRRef& rref, int64_t contextId,
              bool retain) {
-            const Agent::AwaitingSend scope(self);
+            const Agent::AwaitingSend scope(
+                rref.isOwner() ? nullptr : self); // no call of its hooks
             raisingSignals(
                 [&] { rref::backward(self->engine(), *self, rrefOf(rref), contextId, retain); });
           },

@@ -257,8 +257,9 @@ void bindEnd(AgentClass& agent) {
             self.interruptStart(std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
           },
           py::arg("patience"), ReleaseGil(),
-          "Has a start end that another thread is in: init_rpc raises RuntimeError there, and the "
-          "other workers are told. patience: seconds for it to end. Raises nothing.")
+          "Ends a start that another thread is in: init_rpc raises RuntimeError there, and the "
+          "other "
+          "workers are told. patience: seconds for it to end. Raises nothing.")
       .def_property_readonly(
           "has_begun_to_start", &Agent::hasBegunToStart,
           "Whether it tells the other workers of a static group itself why it does not start.")

@@ -475,13 +475,14 @@ void bindCalls(py::module_& module) {
       "`waits`, the call has ended when it has been sent: nobody else can have its future.");
   module.def(
       "chain",
-      [](const std::shared_ptr<PythonFutureWrapper>& first, py::function next) {
-        auto future = chain(first, std::move(next));
+      [](const std::shared_ptr<PythonFutureWrapper>& first, py::function next,
+         const PythonFutureWrapper& future) {
+        chain(first, std::move(next), future.fut);
         raisePendingSignal(); // of a handler that has interrupted `next`
-        return future;
       },
-      py::arg("first"), py::arg("next"),
-      "The future of what `next` returns a future of, called with the value of `first`.");
+      py::arg("first"), py::arg("next"), py::arg("future"),
+      "Completes `future` as the one that `next` returns, which is called with the value of "
+      "`first`.");
   // Keeps the GIL: a lock is held for a moment at most.
   module.def(
       "in_current_context", &inCurrentContext, py::arg("callback"),

@@ -65,8 +65,7 @@ void completeAs(Future& result, PythonFutureWrapper& source) {
 
 } // namespace
 
-Wrapper chain(const Wrapper& first, py::function next) {
-  auto result = c10::make_intrusive<Future>(c10::PyObjectType::get());
+void chain(const Wrapper& first, py::function next, const c10::intrusive_ptr<Future>& result) {
   // Wherever it is dropped, it takes the GIL for it.
   auto kept = std::make_shared<PythonFunctionGuard>(std::move(next));
   first->fut->addCallback([result, first, kept = std::move(kept)](Future&) {
@@ -76,7 +75,6 @@ Wrapper chain(const Wrapper& first, py::function next) {
       second->fut->addCallback([result, second](Future&) { completeAs(*result, *second); });
     }
   });
-  return std::make_shared<PythonFutureWrapper>(std::move(result));
 }
 
 } // namespace torchwire

@@ -7,10 +7,11 @@
 
 namespace torchwire {
 
-/// The future of the call that `next` makes, which is called with the value of `first` and returns a future. `next` runs with
-/// the GIL where `first` ends: here, or on any thread and under no lock. The future keeps no exception of
-/// Python's: with its frames it would keep those that wait for the future, which may hold it. With the GIL.
-std::shared_ptr<torch::jit::PythonFutureWrapper> chain(
-    const std::shared_ptr<torch::jit::PythonFutureWrapper>& first, pybind11::function next);
+/// Completes `result` as the future that `next` returns, which is called with the value of `first`. `next` runs with the GIL
+/// where `first` ends: here, or on any thread and under no lock. The result keeps no exception of Python's: with its frames
+/// it would keep those that wait for the future, which may hold it. With the GIL.
+void chain(
+    const std::shared_ptr<torch::jit::PythonFutureWrapper>& first, pybind11::function next,
+    const c10::intrusive_ptr<c10::ivalue::Future>& result);
 
 } // namespace torchwire

@@ -29,7 +29,10 @@ void dropUnread(const py::function& drop, const py::handle& pickle) {
       drop(pickle, received);
       break;
     } catch (py::error_already_set& e) {
-      interruption = e;
+      if (!isOfHandler(e)) {
+        break;
+      }
+      interruption = e; // the next attempt goes on behind those that this one has received
     }
   }
   if (interruption) {
@@ -54,10 +57,10 @@ struct Functions {
 py::object deserialize(const Functions& functions, const Arguments& arguments) {
   const size_t outer = std::exchange(received, 0); // of a pickle in which this one is packed
   const auto restore = c10::make_scope_exit([outer] { received = outer; });
-  if (!currentAgent()) {
+  const auto pickle = arguments.find(0, "binary_data");
+  if (!pickle || !currentAgent()) {
     return arguments.passTo(functions.deserialize);
   }
-  const auto pickle = arguments.find(0, "binary_data");
   try {
     py::object value = arguments.passTo(functions.deserialize);
     if (isUnread(value)) {
@@ -84,10 +87,13 @@ void dropUnreadRRefs() {
       "deserialize", "",
       [functions](const Arguments& given) { return deserialize(functions, given); });
   const py::function receive = rref.attr("_deserialize");
-  rref.attr("_deserialize") = makeFunction("_deserialize", "", [receive](const Arguments& given) {
-    ++received; // one that cannot be received cannot be dropped either
-    return given.passTo(receive);
-  });
+  const py::object receiver =
+      makeFunction("_py_rref_receiver", "", [receive](const Arguments& given) {
+        ++received; // one that cannot be received cannot be dropped either
+        return py::object(receive(given.find(1, "rref_fork_data")));
+      });
+  internal.attr("_InternalRPCPickler").attr("_py_rref_receiver") =
+      py::reinterpret_steal<py::object>(PyClassMethod_New(receiver.ptr()));
 }
 
 } // namespace torchwire

@@ -201,7 +201,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   bool hasBegunToStart() const {
     return membership_ != nullptr;
   }
-  /// Has a start end that another thread is in, as soon as it waits. Returns once it is over, or after `patience`.
+  /// Ends a start that another thread is in, at its next wait. Returns once it is over, or after `patience`.
   void interruptStart(std::chrono::milliseconds patience) {
     start_->interrupt(patience);
   }

@@ -1,4 +1,4 @@
-// How a start ends that a daemon thread is in as the program ends.
+// Ends a start that a daemon thread is in as the program ends.
 #pragma once
 
 #include <atomic>
@@ -34,8 +34,9 @@ class StartInterruption {
   };
 
   /// An InterruptionCheck, for all that the agent waits for.
-  void check() const {
-    if (runs_ && ends_) {
+  void check() {
+    if (runs_ && ends_ &&
+        !hasThrown_.exchange(true)) { // then the start tells the others, by the store
       throw Interrupted();
     }
     checkSignals();
@@ -55,6 +56,7 @@ class StartInterruption {
 
   std::atomic<bool> runs_{false};
   std::atomic<bool> ends_{false};
+  std::atomic<bool> hasThrown_{false};
 };
 
 } // namespace torchwire

@@ -27,7 +27,7 @@ void raiseLater(const pybind11::error_already_set& raised);
 void checkSignals();
 
 /// Throws what a handler has raised while this thread read something. If that is an answer, it is raised later, and this throws
-/// another error in its place: who else waits for the same call has not been interrupted. With the GIL.
+/// another error in its place: another thread that waits for the same call has not been interrupted. With the GIL.
 [[noreturn]] void throwInterruption(const pybind11::error_already_set& raised);
 
 /// Waits for a future as its wait() does, in a BlockingScope, and throws Interrupted if a handler of a signal raises

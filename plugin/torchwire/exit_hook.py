@@ -51,7 +51,7 @@ class _AfterHandlers:
 
 
 def watch() -> None:
-    """Sees the exit begin: what is registered with atexit from then on is not called. May be called again."""
+    """Sees the exit begin: functions that are registered with atexit later are not called. May be called again."""
     global _after_handlers
     if _after_handlers() is None:
         _after_handlers = weakref.ref(_AfterHandlers())

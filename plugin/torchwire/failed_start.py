@@ -104,8 +104,9 @@ class Start:
         """Has init_rpc raise, in another thread, and waits for that if there is an agent already."""
         self._is_interrupted = True
         if self.agent is not None and self._process == os.getpid():
+            end = time.monotonic() + patience
             self.agent.interrupt_start(patience)
-            self._is_over.wait(patience)
+            self._is_over.wait(max(0.0, end - time.monotonic()))
 
     def expect_wanted(self) -> None:
         """Raises RuntimeError in a process that a handler of a signal has forked meanwhile, and as the program ends."""

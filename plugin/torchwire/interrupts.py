@@ -20,13 +20,22 @@ def is_interrupt(error: BaseException) -> bool:
     """
     if threading.current_thread() is not threading.main_thread():
         return False
-    last = None
+    last, running = None, _running_frames()
     for last in _entries(error.__traceback__):
-        if _is_of_handler(last.tb_frame):
+        if last.tb_frame not in running and _is_of_handler(last.tb_frame):
             return True
     if not isinstance(error, KeyboardInterrupt) or not _has_pythons_handler():
         return False
     return last is None or last.tb_frame.f_code.co_code[last.tb_lasti] != _RAISE
+
+
+def _running_frames() -> set[FrameType]:
+    """Whose f_locals are not to be read: up to Python 3.12 the frame keeps them, also what the function drops later."""
+    frame, running = inspect.currentframe(), set[FrameType]()
+    while frame is not None:
+        running.add(frame)
+        frame = frame.f_back
+    return running
 
 
 def _is_of_handler(frame: FrameType) -> bool:

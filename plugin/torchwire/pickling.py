@@ -153,9 +153,9 @@ def _raise_instead(error: BaseException) -> None:
     """Raises what is to be raised in the place of what unpickling has raised, if it is to be another."""
     if not runs_torchwire():
         return
-    worker = _answering_worker()
     if is_interrupt(error):
         return
+    worker = _answering_worker()
     if not isinstance(error, Exception):
         what = f"a result of worker {worker!r}" if worker is not None else "what another worker has sent"
         raise RuntimeError(f"{what} cannot be unpickled: an object in it raised {words_of(error)}") from error

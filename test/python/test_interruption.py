@@ -21,7 +21,7 @@ def pair(tmp_path_factory):
 
 
 class Counter:
-    def count(self):
+    def count(self, /, **_options):
         return 1
 
 
@@ -111,6 +111,15 @@ def drop_what_cannot_be_read():
         raise AssertionError("it returned")
 
 
+def scalar():
+    return torch.ones(1, requires_grad=True).sum()
+
+
+def backward_pass_of_an_rref():
+    with dist_autograd.context() as context:
+        rpc.remote("worker1", scalar).backward(context)
+
+
 def backward_pass():
     with dist_autograd.context() as context:
         root = torch.ones(3, requires_grad=True)
@@ -131,6 +140,7 @@ WAYS = [
     call_by_proxy_and_go_on,
     create_what_fails,
     drop_what_cannot_be_read,
+    backward_pass_of_an_rref,
     backward_pass,
 ]
 
@@ -181,6 +191,42 @@ def call_missing_methods():
 def test_a_proxys_call_that_fails_keeps_no_rref(pair):
     pair[0].run(call_missing_methods)
     wait_until_none_is_left(pair, collects=True)
+
+
+def call_with_every_name():
+    names = {name: 1 for name in ("rref", "rpc_api", "method", "name", "func_name", "timeout", "self", "kwargs")}
+    rref = rpc.remote("worker1", Counter)
+    future = rref.rpc_async().count(**names)
+    assert isinstance(future, torch.futures.Future)
+    return rref.rpc_sync().count(**names), future.wait(), rref.remote().count(**names).to_here()
+
+
+def test_a_proxys_arguments_may_have_any_name(pair):
+    assert pair[0].run(call_with_every_name) == (1, 1, 1)
+
+
+def enter_without_a_context():
+    for method in (dist_autograd.context.__enter__, dist_autograd.context.__exit__):
+        with pytest.raises(TypeError, match="method of"):
+            method()
+
+
+class Slotted(dist_autograd.context):
+    def __setattr__(self, name, value):
+        raise ValueError(name)
+
+
+def enter_what_takes_no_attribute():
+    with pytest.raises(ValueError, match="autograd_context"):
+        Slotted().__enter__()
+    assert torchwire.autograd_contexts() == []
+    with dist_autograd.context():
+        pass
+
+
+@pytest.mark.parametrize("function", [enter_without_a_context, enter_what_takes_no_attribute])
+def test_a_context_that_cannot_be_entered(pair, function):
+    pair[0].run(function)
 
 
 def give_no_class():
