@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType, TracebackType
+from typing import Any, cast
 
 _RAISE = opcode.opmap["RAISE_VARARGS"]
 
@@ -15,8 +16,9 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 def is_interrupt(error: BaseException) -> bool:
     """Whether a signal of this process has raised it, rather than an object of another worker, as far as can be told.
 
-    A signal's handler runs on the main thread alone, and is given the frame that it interrupts, which calls it. Python's
-    own for Ctrl-C has no frame: what it raises comes from between two instructions, and not from one that raises.
+    A signal's handler runs on the main thread alone, and is given the frame that it interrupts, which calls it.
+    Python's own for Ctrl-C has no frame: what it raises comes from between two instructions, and not from one that
+    raises.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -45,7 +47,7 @@ def _is_of_handler(frame: FrameType) -> bool:
     has_rest = bool(code.co_flags & inspect.CO_VARARGS)
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + has_rest]
     for argument in (frame.f_locals.get(name) for name in names):
-        values = argument if type(argument) is tuple else (argument,)
+        values = cast("tuple[Any, ...]", argument) if type(argument) is tuple else (argument,)
         if any(value is caller for value in values):
             return True
     return False

@@ -2,7 +2,8 @@
 
 PyTorch asks the owner for the type of the value, and only then calls its method. It keeps the future of the type with
 the RRef, also where that has failed; and an error that a future keeps holds the frames that it has come through, and so
-the RRef. The function that does this is replaced once, when torchwire is imported; on other backends it does what it always did.
+the RRef. The function that does this is replaced once, when torchwire is imported; on other backends it does what it
+always did.
 """
 
 # The functions of PyTorch's that are replaced here are private, and have no types.
@@ -61,7 +62,7 @@ def _replacing(original: Callable[..., Any]) -> Callable[..., Any]:
     return invoke
 
 
-def _call(rref: PyRRef[Any], rpc_api: Any, method: str, timeout: float, args: Any, kwargs: Any, kind: type) -> Any:
+def _call(rref: PyRRef[Any], rpc_api: Any, method: str, timeout: float, args: Any, kwargs: Any, kind: Any) -> Any:
     is_async = False
     if not issubclass(kind, (torch.jit.ScriptModule, torch._C.ScriptModule)):
         is_async = hasattr(getattr(kind, method), "_wrapped_async_rpc_function")

@@ -194,7 +194,7 @@ def test_a_proxys_call_that_fails_keeps_no_rref(pair):
 
 
 def call_with_every_name():
-    names = {name: 1 for name in ("rref", "rpc_api", "method", "name", "func_name", "timeout", "self", "kwargs")}
+    names = dict.fromkeys(("rref", "rpc_api", "method", "name", "func_name", "timeout", "self", "kwargs"), 1)
     rref = rpc.remote("worker1", Counter)
     future = rref.rpc_async().count(**names)
     assert isinstance(future, torch.futures.Future)
