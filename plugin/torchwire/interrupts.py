@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import opcode
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType, TracebackType
@@ -22,7 +23,7 @@ def is_interrupt(error: BaseException) -> bool:
     """
     if threading.current_thread() is not threading.main_thread():
         return False
-    last, running = None, _running_frames()
+    last, running = None, _with_callers(sys._getframe().f_back)
     for last in _entries(error.__traceback__):
         if last.tb_frame not in running and _is_of_handler(last.tb_frame):
             return True
@@ -31,13 +32,16 @@ def is_interrupt(error: BaseException) -> bool:
     return last is None or last.tb_frame.f_code.co_code[last.tb_lasti] != _RAISE
 
 
-def _running_frames() -> set[FrameType]:
-    """Whose f_locals are not to be read: up to Python 3.12 the frame keeps them, also what the function drops later."""
-    frame, running = inspect.currentframe(), set[FrameType]()
+def _with_callers(frame: FrameType | None) -> set[FrameType]:
+    """Frames whose f_locals are not to be read: up to Python 3.12 one keeps them, also what its function drops later.
+
+    Not those of this module, which hold the set: nothing but the garbage collector would end that cycle.
+    """
+    frames = set[FrameType]()
     while frame is not None:
-        running.add(frame)
+        frames.add(frame)
         frame = frame.f_back
-    return running
+    return frames
 
 
 def _is_of_handler(frame: FrameType) -> bool:
