@@ -101,7 +101,7 @@ class Start:
             _C.announce_start(self.store, self._shown_name(), int(self.rank), int(self.world_size), self.store_thread)
 
     def interrupt(self, patience: float) -> None:
-        """Has init_rpc raise, in another thread, and waits for that if there is an agent already."""
+        """Ends it, in another thread, which goes no further, and waits for that if there is an agent already."""
         self._is_interrupted = True
         if self.agent is not None and self._process == os.getpid():
             end = time.monotonic() + patience
@@ -110,13 +110,16 @@ class Start:
 
     def expect_wanted(self) -> None:
         """Raises RuntimeError in a process that a handler of a signal has forked meanwhile, and as the program ends."""
-        if self._is_interrupted or (_refuses and threading.current_thread() is not threading.main_thread()):
+        if self._is_unwanted():
             raise RuntimeError("init_rpc was interrupted: the main program has ended")
         if self._process != os.getpid():
             raise RuntimeError(
                 f"this process was forked from worker '{self._shown_name()}' in init_rpc; call init_rpc in it, or use "
                 f"spawn"
             )
+
+    def _is_unwanted(self) -> bool:
+        return self._is_interrupted or (_refuses and threading.current_thread() is not threading.main_thread())
 
     def __enter__(self) -> Start:
         _running.append(self)
@@ -128,6 +131,9 @@ class Start:
         finally:
             _running.remove(self)
             self._is_over.set()
+        if error is not None and self._is_unwanted():
+            # A daemon thread that Python ends while it prints what it has raised holds stderr, and Python aborts.
+            threading.Event().wait()
 
     def _end(self, error: BaseException | None) -> None:
         if error is None or not self._can_be_told_of() or self._process != os.getpid():
