@@ -1,5 +1,7 @@
 """What handlers of signals raise, as opposed to what objects of other workers do."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import inspect
