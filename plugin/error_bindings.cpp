@@ -73,8 +73,7 @@ PyObject* builtinOf(const RemoteError& error) {
   return PyExc_RuntimeError;
 }
 
-/// As the error, or as a builtin exception where that cannot be made: Python may be about to end. What a handler of a signal
-/// raises meanwhile goes before it.
+/// As the error, or as a builtin exception where that cannot be made: Python may be about to end.
 template <typename CppError, typename What>
 void raise(const CppError& cppError, const What& what, PyObject* builtin) {
   try {
@@ -84,11 +83,7 @@ void raise(const CppError& cppError, const What& what, PyObject* builtin) {
       return;
     }
   } catch (py::error_already_set& e) {
-    const bool isInterrupt = isOfHandler(e);
     e.restore();
-    if (isInterrupt) {
-      return;
-    }
     PyErr_Clear();
   }
   PyErr_SetString(builtin, cppError.what());
@@ -106,7 +101,6 @@ void translate(std::exception_ptr exception) {
     raise(e, e, builtinOf(e));
   } catch (const Interrupted&) {
     raisePendingSignal();
-    PyErr_SetString(PyExc_RuntimeError, "init_rpc was interrupted: the main program has ended");
   } catch (const ForkedMeanwhile&) {
     raisePendingSignal();
     PyErr_SetString(PyExc_RuntimeError, ForkedAgent::refusalHere().c_str());

@@ -30,33 +30,25 @@ ServingScope::~ServingScope() {
   innermost = outer_;
 }
 
-ServingScope* ServingScope::here() {
-  return innermost != nullptr && innermost->generation_ == forkGeneration() ? innermost : nullptr;
-}
-
 bool ServingScope::isCancelled() {
-  const auto* const scope = here();
-  return scope != nullptr && scope->cancelled_ &&
-      scope->cancelled_->contains(scope->request_.caller, scope->request_.callId);
+  return innermost != nullptr && innermost->cancelled_ &&
+      innermost->cancelled_->contains(innermost->request_.caller, innermost->request_.callId);
 }
 
 void ServingScope::noteRRef(uint64_t hash) {
-  const auto* const scope = here();
-  if (scope != nullptr && scope->rref_ != nullptr) {
-    scope->rref_->store(hash, std::memory_order_relaxed);
+  if (innermost != nullptr && innermost->rref_ != nullptr) {
+    innermost->rref_->store(hash, std::memory_order_relaxed);
   }
 }
 
 void ServingScope::countError() {
-  auto* const scope = here();
-  if (scope != nullptr && !std::exchange(scope->isCounted_, true)) {
-    scope->request_.countError();
+  if (innermost != nullptr && !std::exchange(innermost->isCounted_, true)) {
+    innermost->request_.countError();
   }
 }
 
 void ServingScope::countError(const ServedCalls::Request& request) {
-  const auto* const scope = here();
-  if (scope != nullptr && scope->request_ == request) {
+  if (innermost != nullptr && innermost->request_ == request) {
     countError();
   } else {
     request.countError();
@@ -64,18 +56,17 @@ void ServingScope::countError(const ServedCalls::Request& request) {
 }
 
 ServedCall ServingScope::current() {
-  const auto* const scope = here();
-  return scope == nullptr ? ServedCall()
-                          : ServedCall(scope->request_, scope->arrival_, scope->cancelled_);
+  return innermost == nullptr
+      ? ServedCall()
+      : ServedCall(innermost->request_, innermost->arrival_, innermost->cancelled_);
 }
 
 WatchedCall ServingScope::watch() {
-  const auto* const scope = here();
-  if (scope == nullptr || !scope->cancelled_) {
+  if (innermost == nullptr || !innermost->cancelled_) {
     return {};
   }
-  const auto& [caller, callId, function] = scope->request_;
-  return {caller, scope->cancelled_->watch(caller, callId, scope->arrival_)};
+  const auto& [caller, callId, function] = innermost->request_;
+  return {caller, innermost->cancelled_->watch(caller, callId, innermost->arrival_)};
 }
 
 } // namespace torchwire
