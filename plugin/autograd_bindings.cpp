@@ -1,6 +1,7 @@
 // Backward passes, for Python. Bindings only convert; each says how it treats the GIL.
 #include "plugin/autograd_bindings.h"
 
+#include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/rpc/py_rref.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -10,6 +11,8 @@
 #include "autograd/script_operator.h"
 #include "backend/base/call_error.h"
 #include "backend/serve/signals.h"
+#include "plugin/current_agent.h"
+#include "plugin/function_wrapper.h"
 #include "rref/backward.h"
 
 namespace py = pybind11;
@@ -18,7 +21,8 @@ namespace torchwire {
 namespace {
 
 namespace rpc = torch::distributed::rpc;
-using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+using torch::distributed::autograd::ContextPtr;
+using torch::distributed::autograd::DistAutogradContainer;
 
 c10::intrusive_ptr<rpc::RRef> rrefOf(const rpc::PyRRef& rref) {
   return c10::static_intrusive_pointer_cast<rpc::RRef>(rref.toIValue().toRRef());
@@ -59,10 +63,63 @@ void raisingSignals(Backward backward) {
   try {
     const py::gil_scoped_release release;
     backward();
-  } catch (const CallError&) { // which may be the end of a pass that a signal has cancelled
+  } catch (...) { // which may be the end of a pass that a signal has cancelled
     raisePendingSignal();
     throw;
   }
+  raisePendingSignal();
+}
+
+// No code of Python's runs between what PyTorch does here and what torchwire does: a handler of a signal may raise in it.
+
+/// Opens a context for the calling thread.
+ContextPtr newContext() {
+  leaveEndedContext();
+  auto context = DistAutogradContainer::getInstance().newContext();
+  if (const auto agent = currentAgent()) {
+    agent->contexts().opened(context->contextId());
+  }
+  return context;
+}
+
+/// Releases the GIL.
+void releaseContext(int64_t contextId) {
+  const py::gil_scoped_release release;
+  if (const auto agent = currentAgent()) {
+    agent->contexts().release(contextId);
+  } else {
+    DistAutogradContainer::getInstance().releaseContext(contextId);
+  }
+}
+
+py::handle selfIn(const Arguments& arguments) {
+  const py::handle self = arguments.find(0, "self");
+  if (!self) {
+    throw py::type_error("it is a method of torch.distributed.autograd.context");
+  }
+  return self;
+}
+
+py::object enterContext(const Arguments& arguments) {
+  const py::handle self = selfIn(arguments);
+  const auto context = newContext();
+  try {
+    py::setattr(self, "autograd_context", py::cast(context));
+  } catch (const py::error_already_set&) {
+    releaseContext(context->contextId());
+    throw;
+  }
+  return py::int_(context->contextId());
+}
+
+py::object exitContext(const Arguments& arguments) {
+  const py::object context = selfIn(arguments).attr("autograd_context");
+  const int64_t id = context.cast<ContextPtr>()->contextId();
+  if (!isOfEndedLifetime(
+          id)) { // as in a child that has become a worker of its own within the block
+    releaseContext(id);
+  }
+  return py::none();
 }
 
 void bindBackward(AgentClass& agent) {
@@ -85,9 +142,12 @@ void bindBackward(AgentClass& agent) {
           "reached; KeyboardInterrupt at Ctrl-C.")
       .def(
           "backward_from_rref",
-          [](Agent& self, const rpc::PyRRef& rref, int64_t contextId, bool retain) {
+          [](const std::shared_ptr<Agent>& self, const rpc::PyRRef& rref, int64_t contextId,
+             bool retain) {
+            const Agent::AwaitingSend scope(
+                rref.isOwner() ? nullptr : self); // no call of its hooks
             raisingSignals(
-                [&] { rref::backward(self.engine(), self, rrefOf(rref), contextId, retain); });
+                [&] { rref::backward(self->engine(), *self, rrefOf(rref), contextId, retain); });
           },
           py::arg("rref"), py::arg("dist_autograd_ctx_id") = rref::kNoContext,
           py::arg("retain_graph") = false,
@@ -96,28 +156,37 @@ void bindBackward(AgentClass& agent) {
           "open "
           "here; left out, the local pass alone is run, which only the owner can. retain_graph: as "
           "in backward().\n\n"
-          "Raises as backward() does, and RuntimeError where the value is no such tensor.");
+          "Waits for the value, where the RRef is this worker's own, until the deadline of the "
+          "call "
+          "that it serves. Raises as backward() does, and RuntimeError where the value is no such "
+          "tensor.");
 }
 
 void bindContexts(AgentClass& agent) {
-  agent
-      .def(
-          "context_opened",
-          [](Agent& self, int64_t contextId) { self.contexts().opened(contextId); },
-          py::arg("context_id"), ReleaseGil(),
-          "Notes that the program has opened an autograd context, from when its age counts. "
-          "Raises nothing.")
-      .def(
-          "release_context",
-          [](Agent& self, int64_t contextId) { self.contexts().release(contextId); },
-          py::arg("context_id"), ReleaseGil(),
-          "Drops an autograd context here, and tells the workers that it has reached to do so, "
-          "without waiting for them. Raises RuntimeError where there is no such context.")
-      .def(
-          "autograd_contexts", &contextsOf,
-          "A dict for each autograd context of this worker; workers by their ranks, age in seconds "
-          "(None for one that no call of torchwire's has opened); see "
-          "torchwire.autograd_contexts(). Raises nothing.");
+  agent.def(
+      "autograd_contexts", &contextsOf,
+      "A dict for each autograd context of this worker; workers by their ranks, age in seconds "
+      "(None for one that no call of torchwire's has opened); see "
+      "torchwire.autograd_contexts(). Raises nothing.");
+}
+
+void bindContextFunctions(py::module_& module) {
+  module.def(
+      "new_context", &newContext,
+      "Opens an autograd context for the calling thread, as "
+      "torch.distributed.autograd._new_context() "
+      "does, after it has left one that was opened before the latest rpc.shutdown(). Keeps the "
+      "GIL.");
+  module.def(
+      "release_context", &releaseContext, py::arg("context_id"),
+      "Drops an autograd context here, and tells the workers that it has reached to do so, without "
+      "waiting for them. Raises RuntimeError where there is no such context.");
+  module.attr("enter_context") =
+      makeMethod("__enter__", "Opens an autograd context, whose id it returns.", &enterContext);
+  module.attr("exit_context") = makeMethod("__exit__", "Releases it.", &exitContext);
+  module.def(
+      "leave_context", [] { DistAutogradContainer::getInstance().clearCurrentContext(); },
+      "Takes the calling thread out of the autograd context that it is in. Keeps the GIL.");
 }
 
 } // namespace
@@ -130,10 +199,7 @@ void bindAutograd(py::module_& module, AgentClass& agent) {
   module.def(
       "move_contexts_to", &moveContextsTo, py::arg("worker"),
       "Prepares libtorch's autograd contexts for another rank than this process has had before.");
-  module.def(
-      "leave_ended_context", &leaveEndedContext,
-      "Takes the calling thread out of an autograd context that was opened before the latest "
-      "rpc.shutdown(), if it is in one.");
+  bindContextFunctions(module);
 }
 
 } // namespace torchwire

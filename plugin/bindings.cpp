@@ -251,6 +251,15 @@ void bindEnd(AgentClass& agent) {
           "ending_processes", &Agent::endingProcesses, ReleaseGil(),
           "The numbers of the processes on this host, which have not ended yet, of peers that left "
           "since they would.")
+      .def(
+          "interrupt_start",
+          [](Agent& self, double patience) {
+            self.interruptStart(std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
+          },
+          py::arg("patience"), ReleaseGil(),
+          "Ends a start that another thread is in: init_rpc raises RuntimeError there, and the "
+          "other "
+          "workers are told. patience: seconds for it to end. Raises nothing.")
       .def_property_readonly(
           "has_begun_to_start", &Agent::hasBegunToStart,
           "Whether it tells the other workers of a static group itself why it does not start.")

@@ -10,7 +10,6 @@
 
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <iterator>
@@ -26,7 +25,6 @@
 #include "autograd/current_context.h"
 #include "backend/agent/agent.h"
 #include "backend/agent/forked_agent.h"
-#include "backend/agent/seconds.h"
 #include "backend/base/call_error.h"
 #include "backend/base/fork.h"
 #include "backend/codec/python_codec.h"
@@ -36,14 +34,14 @@
 #include "backend/serve/direct_call.h"
 #include "backend/serve/private_members.h"
 #include "backend/serve/python_rpc.h"
-#include "backend/serve/rref_type.h"
 #include "backend/serve/signals.h"
+#include "plugin/chained_future.h"
 #include "plugin/current_agent.h"
 #include "plugin/function_wrapper.h"
 #include "plugin/pickled_rrefs.h"
+#include "plugin/rref_methods.h"
+#include "plugin/unread_rrefs.h"
 #include "rref/context_lifetime.h"
-#include "rref/failed_creation.h"
-#include "rref/own_value.h"
 
 namespace py = pybind11;
 
@@ -119,83 +117,6 @@ void noteCreation(const rpc::PyRRef& rref, const PythonFutureWrapper& future) {
   const auto agent = currentAgent();
   if (agent && creation && creation.get() == Agent::sentByThisThread().future) {
     latestCall = LatestCall(future, agent, creation);
-  }
-}
-
-/// Throws in the place of what a method of an RRef has raised, if that is libtorch's word for an RRef whose creation has
-/// failed, why it has failed.
-void throwIfNotCreated(py::error_already_set& raised, const rpc::PyRRef* rref) {
-  constexpr std::string_view kNotCreated = "RRef creation via rpc.remote() timed out";
-  if (raised.type().ptr() != PyExc_RuntimeError || rref == nullptr) { // else it says why already
-    return;
-  }
-  const auto text = py::str(raised.value()).cast<std::string>();
-  if (text.starts_with(kNotCreated)) {
-    const auto interface = rref->toIValue().toRRef();
-    throwCreationError(static_cast<const rpc::RRef&>(*interface), text);
-  }
-}
-
-/// Of a method that waits for the value of an RRef, which may be this worker's own: waits first, for as long as the program
-/// has said. PyTorch would wait without end there.
-void awaitOwnValue(const rpc::PyRRef& rref, const Arguments& arguments) {
-  if (!rref.isOwner() || !currentAgent()) {
-    return;
-  }
-  const auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref.toIValue().toRRef());
-  if (owner->hasValue()) { // as nearly always
-    return;
-  }
-  const py::handle given = arguments.find(1, "timeout");
-  py::detail::make_caster<float> seconds;
-  if (given && !seconds.load(given, /* convert */ true)) {
-    return; // which PyTorch reports
-  }
-  const float wanted = given ? static_cast<float>(seconds) : rpc::kUnsetRpcTimeout;
-  auto left = CallDeadline::left();
-  if (wanted > 0) {
-    const auto timeout = fromSeconds(wanted);
-    left = left ? std::min(*left, timeout) : timeout;
-  }
-  const py::gil_scoped_release release;
-  torchwire::awaitOwnValue(*owner, left);
-}
-
-/// What a method of RRefs returns that sends a call and waits for it.
-py::object callAwaiting(const py::function& method, const Arguments& arguments) {
-  const auto* const rref = arguments.first<rpc::PyRRef>();
-  if (rref == nullptr) {
-    return arguments.passTo(method); // which says so
-  }
-  const auto agent = currentAgent();
-  if (agent && !rref->isOwner()) { // an owner's value is still here
-    expectOfThisLifetime(*c10::static_intrusive_pointer_cast<rpc::RRef>(rref->toIValue().toRRef()));
-  }
-  Agent::AwaitingSend scope(agent);
-  const AnswerScope answer(rref->owner().id_);
-  try {
-    awaitOwnValue(*rref, arguments);
-    raisePendingSignal();
-    return arguments.passTo(method);
-  } catch (py::error_already_set& e) {
-    raisePendingSignal(); // which may have cancelled the call
-    throwIfNotCreated(e, rref);
-    throw;
-  }
-}
-
-/// What a method of RRefs returns whose creation may have failed.
-py::object callOfCreated(const py::function& method, bool needsValue, const Arguments& arguments) {
-  const auto* const rref = arguments.first<rpc::PyRRef>();
-  try {
-    if (needsValue && rref != nullptr) {
-      awaitOwnValue(*rref, arguments);
-      raisePendingSignal();
-    }
-    return arguments.passTo(method);
-  } catch (py::error_already_set& e) {
-    throwIfNotCreated(e, rref);
-    throw;
   }
 }
 
@@ -500,9 +421,11 @@ void bindGivingUp(py::module_& module) {
 } // namespace
 
 void bindCalls(py::module_& module) {
+  dropUnreadRRefs();
   PythonRpc::load();
   noteMainThread();
   bindGivingUp(module);
+  bindRRefMethods(module);
   module.def(
       "call_python", &callPython, py::arg("to"), py::arg("function"), py::arg("args"),
       py::arg("kwargs"), py::arg("timeout"), py::arg("is_async"),
@@ -551,31 +474,15 @@ void bindCalls(py::module_& module) {
       "What a function returns that sends a call, through one that noting_calls() has made. If it "
       "`waits`, the call has ended when it has been sent: nobody else can have its future.");
   module.def(
-      "awaiting_method",
-      [](const py::function& method, std::string name, std::string doc) {
-        return makeMethod(std::move(name), std::move(doc), [method](const Arguments& arguments) {
-          return callAwaiting(method, arguments);
-        });
+      "chain",
+      [](const std::shared_ptr<PythonFutureWrapper>& first, py::function next,
+         const PythonFutureWrapper& future) {
+        chain(first, std::move(next), future.fut);
+        raisePendingSignal(); // of a handler that has interrupted `next`
       },
-      py::arg("method"), py::arg("name"), py::arg("doc"),
-      "A method of RRefs that does what `method` does, which sends a call and waits for it: the "
-      "call has ended when it has been sent. It has no frame of Python's, in which the traceback "
-      "of an error would keep its object.");
-  module.def(
-      "method_of_created",
-      [](const py::function& method, std::string name, std::string doc, bool needsValue) {
-        return makeMethod(
-            std::move(name), std::move(doc), [method, needsValue](const Arguments& arguments) {
-              return callOfCreated(method, needsValue, arguments);
-            });
-      },
-      py::arg("method"), py::arg("name"), py::arg("doc"), py::arg("needs_value"),
-      "A method of RRefs that does what `method` does, and says why the creation has failed where "
-      "that is what it fails with. If it needs the value, and the RRef is this worker's own, it "
-      "waits for that first, as signals allow.");
-  module.def(
-      "forget_failed_type", &forgetFailedType, py::arg("rref"), // keeps the GIL
-      "Lets go of the future of the type of an RRef's value, if that has failed. Keeps the GIL.");
+      py::arg("first"), py::arg("next"), py::arg("future"),
+      "Completes `future` as the one that `next` returns, which is called with the value of "
+      "`first`.");
   // Keeps the GIL: a lock is held for a moment at most.
   module.def(
       "in_current_context", &inCurrentContext, py::arg("callback"),
@@ -585,24 +492,21 @@ void bindCalls(py::module_& module) {
       "answering_worker", &AnswerScope::current,
       "The rank of the worker whose answer this thread reads; None: it reads none.");
   module.def(
-      "raise_later",
-      [](const py::object& error) {
-        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
-        raiseLater(py::error_already_set());
+      "waiting_method",
+      [](const py::function& wait, std::string doc) {
+        return makeMethod("wait", std::move(doc), [wait](const Arguments& arguments) {
+          if (const auto* const future = arguments.first<PythonFutureWrapper>()) {
+            awaitCall(*future);
+            raisePendingSignal();
+          }
+          return arguments.passTo(wait);
+        });
       },
-      py::arg("error"),
-      "Has what a handler of a signal has raised on this thread raised once more by what waits for "
-      "a "
-      "call next. Keeps the GIL. Raises nothing.");
-  module.def(
-      "await_call",
-      [](const std::shared_ptr<PythonFutureWrapper>& future) {
-        awaitCall(*future);
-        raisePendingSignal();
-      },
-      "Waits for the call behind a future, if that is known: it is of a Python function, or the "
-      "one that this thread has "
-      "sent last.");
+      py::arg("wait"), py::arg("doc"),
+      "A method of futures that does what `wait` does, and first waits for the call behind the "
+      "future, if that is known: it is of a Python function, or the one that this thread has sent "
+      "last. It has no frame of Python's, in which the traceback of an error would keep the "
+      "future.");
 }
 
 } // namespace torchwire

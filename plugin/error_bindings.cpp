@@ -73,7 +73,8 @@ PyObject* builtinOf(const RemoteError& error) {
   return PyExc_RuntimeError;
 }
 
-/// As the error, or as a builtin exception where that cannot be made: Python may be about to end.
+/// As the error, or as a builtin exception where that cannot be made: Python may be about to end. What a handler of a signal
+/// raises meanwhile goes before it.
 template <typename CppError, typename What>
 void raise(const CppError& cppError, const What& what, PyObject* builtin) {
   try {
@@ -83,7 +84,11 @@ void raise(const CppError& cppError, const What& what, PyObject* builtin) {
       return;
     }
   } catch (py::error_already_set& e) {
+    const bool isInterrupt = isOfHandler(e);
     e.restore();
+    if (isInterrupt) {
+      return;
+    }
     PyErr_Clear();
   }
   PyErr_SetString(builtin, cppError.what());
@@ -101,6 +106,7 @@ void translate(std::exception_ptr exception) {
     raise(e, e, builtinOf(e));
   } catch (const Interrupted&) {
     raisePendingSignal();
+    PyErr_SetString(PyExc_RuntimeError, "init_rpc was interrupted: the main program has ended");
   } catch (const ForkedMeanwhile&) {
     raisePendingSignal();
     PyErr_SetString(PyExc_RuntimeError, ForkedAgent::refusalHere().c_str());

@@ -11,9 +11,12 @@
 #include <stdexcept>
 #include <utility>
 
+#include "backend/base/call_error.h"
+#include "backend/serve/call_deadline.h"
 #include "backend/serve/response.h"
 #include "rref/context_lifetime.h"
 #include "rref/failed_creation.h"
+#include "rref/own_value.h"
 
 namespace torchwire::rref {
 namespace {
@@ -41,6 +44,18 @@ void askOwner(rpc::RpcAgent& agent, const rpc::RRef& rref, int64_t contextId, bo
   TORCH_CHECK(contextId != kNoContext, "User RRefs require 'dist_autograd_ctx_id' to be specified");
   torch::distributed::autograd::RRefBackwardReq request(rref.rrefId(), contextId, retainGraph);
   agent.send(agent.getWorkerInfo(rref.owner()), std::move(request).toMessage())->waitAndThrow();
+}
+
+/// Waits for it, until the calling thread's deadline.
+const c10::IValue& valueOf(rpc::OwnerRRef& owner) {
+  if (!owner.getFuture()->completed()) {
+    awaitOwnValue(owner, CallDeadline::left());
+  }
+  if (!owner.getFuture()
+           ->completed()) { // what a signal's handler has raised is thrown in the place of this
+    throw CallError(Error(ErrorCode::cancelled, "the wait for an RRef's value was cancelled"));
+  }
+  return owner.getValue();
 }
 
 /// Starts the pass of a request with `value`, what the RRef refers to. Does not throw.
@@ -104,7 +119,7 @@ void backward(
     return;
   }
   const auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref);
-  const torch::autograd::variable_list roots{tensorIn(owner->getValue())};
+  const torch::autograd::variable_list roots{tensorIn(valueOf(*owner))};
   if (contextId == kNoContext) {
     torch::autograd::backward(roots);
   } else {

@@ -35,7 +35,7 @@ void awaitOwnValue(rpc::OwnerRRef& rref, std::optional<milliseconds> timeout) {
     if (std::chrono::steady_clock::now() >= end) {
       throw CallError(Error(
           ErrorCode::timeout,
-          "to_here() timed out after " + std::to_string(timeout->count()) +
+          "the wait for its value timed out after " + std::to_string(timeout->count()) +
               " ms on the RRef's owner, this worker: the RRef has no value yet, since its creation "
               "has not come or its function still runs"));
     }

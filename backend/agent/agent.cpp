@@ -242,6 +242,7 @@ void Agent::serveTrials(
 
 void Agent::startImpl() {
   expectOwnProcess();
+  const StartInterruption::Scope starting(*start_);
   openMembership();
   try {
     joinGroup();
@@ -299,11 +300,12 @@ void Agent::openMembership() {
   if (isStaticGroup() && options_.elastic) {
     self.linkOptions |= link_options::kElastic;
   }
+  const InterruptionCheck check = [start = start_] { start->check(); };
   membership_ = std::make_unique<Membership>(
       std::make_unique<BoundedStore>(
-          std::make_unique<TorchStore>(store_), storeTimeout(), checkSignals, options_.storeThread),
+          std::make_unique<TorchStore>(store_), storeTimeout(), check, options_.storeThread),
       std::move(self), worldSize_, std::max(getRpcTimeout(), kMinWaitForGroup),
-      std::make_unique<SystemClock>(checkSignals),
+      std::make_unique<SystemClock>(check),
       [this](const WorkerRecord& worker, bool asksHost) { return hasEnded(worker, asksHost); });
 }
 

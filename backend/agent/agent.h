@@ -18,6 +18,7 @@
 #include "autograd/container.h"
 #include "autograd/pass/backward_mode.h"
 #include "autograd/torch_engine.h"
+#include "backend/agent/start_interruption.h"
 #include "backend/agent/whereabouts.h"
 #include "backend/agent/worker_directory.h"
 #include "backend/agent/worker_events.h"
@@ -199,6 +200,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   /// Whether startImpl() has come so far that it tells the others why it fails. For the thread that starts.
   bool hasBegunToStart() const {
     return membership_ != nullptr;
+  }
+  /// Ends a start that another thread is in, at its next wait. Returns once it is over, or after `patience`.
+  void interruptStart(std::chrono::milliseconds patience) {
+    start_->interrupt(patience);
   }
   /// Why shutdown() will be called: what its peers' errors say of it.
   void explainLeave(Goodbye goodbye);
@@ -489,6 +494,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   std::shared_ptr<BufferPool> buffers_; // from the start on
   std::shared_ptr<Loop> loop_; // from the start on
   std::unique_ptr<ProcessWatch> processes_; // of peers on this host; from the start on
+  const std::shared_ptr<StartInterruption> start_ = std::make_shared<StartInterruption>();
   std::unique_ptr<LinkContext> context_;
   std::shared_ptr<LinkManager> links_;
   std::shared_ptr<Server> server_;

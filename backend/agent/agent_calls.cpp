@@ -81,6 +81,7 @@ bool isAwaitable(rpc::MessageType type) {
   return type == rpc::MessageType::SCRIPT_CALL || type == rpc::MessageType::PYTHON_CALL ||
       type == rpc::MessageType::SCRIPT_RREF_FETCH_CALL ||
       type == rpc::MessageType::PYTHON_RREF_FETCH_CALL ||
+      type == rpc::MessageType::RREF_BACKWARD_REQ ||
       type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
       type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
 }

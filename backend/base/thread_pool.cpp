@@ -26,8 +26,13 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
   Core(size_t capacity, std::string name, Runner runner, size_t spare)
       : capacity_(capacity), spare_(spare), name_(std::move(name)), runner_(runner) {}
 
-  /// Whose task the calling thread runs; null: nobody's.
-  static thread_local Core* current;
+  /// Whose task the calling thread runs; null: nobody's, or one of a process that has forked this one.
+  static Core* here() {
+    return current != nullptr && current->isOfThisProcess() ? current : nullptr;
+  }
+  bool isOfThisProcess() const {
+    return forkGeneration() == generation_;
+  }
 
   bool run(Task&& task) EXCLUDES(mutex_);
   bool runHere(Task& task) EXCLUDES(mutex_);
@@ -74,6 +79,9 @@ class ThreadPool::Core : public std::enable_shared_from_this<Core> {
   bool sleep(Thread& self, MutexLock& lock) REQUIRES(mutex_);
   std::vector<std::thread> retire(const std::shared_ptr<Thread>& self) REQUIRES(mutex_);
 
+  static thread_local Core* current;
+
+  const uint64_t generation_ = forkGeneration();
   const size_t capacity_;
   const size_t spare_;
   const std::string name_;
@@ -339,14 +347,14 @@ size_t ThreadPool::Core::blocked() const {
   return blocked_;
 }
 
-ThreadPool::BlockingScope::BlockingScope() : core_(Core::current) {
+ThreadPool::BlockingScope::BlockingScope() : core_(Core::here()) {
   if (core_ != nullptr) {
     core_->beginBlocking();
   }
 }
 
 ThreadPool::BlockingScope::~BlockingScope() {
-  if (core_ != nullptr) {
+  if (core_ != nullptr && core_->isOfThisProcess()) {
     core_->endBlocking();
   }
 }
@@ -376,7 +384,7 @@ void ThreadPool::join() {
 }
 
 bool ThreadPool::isRunningTask() {
-  return Core::current != nullptr;
+  return Core::here() != nullptr;
 }
 
 size_t ThreadPool::capacity() const {

@@ -30,25 +30,33 @@ ServingScope::~ServingScope() {
   innermost = outer_;
 }
 
+ServingScope* ServingScope::here() {
+  return innermost != nullptr && innermost->generation_ == forkGeneration() ? innermost : nullptr;
+}
+
 bool ServingScope::isCancelled() {
-  return innermost != nullptr && innermost->cancelled_ &&
-      innermost->cancelled_->contains(innermost->request_.caller, innermost->request_.callId);
+  const auto* const scope = here();
+  return scope != nullptr && scope->cancelled_ &&
+      scope->cancelled_->contains(scope->request_.caller, scope->request_.callId);
 }
 
 void ServingScope::noteRRef(uint64_t hash) {
-  if (innermost != nullptr && innermost->rref_ != nullptr) {
-    innermost->rref_->store(hash, std::memory_order_relaxed);
+  const auto* const scope = here();
+  if (scope != nullptr && scope->rref_ != nullptr) {
+    scope->rref_->store(hash, std::memory_order_relaxed);
   }
 }
 
 void ServingScope::countError() {
-  if (innermost != nullptr && !std::exchange(innermost->isCounted_, true)) {
-    innermost->request_.countError();
+  auto* const scope = here();
+  if (scope != nullptr && !std::exchange(scope->isCounted_, true)) {
+    scope->request_.countError();
   }
 }
 
 void ServingScope::countError(const ServedCalls::Request& request) {
-  if (innermost != nullptr && innermost->request_ == request) {
+  const auto* const scope = here();
+  if (scope != nullptr && scope->request_ == request) {
     countError();
   } else {
     request.countError();
@@ -56,17 +64,18 @@ void ServingScope::countError(const ServedCalls::Request& request) {
 }
 
 ServedCall ServingScope::current() {
-  return innermost == nullptr
-      ? ServedCall()
-      : ServedCall(innermost->request_, innermost->arrival_, innermost->cancelled_);
+  const auto* const scope = here();
+  return scope == nullptr ? ServedCall()
+                          : ServedCall(scope->request_, scope->arrival_, scope->cancelled_);
 }
 
 WatchedCall ServingScope::watch() {
-  if (innermost == nullptr || !innermost->cancelled_) {
+  const auto* const scope = here();
+  if (scope == nullptr || !scope->cancelled_) {
     return {};
   }
-  const auto& [caller, callId, function] = innermost->request_;
-  return {caller, innermost->cancelled_->watch(caller, callId, innermost->arrival_)};
+  const auto& [caller, callId, function] = scope->request_;
+  return {caller, scope->cancelled_->watch(caller, callId, scope->arrival_)};
 }
 
 } // namespace torchwire

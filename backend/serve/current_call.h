@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "backend/base/fork.h"
 #include "backend/call/cancelled_calls.h"
 #include "backend/call/served_calls.h"
 #include "backend/call/trace_log.h"
@@ -45,7 +46,7 @@ struct WatchedCall {
   std::shared_ptr<Cancellation> cancellation; // null: none
 };
 
-/// While one lives, the calling thread serves the call. Bound to its thread.
+/// While one lives, the calling thread serves the call; but not in a process that the function forks. Bound to its thread.
 class ServingScope {
  public:
   /// `cancelled` outlives the scope. `rref`: see ServedCalls::Ticket; null: nobody asks.
@@ -70,6 +71,10 @@ class ServingScope {
   static void countError(const ServedCalls::Request& request);
 
  private:
+  /// The calling thread's innermost; null: none.
+  static ServingScope* here();
+
+  const uint64_t generation_ = forkGeneration();
   const ServedCalls::Request request_;
   const CancelledCalls::Moment arrival_;
   const std::shared_ptr<CancelledCalls>& cancelled_; // not shared: nearly nobody asks

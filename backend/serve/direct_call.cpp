@@ -96,8 +96,21 @@ std::string detailOf(const py::error_already_set& error) {
     return py::module_::import("torchwire.remote_errors")
         .attr("detail_of")(error.value())
         .cast<std::string>();
-  } catch (const py::error_already_set&) {
+  } catch (const py::error_already_set& e) {
+    if (isOfHandler(e)) {
+      raiseLater(e);
+    }
     return {};
+  }
+}
+
+/// Throws what is no error of the result: what a handler of a signal has raised, or no Exception.
+void expectRemote(const py::error_already_set& e) {
+  if (isOfHandler(e)) {
+    throwInterruption(e);
+  }
+  if (!e.matches(PyExc_Exception)) {
+    throw e;
   }
 }
 
@@ -110,9 +123,7 @@ py::object raisingRemote(py::object result) {
     try {
       python.handleException(result);
     } catch (py::error_already_set& e) {
-      if (!e.matches(PyExc_Exception)) {
-        throw;
-      }
+      expectRemote(e);
       throw RemoteError(e.what(), kindOf(e), detail);
     }
   }
@@ -256,6 +267,11 @@ c10::intrusive_ptr<JitFuture> serveDirectCall(
   return failed ? failedFuture(failed) : completed(std::move(response));
 }
 
+RemoteError withoutFrames(const py::error_already_set& raised, const std::string& text) {
+  expectRemote(raised);
+  return RemoteError(text, kindOf(raised), detailOf(raised));
+}
+
 py::object readPythonResult(Message& response) {
   const auto& body = std::as_const(response).payload();
   const std::vector<at::Tensor> tensors = std::move(response.tensors());
@@ -264,10 +280,7 @@ py::object readPythonResult(Message& response) {
       return isDirect(response) ? readDirect(body, tensors)
                                 : raisingRemote(unpickle(body.data(), body.size(), tensors));
     } catch (py::error_already_set& e) {
-      if (!e.matches(PyExc_Exception)) {
-        throw;
-      }
-      throw RemoteError(e.what(), kindOf(e), detailOf(e));
+      throw withoutFrames(e, e.what());
     }
   });
 }

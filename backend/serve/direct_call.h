@@ -17,7 +17,10 @@
 #include <torch/csrc/distributed/rpc/request_callback_impl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <string>
+
 #include "backend/serve/direct_rref.h"
+#include "backend/serve/remote_error.h"
 
 namespace torchwire {
 
@@ -31,6 +34,10 @@ c10::intrusive_ptr<torch::distributed::rpc::Message> writeDirectCall(
 c10::intrusive_ptr<torch::distributed::rpc::JitFuture> serveDirectCall(
     const torch::distributed::rpc::RequestCallbackImpl& callback,
     torch::distributed::rpc::Message& request);
+
+/// The same error without the exception, whose frames may hold what it is kept with: Python makes another one of it wherever
+/// it is raised. Throws what is no error of a call: what a handler of a signal has raised, or no Exception. With the GIL.
+RemoteError withoutFrames(const pybind11::error_already_set& raised, const std::string& text);
 
 /// The result in the response to a call of a Python function, direct or pickled; takes its tensors. With the GIL. Throws
 /// FormatError; and what the function has raised, or the result when it was unpickled, as RemoteError.

@@ -13,9 +13,12 @@ struct RRefType { // a Python type, or the future of one
 };
 template struct PrivateMember<RRefType, &torch::distributed::rpc::PyRRef::type_>;
 
-/// PyTorch keeps the future of the type with the RRef, also where it has failed: every later use of a proxy would fail with
-/// it, though only the first was interrupted or has timed out, and the traceback of its error may keep the RRef. So it is let
-/// go, and the type asked for anew. With the GIL.
-void forgetFailedType(torch::distributed::rpc::PyRRef& rref);
+/// The future of it. PyTorch keeps that with the RRef, also where it has failed: every later use of a proxy would fail with it,
+/// though only the first was interrupted or has timed out. So one that has failed is let go, and the type asked for anew.
+/// With the GIL.
+pybind11::object futureTypeOf(torch::distributed::rpc::PyRRef& rref, float timeout);
+
+/// The type, which is waited for. With the GIL.
+pybind11::object typeOf(torch::distributed::rpc::PyRRef& rref, float timeout);
 
 } // namespace torchwire

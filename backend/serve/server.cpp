@@ -46,7 +46,7 @@ class Server::Pending {
     ++server_->metrics_.activeAsync;
   }
   ~Pending() {
-    if (!answered_) {
+    if (!answered_ && forkGeneration() == generation_) { // else a forked child drops its copy
       guarded("an answer", [&] {
         server_->sendError(
             end(),

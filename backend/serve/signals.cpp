@@ -6,11 +6,13 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "backend/base/fork.h"
 #include "backend/base/interruption.h"
 #include "backend/base/thread_pool.h"
+#include "backend/serve/answer_scope.h"
 #include "backend/serve/private_members.h"
 
 namespace torchwire {
@@ -64,10 +66,35 @@ bool runSignalHandlers() {
   return raised;
 }
 
+bool isOfHandler(const py::error_already_set& raised) {
+  if (!handlesSignals()) {
+    return false;
+  }
+  if (raised.trace()) { // which the exception itself may not have yet
+    PyException_SetTraceback(raised.value().ptr(), raised.trace().ptr());
+  }
+  try {
+    return py::module_::import("torchwire.interrupts")
+        .attr("is_interrupt")(raised.value())
+        .cast<bool>();
+  } catch (const py::error_already_set& e) { // of a handler that has run meanwhile
+    raiseLater(e);
+    return false;
+  }
+}
+
 void raiseLater(const py::error_already_set& raised) {
   if (handlesSignals() && !pending) {
     pending.emplace(Raised{raised, SteadyClock::now()});
   }
+}
+
+void throwInterruption(const py::error_already_set& raised) {
+  if (!AnswerScope::current()) {
+    throw raised;
+  }
+  raiseLater(raised);
+  throw std::runtime_error("the program was interrupted while it read this result");
 }
 
 void checkSignals() {

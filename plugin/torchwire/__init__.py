@@ -39,11 +39,13 @@ except (ImportError, OSError) as error:  # OSError: torch's own libraries do not
 from torchwire import (
     calls,
     distributed_autograd,
+    exit_hook,
     failed_start,
     forked_child,
     gathering,
     lifetime,
     operators,
+    proxies,
     registration,
     rendezvous,
     replacement,
@@ -98,11 +100,13 @@ __all__ = [
 registration.register()
 distributed_autograd.install()
 calls.install()
+proxies.install()
 lifetime.install()
 forked_child.install()
 gathering.install()
 operators.install()
 rendezvous.install()
 failed_start.install()
+exit_hook.watch()
 
 replacement.replace_if_requested()  # last, because it needs everything above

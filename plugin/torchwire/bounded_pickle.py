@@ -7,13 +7,20 @@ from typing import Any
 
 import torch
 
+from torchwire.interrupts import is_interrupt
+
 
 def dumps(value: object, most_bytes: int) -> bytes | None:
-    """The value's pickle; None where it cannot be pickled, or not in as many bytes. Raises nothing."""
+    """The value's pickle; None where it cannot be pickled, or not in as many bytes.
+
+    Raises what a handler of a signal raises.
+    """
     file = _BoundedFile(most_bytes)
     try:
         _BoundedPickler(file, most_bytes).dump(value)
-    except BaseException:  # of an object's own methods
+    except BaseException as error:  # of an object's own methods
+        if is_interrupt(error):
+            raise
         return None
     return b"".join(file.parts)
 

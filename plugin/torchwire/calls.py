@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import torch
 from torch._C._distributed_rpc import PyRRef
-from torch.distributed.rpc import api, internal, rref_proxy
+from torch.distributed.rpc import api, internal
 from torch.distributed.rpc.constants import UNSET_RPC_TIMEOUT
 
 from torchwire import _C
@@ -51,7 +51,6 @@ def install() -> None:
     _replace_wait()
     _replace_then("then")
     _replace_then("add_done_callback")
-    _replace_proxy()
     _installed = True
 
 
@@ -65,38 +64,6 @@ class _Done:
 
     def wait(self) -> Any:
         return self._result
-
-
-def _replace_proxy() -> None:
-    original = cast("Callable[..., Any]", rref_proxy._invoke_rpc)
-
-    @functools.wraps(original)
-    def invoke(rref: Any, rpc_api: Any, func_name: str, timeout: float, *args: Any, **kwargs: Any) -> Any:
-        agent = current_agent()
-        if agent is not None:
-            agent.expect_of_this_lifetime(rref)
-            _C.forget_failed_type(rref)
-        if rpc_api is not api.rpc_async or agent is None or not agent.devices:
-            try:
-                return original(rref, rpc_api, func_name, timeout, *args, **kwargs)
-            except BaseException:
-                if agent is not None:
-                    _C.forget_failed_type(rref)  # the traceback of its error may keep the RRef
-                raise
-        # PyTorch's sends from a callback, on other streams than those that fill the arguments, and returns a future
-        # that knows of no streams. This one asks for the type first, and waits for that.
-        try:
-            kind = rref._get_type(timeout=timeout, blocking=False).wait()
-        except Exception as error:
-            failed: torch.futures.Future[Any] = torch.futures.Future()
-            failed.set_exception(error)
-            return failed
-        is_script = issubclass(kind, (torch.jit.ScriptModule, torch._C.ScriptModule))
-        is_async = not is_script and hasattr(getattr(kind, func_name), "_wrapped_async_rpc_function")
-        function = cast("Any", rref_proxy._local_invoke_async_execution if is_async else rref_proxy._local_invoke)
-        return rpc_api(rref.owner(), function, args=(rref, func_name, args, kwargs), timeout=timeout)
-
-    rref_proxy._invoke_rpc = invoke
 
 
 def _replace_invoke() -> None:
@@ -161,14 +128,8 @@ def _replace_get_future() -> None:
 
 
 def _replace_wait() -> None:
-    original = cast("Callable[..., Any]", torch._C.Future.wait)
-
-    @functools.wraps(original)
-    def wait(self: torch._C.Future[Any]) -> Any:
-        _C.await_call(self)
-        return original(self)
-
-    torch._C.Future.wait = wait
+    original = cast("Any", torch._C.Future.wait)
+    torch._C.Future.wait = _C.waiting_method(original, original.__doc__ or "")
 
 
 def _replace_then(name: str) -> None:

@@ -40,8 +40,7 @@ def install() -> None:
         return
     _replace_backward()
     _replace_rref_backward()
-    _replace_new_context()
-    _replace_release_context()
+    _replace_contexts()
     _installed = True
 
 
@@ -107,33 +106,20 @@ def _refuse_in_forked_child() -> None:
         raise RuntimeError(forked.refusal)
 
 
-def _replace_new_context() -> None:
-    original = dist_autograd._new_context
-
-    @functools.wraps(original)
+def _replace_contexts() -> None:
+    @functools.wraps(dist_autograd._new_context)
     def _new_context() -> Any:
-        _C.leave_ended_context()
-        context = original()
-        agent = current_agent()
-        if agent is not None:
-            agent.context_opened(context._context_id())
-        return context
+        return _C.new_context()
+
+    @functools.wraps(dist_autograd._release_context)
+    def _release_context(context_id: int) -> None:
+        _C.release_context(context_id)
 
     _put_in_place(_new_context)
-
-
-def _replace_release_context() -> None:
-    original = dist_autograd._release_context
-
-    @functools.wraps(original)
-    def _release_context(context_id: int) -> None:
-        agent = current_agent()
-        if agent is None:
-            original(context_id)
-        else:
-            agent.release_context(context_id)
-
     _put_in_place(_release_context)
+    # PyTorch's are in Python: what a signal's handler raises in them would leave the thread in the context for good.
+    dist_autograd.context.__enter__ = _C.enter_context
+    dist_autograd.context.__exit__ = _C.exit_context
 
 
 def _put_in_place(function: Callable[..., Any]) -> None:

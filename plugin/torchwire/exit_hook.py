@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from torchwire import _C, concurrent_shutdown, ending
+from torchwire import _C, concurrent_shutdown, ending, failed_start
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import current_agent
 
@@ -42,6 +42,7 @@ class _AfterHandlers:
 
     def _note_exit(self) -> None:
         self._exit_has_begun = True
+        failed_start.refuse_on_threads()
 
     def __del__(self) -> None:
         # atexit._clear(), which forked children of multiprocessing call from Python 3.13 on, drops it too.
@@ -49,13 +50,19 @@ class _AfterHandlers:
             _shut_down()
 
 
-def install() -> None:
-    """Has the agent of this process, if there is one by then, shut down at exit. May be called again."""
-    global _process, _after_handlers
-    ending.install()
-    _C.stop_threads_where_python_ends()
+def watch() -> None:
+    """Sees the exit begin: functions that are registered with atexit later are not called. May be called again."""
+    global _after_handlers
     if _after_handlers() is None:
         _after_handlers = weakref.ref(_AfterHandlers())
+
+
+def install() -> None:
+    """Has the agent of this process, if there is one by then, shut down at exit. May be called again."""
+    global _process
+    ending.install()
+    _C.stop_threads_where_python_ends()
+    watch()
     if _process != os.getpid() and multiprocessing.parent_process() is not None:
         multiprocessing.util.Finalize(None, ending.note_exception, exitpriority=0)
         if multiprocessing.get_start_method(allow_none=True) != "spawn":
@@ -76,6 +83,7 @@ def _shut_down() -> None:
     if _process != os.getpid():
         return  # a forked child has a copy of the agent, but not its threads
     end = ending.of_this_process()
+    failed_start.interrupt_running(_PATIENCE)
     agent = current_agent()
     if agent is not None:
         ending.explain(agent, end, process_ends=True)

@@ -17,6 +17,7 @@ import contextlib
 import functools
 import numbers
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ _COUNTING_PATIENCE = 2.0  # seconds: the program waits for it, to see its error
 _HOSTING_PATIENCE = 5.0
 _LOOK_INTERVAL = 0.01
 
+_running: list[Start] = []
+_refuses = False
 _installed = False
 
 
@@ -60,7 +63,19 @@ def install() -> None:
     _installed = True
 
 
-@dataclass
+def refuse_on_threads() -> None:
+    """To be called as the program begins to end: no daemon thread is to start an agent any more."""
+    global _refuses
+    _refuses = True
+
+
+def interrupt_running(patience: float) -> None:
+    """Ends the starts that daemon threads are in as the program ends. Waits for each, as many seconds at most."""
+    for start in list(_running):
+        start.interrupt(patience)
+
+
+@dataclass(eq=False)
 class Start:
     """Of a worker, of whatever arguments.
 
@@ -76,6 +91,8 @@ class Start:
     group_runs: bool = False
     store_thread: _C.StoreThread = field(default_factory=_C.StoreThread)
     _process: int = field(default_factory=os.getpid)
+    _is_over: threading.Event = field(default_factory=threading.Event)
+    _is_interrupted: bool = False
     _has_left: bool = False  # the store, or nearly so: it waits for nobody any more
 
     def announce(self) -> None:
@@ -83,18 +100,42 @@ class Start:
         if self._can_be_told_of():
             _C.announce_start(self.store, self._shown_name(), int(self.rank), int(self.world_size), self.store_thread)
 
-    def expect_own_process(self) -> None:
-        """Raises RuntimeError in a process that a handler of a signal has forked meanwhile."""
+    def interrupt(self, patience: float) -> None:
+        """Ends it, in another thread, which goes no further, and waits for that if there is an agent already."""
+        self._is_interrupted = True
+        if self.agent is not None and self._process == os.getpid():
+            end = time.monotonic() + patience
+            self.agent.interrupt_start(patience)
+            self._is_over.wait(max(0.0, end - time.monotonic()))
+
+    def expect_wanted(self) -> None:
+        """Raises RuntimeError in a process that a handler of a signal has forked meanwhile, and as the program ends."""
+        if self._is_unwanted():
+            raise RuntimeError("init_rpc was interrupted: the main program has ended")
         if self._process != os.getpid():
             raise RuntimeError(
                 f"this process was forked from worker '{self._shown_name()}' in init_rpc; call init_rpc in it, or use "
                 f"spawn"
             )
 
+    def _is_unwanted(self) -> bool:
+        return self._is_interrupted or (_refuses and threading.current_thread() is not threading.main_thread())
+
     def __enter__(self) -> Start:
+        _running.append(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            self._end(error)
+        finally:
+            _running.remove(self)
+            self._is_over.set()
+        if error is not None and self._is_unwanted():
+            # A daemon thread that Python ends while it prints what it has raised holds stderr, and Python aborts.
+            threading.Event().wait()
+
+    def _end(self, error: BaseException | None) -> None:
         if error is None or not self._can_be_told_of() or self._process != os.getpid():
             return
         if self.agent is None or not self.agent.has_begun_to_start:

@@ -16,21 +16,17 @@ backends they do what they always did.
 
 from __future__ import annotations
 
-import opcode
 import pickle
-import signal
 import threading
 import traceback
-from types import CodeType, TracebackType
 from typing import Any
 
 from torch.distributed.rpc import api, internal
 
-from torchwire import bounded_pickle, unread_rrefs
-from torchwire.unread_rrefs import received
+from torchwire import bounded_pickle
+from torchwire.interrupts import is_interrupt
 
 _OWN = internal._internal_rpc_pickler
-_RAISE = opcode.opmap["RAISE_VARARGS"]
 
 
 class _Tables(threading.local):
@@ -51,13 +47,12 @@ _alone = threading.local()
 
 
 def install() -> None:
-    """Replaces the functions. May be called again; not thread-safe."""
+    """Replaces the functions, before the extension is loaded. Not thread-safe."""
     internal.serialize = serialize
     internal.deserialize = deserialize
     if internal._thread_local_tensor_tables is not _tables:
         vars(_tables).update(vars(internal._thread_local_tensor_tables))  # an import while this thread unpickles
         internal._thread_local_tensor_tables = _tables
-    unread_rrefs.install()
 
 
 def runs_torchwire() -> bool:
@@ -79,35 +74,27 @@ def serialize(value: Any) -> Any:
 
 def deserialize(binary_data: bytes, tensor_table: list[Any]) -> Any:
     """The reverse. Of a request, but not of a result, an AttributeError is returned, for _run_function to raise."""
-    outer, rrefs = _tables.recv_tables, received.rrefs
+    outer = _tables.recv_tables
     try:
         value = _pickler("deserialize").deserialize(binary_data, tensor_table)
     except BaseException as error:
         _restore("recv_tables", outer)
-        _drop_unread(binary_data, rrefs)
         _raise_instead(error)
         raise
     else:
         if type(value) is AttributeError and value.__cause__ is not None:  # PyTorch's: one that was sent has no cause
-            _drop_unread(binary_data, rrefs)
             _raise_if_of_a_result(value.__cause__)
             if runs_torchwire():
                 traceback.clear_frames(value.__cause__.__traceback__)  # which hold what was read, and the value
         return value
     finally:
-        received.rrefs = rrefs  # those since are of a pickle within the one that another deserialize() reads
         value = None  # an error's traceback leads to this frame
-
-
-def _drop_unread(binary_data: bytes, received_before: int) -> None:
-    if runs_torchwire():
-        unread_rrefs.drop(binary_data, received.rrefs - received_before)
 
 
 def dumps(value: object, most_bytes: int) -> bytes | None:
     """A pickle of the value alone, without tensors beside it, nor RRefs in it: it may be unpickled several times.
 
-    None: it cannot be pickled, or not in as many bytes. Raises nothing.
+    None: it cannot be pickled, or not in as many bytes. Raises what a handler of a signal raises.
     """
     pickler = _pickler("serialize")
     if pickler is not _OWN:
@@ -116,8 +103,9 @@ def dumps(value: object, most_bytes: int) -> bytes | None:
             data, tensors = pickler.serialize(value)
             if not tensors and len(data) <= most_bytes:
                 return data
-        except BaseException:  # of an object's own methods
-            pass
+        except BaseException as error:  # of an object's own methods
+            if is_interrupt(error):
+                raise
         finally:
             _alone.is_pickled = False
     return bounded_pickle.dumps(value, most_bytes)
@@ -165,11 +153,10 @@ def _raise_instead(error: BaseException) -> None:
     """Raises what is to be raised in the place of what unpickling has raised, if it is to be another."""
     if not runs_torchwire():
         return
-    worker = _answering_worker()
     if is_interrupt(error):
-        if worker is not None:
-            _raise_later(error)
-    elif not isinstance(error, Exception):
+        return
+    worker = _answering_worker()
+    if not isinstance(error, Exception):
         what = f"a result of worker {worker!r}" if worker is not None else "what another worker has sent"
         raise RuntimeError(f"{what} cannot be unpickled: an object in it raised {words_of(error)}") from error
     if worker is not None and isinstance(error, ImportError) and type(error) in (ImportError, ModuleNotFoundError):
@@ -210,13 +197,6 @@ def _answering_worker() -> str | None:
         return f"of rank {rank}"
 
 
-def _raise_later(error: BaseException) -> None:
-    """Has it raised by what waits for the answer, which otherwise sees the error of a call."""
-    from torchwire._C import raise_later
-
-    raise_later(error)
-
-
 def words_of(error: BaseException) -> str:
     """Its repr(); that of any object where its own raises."""
     try:
@@ -225,34 +205,3 @@ def words_of(error: BaseException) -> str:
         if is_interrupt(failure):
             raise
         return object.__repr__(error)
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Whether a signal of this process has raised it, rather than an object of another worker, as far as can be told.
-
-    A signal's handler runs on the main thread alone. Python's own for Ctrl-C has no frame: what it raises comes from
-    between two instructions, and not from one that raises.
-    """
-    if isinstance(error, Exception) or threading.current_thread() is not threading.main_thread():
-        return False
-    last = None
-    handlers = _handlers()
-    for last in _entries(error.__traceback__):
-        if last.tb_frame.f_code in handlers:
-            return True
-    if not isinstance(error, KeyboardInterrupt) or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return False
-    return last is None or last.tb_frame.f_code.co_code[last.tb_lasti] != _RAISE
-
-
-def _handlers() -> set[CodeType]:
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    functions = [getattr(handler, "func", handler) for handler in handlers]  # asyncio's is a functools.partial
-    codes = [getattr(getattr(function, "__func__", function), "__code__", None) for function in functions]
-    return {code for code in codes if code is not None}
-
-
-def _entries(entry: TracebackType | None) -> Any:
-    while entry is not None:
-        yield entry
-        entry = entry.tb_next

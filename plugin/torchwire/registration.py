@@ -90,10 +90,11 @@ def start_agent(
     if checked.rpc_timeout == 0:
         # init_rpc gives the store the time-out of calls, and a store takes 0 not for "none" but for "at once".
         start.store.set_timeout(_STORE_TIMEOUT)
+    exit_hook.install()  # before there are threads: main may return while this one, a daemon, is in init_rpc
     agent, metrics = _make_agent(start, checked, interceptors)
     start.agent = agent
     try:
-        start.expect_own_process()  # from here on the agent does
+        start.expect_wanted()  # from here on the agent does
         _start(agent)
         start.group_runs = True
         file_store.keep(checked.init_method, start.store)  # all have opened theirs by now
@@ -101,7 +102,6 @@ def start_agent(
         graceful_shutdown.install(before_leaving)
         creation_sites.install(record=checked.record_creation_site)
         passed_rrefs.install()
-        exit_hook.install()
     except BaseException as error:  # whoever interrupts a start by hand does not want half an agent either
         if metrics is not None:
             metrics.close()

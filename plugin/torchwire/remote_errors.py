@@ -30,7 +30,8 @@ from typing import Any, cast
 from torch.distributed.rpc import internal
 
 from torchwire import pickling
-from torchwire.pickling import is_interrupt, runs_torchwire, words_of
+from torchwire.interrupts import is_interrupt
+from torchwire.pickling import runs_torchwire, words_of
 from torchwire.printable import encodable, text_of
 
 # An exception may hold whatever the function had at hand. What is larger stays where it is.
@@ -239,6 +240,10 @@ def _raising_with_detail(original: Any) -> Any:
         try:
             original(internal.RemoteException(_escaped(message), _maker(kind)) if is_detailed else result)
         except BaseException as error:
+            if error.__cause__ is not None and is_interrupt(error.__cause__):
+                raise error.__cause__ from None  # which PyTorch takes for the constructor's
+            if is_interrupt(error):
+                raise
             error.with_traceback(None)  # PyTorch's frame in it holds the error, and so the caller's RRefs
             raise error  # with this frame alone, as a bare raise is not on Python 3.10
 
@@ -247,6 +252,8 @@ def _raising_with_detail(original: Any) -> Any:
         try:
             as_pytorch(result)
         except Exception as error:
+            if is_interrupt(error):
+                raise
             remote = remade(str(error), result.detail) if isinstance(result, DetailedRemoteException) else None
             raised = error if remote is None else remote  # whose class may have a __bool__
         else:
@@ -277,7 +284,9 @@ def _maker(kind: Any) -> Any:
         try:
             str(error)  # or it would fail where somebody reads the text
             is_of_kind = isinstance(error, kind)
-        except Exception:
+        except Exception as failure:
+            if is_interrupt(failure):
+                raise
             is_of_kind = False
         return error if is_of_kind else _made(kind, text, None, None)
 

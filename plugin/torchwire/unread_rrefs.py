@@ -10,17 +10,15 @@ the RRefs behind it.
 
 from __future__ import annotations
 
-import contextlib
 import copyreg
-import functools
 import io
 import logging
 import pickle
-import threading
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from torch.distributed.rpc import internal
+
+from torchwire.interrupts import is_interrupt
 
 _logger = logging.getLogger(__name__)
 
@@ -29,42 +27,21 @@ _RECEIVER = "_py_rref_receiver"
 _EXTENSIONS: dict[int, Any] = vars(copyreg)["_inverted_registry"]  # which pickle reads without find_class()
 
 
-class _Received(threading.local):
-    """How many RRefs this thread has received, in all that it reads at present."""
-
-    rrefs = 0
-
-
-received = _Received()
-
-
-def install() -> None:
-    """Has the RRefs counted that are received from now on. May be called again; not thread-safe."""
-    original = cast("Any", _PICKLER._py_rref_receiver).__func__
-    if not hasattr(original, "__wrapped__"):
-        cast("Any", _PICKLER)._py_rref_receiver = classmethod(_counting(original))
-
-
-def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def receiver(cls: type, serialized: tuple[Any, ...]) -> Any:
-        received.rrefs += 1
-        return original(cls, serialized)
-
-    return receiver
-
-
 def drop(binary_data: bytes, read: int = 0) -> None:
-    """Receives and drops the RRefs in a pickle, but for the first ones, which have been read. Raises no Exception.
+    """Receives and drops the RRefs in a pickle, but for the first ones, which have been read.
 
     No code of the pickle's objects runs. RRefs that a pickler of the user's or a RemoteModule's writes in a way of its
     own are not found, nor any where the program has registered extension codes with copyreg.
+
+    Raises nothing but what a handler of a signal raises.
     """
     if _RECEIVER.encode() not in binary_data or _EXTENSIONS:
         return
     try:
         _Unpickler(binary_data, read).load()
     except Exception as error:
+        if is_interrupt(error):
+            raise
         _logger.debug("RRefs in a pickle that nobody reads may stay: %r", error)
 
 
@@ -90,8 +67,11 @@ class _Unpickler(pickle.Unpickler):
         if self._skipped > 0:
             self._skipped -= 1
         else:
-            with contextlib.suppress(Exception):  # it cannot be received here: its owner has left, for one
+            try:
                 _PICKLER._py_rref_receiver(serialized)
+            except Exception as error:  # it cannot be received here: its owner has left, for one
+                if is_interrupt(error):
+                    raise
         return _Nothing()
 
 

@@ -13,11 +13,12 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import time
 
 import pytest
 import torch.distributed.rpc as rpc
 from group import file_in, init
-from processes import WorkerProcess, run_script
+from processes import LIMIT, WorkerError, WorkerProcess, run_script
 from torch.distributed.rpc import api
 
 PROGRAMS = pathlib.Path(__file__).with_name("exit_programs.py")
@@ -325,6 +326,45 @@ def test_a_daemon_thread_that_python_ends_below_a_replaced_function_ends(tmp_pat
     script.write_text(SPINNING)
     process = run_script(script)
     assert (process.returncode, process.stderr) == (0, "")
+
+
+# ---- a daemon thread in init_rpc ----
+
+STARTING = """
+import sys, threading
+import torch.distributed.rpc as rpc
+import torchwire
+from torchwire import registration
+
+def start():
+    options = torchwire.TorchwireRpcBackendOptions(init_method=sys.argv[2])
+    rpc.init_rpc("worker0", rank=0, world_size=2, backend=rpc.BackendType.TORCHWIRE, rpc_backend_options=options)
+
+def reach(*arguments):
+    reached.set()
+    return original(*arguments)
+
+reached = threading.Event()
+original = getattr(registration, sys.argv[1])
+setattr(registration, sys.argv[1], reach)
+threading.Thread(target=start, daemon=True).start()
+reached.wait()
+"""
+
+
+@pytest.mark.parametrize("place", ["start_agent", "_make_agent", "_start"])
+def test_main_may_return_while_a_daemon_thread_is_in_init_rpc(worker, tmp_path, place):
+    """The others hear at once, also one that comes later."""
+    script = tmp_path / "starting.py"
+    script.write_text(STARTING)
+    process = run_script(script, place, file_in(tmp_path))
+    assert process.returncode == 0, process.stderr
+    began = time.monotonic()
+    interrupted = "was interrupted in init_rpc|could not start: init_rpc was interrupted"
+    reason = f"({interrupted})" if place == "_start" else ""
+    with pytest.raises(WorkerError, match=rf"worker 'worker0' \(rank 0\) {reason}"):
+        worker.run(init, file_in(tmp_path), "worker1", 1, 2)
+    assert time.monotonic() - began < LIMIT / 4
 
 
 # ---- torchwire in the place of TENSORPIPE ----

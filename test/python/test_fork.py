@@ -9,6 +9,7 @@ import pickle
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -506,6 +507,62 @@ def test_a_child_that_returns_from_a_handler_ends(group, call, function):
     for _ in range(10):  # the value of an RRef goes to those that wait for it before anything else is done with it
         assert group[0].run(call, "worker1", function) == 1
     assert "has returned in a process that it has forked" in group[1].output()
+
+
+def join_in_child():
+    """What a child that is a worker of its own is answered; it shuts down, then."""
+    with tempfile.TemporaryDirectory() as folder:
+        return in_child(_call_oneself, file_in(folder))
+
+
+def _call_oneself(init_method):
+    init(init_method, "child", 0, 1)
+    tensor = torch.ones(2, requires_grad=True)
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [rpc.rpc_sync("child", torch.mul, (tensor, tensor)).sum()])
+    answer = rpc.remote("child", echo, (rpc.rpc_sync("child", os.getpid) == os.getpid(),)).to_here()
+    rpc.shutdown()
+    return answer
+
+
+def join_in_child_in_context():
+    context = dist_autograd.context()
+    context.__enter__()
+    with tempfile.TemporaryDirectory() as folder:
+        answer = in_child(_call_and_leave, context, file_in(folder))
+    context.__exit__(None, None, None)
+    return answer
+
+
+def _call_and_leave(context, init_method):
+    answer = _call_oneself(init_method)
+    context.__exit__(None, None, None)
+    return answer
+
+
+def call_in_context(function):
+    with dist_autograd.context():
+        return rpc.rpc_sync("worker1", function, (torch.ones(1, requires_grad=True),))
+
+
+def join_in_child_with(_tensor):
+    return join_in_child()
+
+
+@TRANSPORTS
+@pytest.mark.parametrize(
+    "function, arguments",
+    [
+        (rpc.rpc_sync, ("worker1", join_in_child)),
+        (create_and_fetch, ("worker1", join_in_child)),
+        (call_in_context, (join_in_child_with,)),
+        (join_in_child_in_context, ()),
+    ],
+    ids=["called", "created", "called in a context", "in a context"],
+)
+def test_a_child_may_join_a_group_wherever_it_is_forked(group, function, arguments):
+    for _ in range(3):
+        assert group[0].run(function, *arguments) is True
 
 
 @TRANSPORTS

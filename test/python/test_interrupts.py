@@ -131,7 +131,7 @@ def let_it_be_made():
 
 def use_proxy_twice(proxy):
     rref = rpc.remote("worker1", Slow)
-    name, *_ = interrupted_in("wait", signal.SIGINT, call_state, rref, "rpc_sync")
+    name, *_ = interrupted_in("call_state", signal.SIGINT, call_state, rref, "rpc_sync")
     assert name == "KeyboardInterrupt"
     rpc.rpc_sync("worker1", let_it_be_made)
     return call_state(rref, proxy)
@@ -178,6 +178,17 @@ def call_async():
 
 def fetch():
     rpc.remote("worker1", until_cancelled).to_here()
+
+
+def slow_root(seconds):
+    time.sleep(seconds)
+    return torch.ones(1, requires_grad=True).sum()
+
+
+def start_backward_of(owner):
+    rref = rpc.remote(owner, slow_root, (LIMIT,))
+    with dist_autograd.context() as context:
+        rref.backward(context)
 
 
 def call_oneself():
@@ -461,6 +472,16 @@ def test_a_wait_for_a_value_of_ones_own(store, use):
         check_prompt(sent, ran[0], raised)
 
 
+@SIGNALS
+@pytest.mark.parametrize("owner", ["worker0", "worker1"])
+def test_a_backward_pass_of_an_rref(store, owner, number, raised):
+    with hosted(2, store, rpc_timeout=2 * LIMIT) as group:
+        name, ran, came, sent = group[0].run(interrupted_in, "backward", number, start_backward_of, owner)
+        assert name == raised and len(ran) == 1
+        check_prompt(sent, ran[0], came)
+        group.kill()  # the function goes on
+
+
 @pytest.mark.parametrize("in_context", [False, True])
 def test_a_handler_that_raises_while_a_result_is_read(store, in_context):
     with hosted(2, store) as group:
@@ -532,7 +553,7 @@ def test_a_shutdown_whose_store_stands_still():
 @SIGNALS
 @pytest.mark.parametrize("wait", [wait_all, collect_all, then, unset])
 def test_a_wait_for_futures(pair, wait, number, raised):
-    name, ran, raised_at, sent = pair[0].run(interrupted_in, "wait", number, wait)
+    name, ran, raised_at, sent = pair[0].run(interrupted_in, wait.__name__, number, wait)
     pair[0].run(cancel_calls)
     assert name == raised
     check_prompt(sent, ran[0], raised_at)

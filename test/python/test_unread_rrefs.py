@@ -165,6 +165,10 @@ def test_rrefs_on_both_sides_of_what_cannot_be_unpickled(trio, way, error, owner
     trio[1].run(gc.enable)
 
 
+def unpack(*serialized):
+    return rpc.internal.deserialize(*serialized)
+
+
 class Packed:
     """Is pickled as a value of its own, in the middle of another."""
 
@@ -172,7 +176,7 @@ class Packed:
         self.kept = kept
 
     def __reduce__(self):
-        return rpc.internal.deserialize, rpc.internal.serialize(self.kept)
+        return unpack, rpc.internal.serialize(self.kept)
 
 
 def send_packed_then_failing(owner):

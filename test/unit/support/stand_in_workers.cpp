@@ -116,19 +116,23 @@ void StandInWorkers::sendGradient(WorkerId from, const RemoteSend& to, int64_t g
   }
   const GradientsHead head{pass->id(), pass->options(), to.send};
   const auto answered = std::make_shared<std::atomic<bool>>(false);
-  const auto deliver = [this, pass, head, to, gradient, answered] {
+  const int deliveries = chance(faults_.duplicate) ? 2 : 1;
+  const auto unanswered = std::make_shared<std::atomic<int>>(deliveries);
+  const auto deliver = [this, pass, head, to, gradient, answered, unanswered] {
     StandInWorker& worker = *workers_[static_cast<size_t>(to.worker)];
     worker.table().gradients(
         head, [&worker, to, gradient] { worker.openGraph()->setGradient(to.send, gradient); },
-        [this, pass, answered](const Error& error, const Report& report) {
+        [this, pass, answered, unanswered](const Error& error, const Report& report) {
+          if (--*unanswered > 0 && error) {
+            return; // the pass may have ended since the other one came, which is about to be answered
+          }
           if (answered->exchange(true)) {
             return; // as a call table does
           }
           post([pass, error, report] { pass->onResponse(error, report); });
         });
   };
-  post(deliver);
-  if (chance(faults_.duplicate)) {
+  for (int i = 0; i < deliveries; ++i) {
     post(deliver);
   }
 }

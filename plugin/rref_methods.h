@@ -1,0 +1,10 @@
+// Methods of RRefs that wait.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace torchwire {
+
+void bindRRefMethods(pybind11::module_& module);
+
+} // namespace torchwire
