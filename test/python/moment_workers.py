@@ -333,7 +333,7 @@ class Survivor(Worker):
         except Exception as error:
             text = str(error)
             self._seen.append(f"{what}: {text.splitlines()[0]}")
-            if not re.search(self._run.expected_error, text):
+            if not re.search(self._run.expected_error(what), text):
                 self._wrong.append(f"{what} raised {type(error).__name__}: {text}")
             return False
         finally:

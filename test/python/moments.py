@@ -87,9 +87,8 @@ class Run:
         """Before the worker calls rpc.shutdown()."""
         return self._pauses[self.victim if rank is None else rank]
 
-    @property
-    def expected_error(self):
-        """A pattern for what the others' calls raise."""
+    def expected_error(self, what):
+        """A pattern for what the others raise in `what` they attempt."""
         if self.unharmed:
             return "(?!)"  # nothing
         who = rf"worker 'worker{self.victim}'( \(rank {self.victim}\))?"
@@ -97,7 +96,7 @@ class Run:
             killed = rf"{who} (has died: its process \d+ has ended|ended before all workers were there)"
             # docs/gotchas.md, "A FileStore whose last entry is incomplete answers nobody"
             store = self.folder / "store"
-            torn = self.operation == "init_rpc" and store.exists() and is_torn(store)
+            torn = what == self.operation == "init_rpc" and store.exists() and is_torn(store)
             return rf"{killed}|the rendezvous store .* did not answer" if torn else killed
         raised = "KeyboardInterrupt" if self.event == "sigint" else "SystemExit: 3"
         ended = r"it ended with sys\.exit\(3\)" if self.event == "sigterm" else "it ended by KeyboardInterrupt"

@@ -81,6 +81,10 @@ bool Worker::start() {
       if (peer.id != record_.id) {
         learn(peer);
         links_->addPeer(peer);
+      }
+    }
+    for (const WorkerRecord& peer : roster.workers) { // as the agent does, once all are known
+      if (peer.id != record_.id) {
         watch(peer);
       }
     }

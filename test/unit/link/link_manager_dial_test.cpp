@@ -234,6 +234,24 @@ TEST_CASE("a peer that takes the dial but never answers is given up", "[link_man
   CHECK(world.network.deliverUntil([&] { return a.stateOf(b) == PeerState::idle; }));
 }
 
+TEST_CASE(
+    "a hello waits until peers are accepted, also once the group is known", "[link_manager]") {
+  World world;
+  MemoryWorker a(world, 0);
+  MemoryWorker b(world, 1);
+  a.links().addPeer(b.record());
+  a.start();
+  b.links().setGroup(b.record(), WorkerSettings().groupId);
+  const CallbackNote& note = a.send(b, "hello");
+  world.network.deliverAll();
+  CHECK_FALSE(note.called());
+  b.links().addPeer(a.record());
+  b.links().acceptPeers();
+  REQUIRE(world.network.deliverUntil([&] { return note.called(); }));
+  CHECK(note.succeeded());
+  CHECK(b.texts() == Texts{"hello"});
+}
+
 TEST_CASE("the deadline of a dial that succeeded does its link no harm", "[link_manager]") {
   World world;
   WorkerSettings settings;
