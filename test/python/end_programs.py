@@ -95,11 +95,17 @@ class Worker:
         self.await_mark("over")
         for way in self.ways:
             self.attempt("call", rpc.rpc_sync, way, os.getpid, to=way)
-        self.mark(f"{self.name} has called")
         if self.name == "owner":
             self._see_what_is_left()
+        self._await_calls()
         self.attempt("shutdown", rpc.shutdown)
         self.mark("done")
+
+    def _await_calls(self):
+        """The time of a shutdown is not to be that of others who are late for it."""
+        self.mark(f"{self.name} has called")
+        for name in STAY:
+            self.await_mark(f"{name} has called")
 
     def _use_all(self):
         for way in self.users:
@@ -187,8 +193,7 @@ class Worker:
 
     def error_in_handler(self):
         """No end: it stays, and shuts down with the others."""
-        for name in STAY:
-            self.await_mark(f"{name} has called")
+        self._await_calls()
         self.attempt("shutdown", rpc.shutdown)
 
     def sigterm(self):
