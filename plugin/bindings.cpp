@@ -13,6 +13,7 @@
 #include "backend/agent/agent.h"
 #include "backend/agent/failed_start.h"
 #include "backend/agent/forked_agent.h"
+#include "backend/agent/quiet_store.h"
 #include "backend/link/checksum_interceptor.h"
 #include "backend/membership/bounded_store.h"
 #include "backend/serve/signals.h"
@@ -418,6 +419,7 @@ PYBIND11_MODULE(_C, module) {
   // The base classes are registered by PyTorch's own module.
   py::module_::import("torch.distributed.rpc");
   torchwire::translateErrors();
+  torchwire::QuietStore::install(); // rather than in init_rpc, for which other workers wait
   module.def(
       "stop_threads_where_python_ends", &torchwire::stopThreadsWherePythonEnds,
       "Has a thread that Python ends along with itself stop for good, rather than unwind its "

@@ -14,7 +14,9 @@ bool isWanted(c10d::detail::LogLevel level) noexcept {
   return quietScopes == 0 && c10d::detail::isLogLevelEnabled(level);
 }
 
-void askHere() {
+} // namespace
+
+void QuietStore::install() {
   [[maybe_unused]] static const auto replaced = replaceSlots(
       {{"_ZN4c10d6detail17isLogLevelEnabledENS0_8LogLevelE",
         reinterpret_cast<const void*>(&c10d::detail::isLogLevelEnabled),
@@ -22,10 +24,7 @@ void askHere() {
       [](const LoadedImage& image) { return image.file().starts_with("libtorch_cpu"); });
 }
 
-} // namespace
-
 QuietStore::QuietStore() {
-  askHere();
   ++quietScopes;
 }
 

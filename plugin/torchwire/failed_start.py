@@ -101,7 +101,7 @@ class Start:
             _C.announce_start(self.store, self._shown_name(), int(self.rank), int(self.world_size), self.store_thread)
 
     def interrupt(self, patience: float) -> None:
-        """Ends it, in another thread, which goes no further, and waits for that if there is an agent already."""
+        """Makes init_rpc stop, in its own thread, and waits for that where there is an agent already."""
         self._is_interrupted = True
         if self.agent is not None and self._process == os.getpid():
             end = time.monotonic() + patience

@@ -21,6 +21,7 @@ into init_rpc, which calls them, whether the backend is torchwire's: it does not
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import datetime
 import functools
@@ -58,6 +59,7 @@ def install() -> None:
     global _installed
     if _installed:
         return
+    codecs.lookup("idna")  # socket imports it for its first name of a host, which would be in init_rpc
     original = cast("Callable[..., Any]", dist._create_store_from_options)
 
     @functools.wraps(original)

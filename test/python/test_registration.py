@@ -299,6 +299,18 @@ def test_importing_torch_does_not_import_torchwire():
     assert process.stdout == "False\n", process.stderr
 
 
+def test_init_rpc_imports_nothing():
+    process = run_code(
+        "import sys, torchwire, torch.distributed.rpc as rpc\n"
+        "before = set(sys.modules)\n"
+        "options = torchwire.TorchwireRpcBackendOptions(init_method='tcp://localhost:PORT')\n"
+        "rpc.init_rpc('w', backend=rpc.BackendType.TORCHWIRE, rank=0, world_size=1, rpc_backend_options=options)\n"
+        "print(set(sys.modules) - before)\n"
+        "rpc.shutdown()\n".replace("PORT", str(free_port()))
+    )
+    assert process.stdout == "set()\n", process.stderr
+
+
 @pytest.mark.slow
 @needs_installation
 def test_an_unclear_environment_variable_is_named():
