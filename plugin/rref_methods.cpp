@@ -28,6 +28,10 @@ namespace {
 
 namespace rpc = torch::distributed::rpc;
 
+c10::intrusive_ptr<rpc::RRef> rrefIn(const rpc::PyRRef& python) {
+  return c10::static_intrusive_pointer_cast<rpc::RRef>(python.toIValue().toRRef());
+}
+
 /// Throws in the place of what a method of an RRef has raised, if that is libtorch's word for an RRef whose creation has
 /// failed, why it has failed.
 void throwIfNotCreated(py::error_already_set& raised, const rpc::PyRRef* rref) {
@@ -37,8 +41,7 @@ void throwIfNotCreated(py::error_already_set& raised, const rpc::PyRRef* rref) {
   }
   const auto text = py::str(raised.value()).cast<std::string>();
   if (text.starts_with(kNotCreated)) {
-    const auto interface = rref->toIValue().toRRef();
-    throwCreationError(static_cast<const rpc::RRef&>(*interface), text);
+    throwCreationError(*rrefIn(*rref), text);
   }
 }
 
@@ -48,7 +51,7 @@ void awaitOwnValue(const rpc::PyRRef& rref, const Arguments& arguments) {
   if (!rref.isOwner() || !currentAgent()) {
     return;
   }
-  const auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref.toIValue().toRRef());
+  const auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rrefIn(rref));
   if (owner->hasValue()) { // as nearly always
     return;
   }
@@ -75,7 +78,9 @@ py::object callAwaiting(const py::function& method, const Arguments& arguments) 
   }
   const auto agent = currentAgent();
   if (agent && !rref->isOwner()) { // an owner's value is still here
-    expectOfThisLifetime(*c10::static_intrusive_pointer_cast<rpc::RRef>(rref->toIValue().toRRef()));
+    const auto user = rrefIn(*rref);
+    expectOfThisLifetime(*user);
+    markIfNotCreated(*user);
   }
   Agent::AwaitingSend scope(agent);
   const AnswerScope answer(rref->owner().id_);
@@ -93,6 +98,9 @@ py::object callAwaiting(const py::function& method, const Arguments& arguments) 
 /// What a method of RRefs returns whose creation may have failed.
 py::object callOfCreated(const py::function& method, bool needsValue, const Arguments& arguments) {
   const auto* const rref = arguments.first<rpc::PyRRef>();
+  if (rref != nullptr) {
+    markIfNotCreated(*rrefIn(*rref));
+  }
   try {
     if (needsValue && rref != nullptr) {
       awaitOwnValue(*rref, arguments);

@@ -39,6 +39,13 @@ void setCreationFailed(rpc::RRef& rref, const rpc::JitFuture& creation) {
   }
 }
 
+void markIfNotCreated(rpc::RRef& rref) {
+  const auto creation = rref.isOwner() ? nullptr : rref.getOwnerCreationFuture();
+  if (creation && creation->hasError()) {
+    setCreationFailed(rref, *creation);
+  }
+}
+
 void throwCreationError(const rpc::RRef& rref, const std::string& text) {
   const auto creation = rref.getOwnerCreationFuture();
   if (creation && creation->hasError()) {

@@ -23,6 +23,10 @@ void keepErrorHandlersValid();
 void setCreationFailed(
     torch::distributed::rpc::RRef& rref, const torch::distributed::rpc::JitFuture& creation);
 
+/// Marks an RRef that another worker owns, if its creation has failed. A creation's callbacks do that too, but the program
+/// may see that its future is done before they run. Thread-safe.
+void markIfNotCreated(torch::distributed::rpc::RRef& rref);
+
 /// Throws, if the creation of the RRef has failed, what its call has failed with, after `text`. Thread-safe.
 void throwCreationError(const torch::distributed::rpc::RRef& rref, const std::string& text);
 
