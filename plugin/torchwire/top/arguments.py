@@ -41,7 +41,7 @@ def remote_group(command: argparse.Namespace) -> RemoteGroup | None:
             raise ValueError("--secret-file goes with --store only: on this host it is the user that counts")
         return None
     place = place_of(command.store.removeprefix("tcp://"), "--store")
-    return RemoteGroup(place, group_secret.of(None, command.secret_file))
+    return RemoteGroup(place, lambda: group_secret.of(None, command.secret_file))
 
 
 def name_filter(command: argparse.Namespace) -> re.Pattern[str]:
