@@ -14,6 +14,10 @@ KeyValueStore::Value proven(const std::string& key, StoreEntry entry) {
   return std::move(entry.value);
 }
 
+[[noreturn]] void throwLost(const std::string& key) {
+  throw std::runtime_error("it has lost the entry '" + key + "'");
+}
+
 } // namespace
 
 UnprovenEntry::UnprovenEntry(const std::string& key)
@@ -105,15 +109,17 @@ KeyValueStore::Value ProvenStore::get(const std::string& key) {
 }
 
 void ProvenStore::set(const std::string& key, const Value& value) {
-  Value bytes = value;
-  {
-    MutexLock lock(mutex_);
-    set_[key] = value;
-    if (!keys_.empty()) {
-      bytes = StoreEntry::prove(keys_.front(), key, 0, value);
-    }
+  Value bytes;
+  for (Value now = toSet(key, value); now != bytes; now = toSet(key, value)) {
+    bytes = now;
+    store_->set(key, bytes); // another thread may change the keys meanwhile, and have written it anew before
   }
-  store_->set(key, bytes);
+}
+
+KeyValueStore::Value ProvenStore::toSet(const std::string& key, const Value& value) {
+  MutexLock lock(mutex_);
+  set_[key] = value;
+  return keys_.empty() ? value : StoreEntry::prove(keys_.front(), key, 0, value);
 }
 
 int64_t ProvenStore::add(const std::string& key, int64_t amount) {
@@ -144,20 +150,31 @@ StoreEntry ProvenStore::find(const std::string& key) {
 StoreEntry ProvenStore::exchange(
     const std::string& key, const StoreEntry& expected, const Value& wanted) {
   const uint64_t atLeast = seenVersion(key);
+  if (expected.bytes.empty() && atLeast > 0) {
+    return findAgain(key);
+  }
   Value bytes = wanted;
   {
     MutexLock lock(mutex_);
     if (!keys_.empty()) {
-      bytes =
-          StoreEntry::prove(keys_.front(), key, std::max(atLeast, expected.version) + 1, wanted);
+      const uint64_t before = expected.proven ? expected.version : 0;
+      bytes = StoreEntry::prove(keys_.front(), key, std::max(atLeast, before) + 1, wanted);
     }
   }
   const Value now = store_->compareSet(key, expected.bytes, bytes);
   // What was expected is no more there, since nothing else keeps a store from the exchange: see KeyValueStore.
   if (!now.empty() && now == expected.bytes && now != bytes) {
-    throw std::runtime_error("it has lost the entry '" + key + "'");
+    throwLost(key);
   }
   return read(key, now, atLeast);
+}
+
+/// Nobody in the group deletes entries. One that was deleted must not be made anew: its versions would go back to none.
+StoreEntry ProvenStore::findAgain(const std::string& key) {
+  if (!store_->check(key)) {
+    throwLost(key);
+  }
+  return find(key);
 }
 
 uint64_t ProvenStore::seenVersion(const std::string& key) const {

@@ -59,6 +59,8 @@ class ProvenStore : public KeyValueStore {
 
   void derive() REQUIRES(mutex_);
   void renew(const std::string& key) EXCLUDES(mutex_);
+  StoreEntry findAgain(const std::string& key) EXCLUDES(mutex_);
+  Value toSet(const std::string& key, const Value& value) EXCLUDES(mutex_);
   bool isProvenByFirst(const std::string& key, const StoreEntry& entry) const EXCLUDES(mutex_);
   StoreEntry entryOf(const std::string& key, const Value& bytes) const REQUIRES(mutex_);
   Value bytesOf(const std::string& key, const Value& expected) const EXCLUDES(mutex_);

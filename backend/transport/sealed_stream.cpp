@@ -155,9 +155,8 @@ bool SealedStream::openNext(unsigned char* into, size_t length, size_t& given) {
   if (!direct) {
     content_.resize(content);
   }
+  read_ = content_.size(); // not to be read unless it opens
   if (!opener_.open(*record, direct ? into + given : content_.data())) {
-    content_.clear();
-    read_ = 0;
     error_ = kDamaged;
     return false;
   }

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "backend/base/one_line.h"
 #include "backend/base/random.h"
 #include "backend/wire/frame.h"
 
 namespace torchwire {
 namespace {
 
+constexpr size_t kMaxDescription = 1000; // bytes; of a worker
 constexpr uint32_t kCredentialsMagic = 0x54575754; // "TWWT"
 // No role of a handshake: this proof is of no use on a link. It goes into the proof, so that it stays.
 constexpr char kRole[] = "terms";
@@ -117,7 +119,7 @@ GroupCredentials GroupCredentials::decode(const std::vector<char>& bytes) {
   requireOwnProtocol(in.number<uint32_t>());
   GroupCredentials credentials;
   credentials.groupId = in.number<uint64_t>();
-  credentials.drawnBy = in.string();
+  credentials.drawnBy = oneLine(in.string(), kMaxDescription); // by whoever can write the store
   credentials.drawnSecret = in.string();
   if (!credentials.drawnSecret.empty() && credentials.drawnSecret.size() < GroupKey::kMinSecret) {
     throw FormatError("the store's credentials of the group hold a secret that is too short");

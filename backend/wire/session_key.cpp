@@ -49,7 +49,9 @@ std::vector<SessionKey> SessionKey::derive(
   if (!agreed) {
     return {};
   }
-  std::vector<unsigned char> material(agreed->begin(), agreed->end());
+  std::vector<unsigned char> material;
+  material.reserve(agreed->size() + transcript.size()); // or insert() would leave a copy behind
+  material.insert(material.end(), agreed->begin(), agreed->end());
   material.insert(material.end(), transcript.begin(), transcript.end());
   std::vector<SessionKey> keys;
   for (const GroupKey& group : groups) {

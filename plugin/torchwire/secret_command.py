@@ -46,6 +46,9 @@ def _change(command: argparse.Namespace) -> None:
     if command.add is None and command.use is None and command.drop is None:
         _write(path, [randomness.token_hex(32).encode()])
         return
+    owner = os.stat(path).st_uid
+    if owner != os.geteuid():  # who could read it no more
+        raise ValueError(f"the file {path!r} belongs to the user with id {owner}: run this as that user")
     held = group_secret.in_file(path, f"the file {path!r}")
     if command.add is not None:
         added = _added(command.add)
@@ -79,14 +82,12 @@ def _ending_with(held: list[bytes], end: str) -> bytes:
 
 
 def _replace(path: str, held: list[bytes]) -> None:
-    """At once: a worker that looks sees the one or the other. Whoever may read the file still may."""
-    before, beside = os.stat(path), f"{path}.new-{os.getpid()}"
+    """At once: a worker that looks sees the one or the other. Nobody but its owner may read the file from then on."""
+    beside = f"{path}.new-{os.getpid()}"
     try:
         _write(beside, held)
         if group_secret.in_file(beside, "the new file") != held:
             raise ValueError("a secret in a file of several is a line without blanks at its ends")
-        if os.geteuid() == 0:
-            os.chown(beside, before.st_uid, before.st_gid)
         os.replace(beside, path)
     finally:
         if os.path.exists(beside):

@@ -21,10 +21,10 @@ _watches: list[_Watch] = []
 def open_for(path: str | None, secrets: Sequence[bytes]) -> None:
     """Looks at the file from now on, of which these were the secrets; None: there is none.
 
-    Looks no more at that of an agent which was dropped without a shutdown.
+    Looks no more at that of an agent which was dropped without a shutdown. What is no file, as a pipe, is read once.
     """
     close()
-    if path is not None:
+    if path is not None and os.path.isfile(path):
         _watches.append(_Watch(os.path.abspath(path), secrets))
 
 
@@ -44,6 +44,7 @@ class _Watch:
 
     def __init__(self, path: str, secrets: Sequence[bytes]) -> None:
         self._path, self.secrets = path, list(secrets)
+        self._tried: list[bytes] = []  # of a change that has not been made in all places
         self._seen: tuple[int, int, int] | None = None
         self._complaint = ""
         self._closed = threading.Event()
@@ -78,10 +79,11 @@ class _Watch:
     def _take_over(self, secrets: list[bytes]) -> None:
         if secrets == self.secrets:
             return
-        if not set(secrets) & set(self.secrets):
+        if not set(secrets) & {*self.secrets, *self._tried}:
             raise ValueError(f"the file {self._path!r} holds none of the secrets that this worker has known so far")
         agent = current_agent()
         if agent is not None and not self._closed.is_set():
+            self._tried = secrets
             agent.change_secrets(secrets)
-            self.secrets = secrets
+            self.secrets, self._tried = secrets, []
             _logger.info("the group's secrets are those that %s holds now", self._path)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from torchwire import group_secret
 from torchwire.doctor.reachability import place_of
 from torchwire.observe.remote_group import RemoteGroup
+from torchwire.printable import printable
 
 FAILED = 1
 BAD_USAGE = 2
@@ -57,10 +58,10 @@ def exit_status(program: str, run: Callable[[], int]) -> int:
     try:
         return run()
     except ValueError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"{program}: {printable(str(error))}", file=sys.stderr)
         return BAD_USAGE
     except RuntimeError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"{program}: {printable(str(error))}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return 0

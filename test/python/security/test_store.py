@@ -124,7 +124,7 @@ def test_a_decision_to_start_counts_of_members_alone(group, store, decision):
 def test_nothing_that_is_forged_ends_a_shutdown_early(group, store, forge):
     group.all(init, store.init_method, world_size=2, secret=SECRET)
     attacker = Attacker(store)
-    for name in ("reach0", "join0", "join1"):
+    for name in ("reach0", "join1", "join2"):
         round_key = f"torchwire/shutdown/{name}"
         if forge == "count":
             attacker.add_like(f"{round_key}/arrived", ROSTER, 1)

@@ -109,6 +109,28 @@ TEST_CASE("an old list is not read by those who have seen a later one", "[proven
   CHECK(newcomer.get("list") == valueOf("a")); // it cannot know
 }
 
+TEST_CASE("a list that was deleted is not begun anew by those who have seen it", "[proven_store]") {
+  MemoryStore store;
+  Worker member(store);
+  member.compareSet("list", {}, valueOf("a"));
+  CHECK(member.compareSet("list", {}, valueOf("b")) == valueOf("a"));
+  store.clear();
+  CHECK_THROWS_WITH(
+      member.compareSet("list", {}, valueOf("b")), Catch::Contains("has lost the entry 'list'"));
+  CHECK_THROWS_WITH(
+      member.compareSet("list", valueOf("a"), valueOf("ab")),
+      Catch::Contains("has lost the entry 'list'"));
+  CHECK_FALSE(store.check("list"));
+}
+
+TEST_CASE("the version of an entry that nobody has proven counts for nothing", "[proven_store]") {
+  MemoryStore store;
+  Worker member(store);
+  store.set("list", StoreEntry::prove(kOtherKey, "list", UINT64_MAX, valueOf("planted")));
+  CHECK(member.exchange("list", member.find("list"), valueOf("a")).proven);
+  CHECK(member.compareSet("list", valueOf("a"), valueOf("ab")) == valueOf("ab"));
+}
+
 TEST_CASE("a list that is what it was before has another version", "[proven_store]") {
   MemoryStore store;
   Worker member(store);
