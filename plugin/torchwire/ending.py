@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from torchwire import interrupts
 from torchwire._C import TorchwireAgent
 from torchwire.printable import encodable, text_of
 
@@ -113,8 +114,13 @@ def describe(error: BaseException) -> str:
 def _of(error: BaseException) -> Ending:
     if not isinstance(error, SystemExit):
         return Ending(f"it ended by {describe(error)}", True)
-    cause = None if error.__suppress_context__ else error.__context__
+    cause = None if error.__suppress_context__ or _comes_of_signal(error) else error.__context__
     return _of_exit(error.code, None if cause is None else describe(cause))
+
+
+def _comes_of_signal(error: SystemExit) -> bool:
+    """Whether a signal's handler has raised it, or is about to: what that interrupts may have just caught an error."""
+    return interrupts.is_in_handler() or interrupts.is_interrupt(error)
 
 
 def _of_exit(code: Any, cause: str | None) -> Ending:

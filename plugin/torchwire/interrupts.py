@@ -34,6 +34,24 @@ def is_interrupt(error: BaseException) -> bool:
     return last is None or last.tb_frame.f_code.co_code[last.tb_lasti] != _RAISE
 
 
+def is_in_handler() -> bool:
+    """Whether a handler of a signal runs on this thread, which has not been replaced meanwhile."""
+    codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        # Only of these are f_locals read: see _with_callers(). The program may call such a function itself, too.
+        if frame.f_code in codes and _is_of_handler(frame):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _code_of(handler: Any) -> Any:
+    """None: it is none of Python's."""
+    method = getattr(handler, "__func__", handler)
+    return getattr(method, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+
+
 def _with_callers(frame: FrameType | None) -> set[FrameType]:
     """Frames whose f_locals are not to be read: up to Python 3.12 one keeps them, also what its function drops later.
 

@@ -247,6 +247,28 @@ def exit_on_an_error():
         sys.exit(1)
 
 
+def exit_on_a_signal():
+    """While an error is handled that ends nothing."""
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        raise ValueError("caught")
+    except ValueError:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(LIMIT)
+
+
+def exit_on_an_error_as_on_a_signal():
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        raise ValueError("on purpose")
+    except ValueError:
+        stop()
+
+
+def stop(*_):
+    sys.exit(3)
+
+
 def go_on_after_an_exit():
     with contextlib.suppress(SystemExit):
         sys.exit(3)
@@ -264,6 +286,8 @@ WAYS_TO_END = {
     "error": end_by_an_error,
     "exit": exit_with_3,
     "exit_on_error": exit_on_an_error,
+    "exit_on_signal": exit_on_a_signal,
+    "exit_as_on_signal": exit_on_an_error_as_on_a_signal,
     "caught_exit": go_on_after_an_exit,
     "leave_on_error": leave_on_an_error,
 }

@@ -110,7 +110,7 @@ class Run:
         left = [
             f"{who} has left the RPC group",
             f"{who} shut its RPC agent down during the backward pass",
-            f"on Node {self.victim}: .* RPC is no longer running on this node",
+            rf"{who} tried to send\(\) .* RPC is no longer running on this node",
         ]
         patterns = [rf"{who} (was interrupted in (init_rpc|rpc\.shutdown\(\))|could not start: {raised})"]
         patterns.append(f"({'|'.join(left)}): ({'|'.join(how)})")
