@@ -22,11 +22,9 @@ std::atomic<int64_t> firstCount{0}; // the counter of this lifetime's first cont
 
 /// Null before libtorch has set it up.
 DistAutogradContainer* container() {
-  try {
-    return &DistAutogradContainer::getInstance();
-  } catch (const c10::Error&) {
-    return nullptr;
-  }
+  auto& container =
+      (*pointerTo(ContainerInstance()))(); // getInstance() would throw, which takes long
+  return container.*pointerTo(ContainerIsInitialized()) ? &container : nullptr;
 }
 
 } // namespace

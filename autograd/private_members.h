@@ -95,6 +95,18 @@ template struct PrivateMember<
     NextAutogradMessageId,
     &torch::distributed::autograd::DistAutogradContainer::next_autograd_message_id_>;
 
+// The container also before libtorch has set it up, and whether it has.
+struct ContainerInstance {
+  friend auto pointerTo(ContainerInstance);
+};
+template struct PrivateMember<
+    ContainerInstance, &torch::distributed::autograd::DistAutogradContainer::getInstanceInternal>;
+struct ContainerIsInitialized {
+  friend auto pointerTo(ContainerIsInitialized);
+};
+template struct PrivateMember<
+    ContainerIsInitialized, &torch::distributed::autograd::DistAutogradContainer::initialized_>;
+
 // The worker whose ids the container makes. libtorch sets it once, and refuses another one.
 struct ContainerWorkerId {
   friend auto pointerTo(ContainerWorkerId);

@@ -10,6 +10,7 @@
 #include "autograd/context_lifetime.h"
 #include "autograd/script_operator.h"
 #include "backend/base/call_error.h"
+#include "backend/serve/python_rref.h"
 #include "backend/serve/signals.h"
 #include "plugin/current_agent.h"
 #include "plugin/function_wrapper.h"
@@ -23,10 +24,6 @@ namespace {
 namespace rpc = torch::distributed::rpc;
 using torch::distributed::autograd::ContextPtr;
 using torch::distributed::autograd::DistAutogradContainer;
-
-c10::intrusive_ptr<rpc::RRef> rrefOf(const rpc::PyRRef& rref) {
-  return c10::static_intrusive_pointer_cast<rpc::RRef>(rref.toIValue().toRRef());
-}
 
 py::dict toDict(const ContextStatus& context) {
   py::dict dict;
@@ -147,7 +144,7 @@ void bindBackward(AgentClass& agent) {
             const Agent::AwaitingSend scope(
                 rref.isOwner() ? nullptr : self); // no call of its hooks
             raisingSignals(
-                [&] { rref::backward(self->engine(), *self, rrefOf(rref), contextId, retain); });
+                [&] { rref::backward(self->engine(), *self, rrefIn(rref), contextId, retain); });
           },
           py::arg("rref"), py::arg("dist_autograd_ctx_id") = rref::kNoContext,
           py::arg("retain_graph") = false,

@@ -34,6 +34,7 @@
 #include "backend/serve/direct_call.h"
 #include "backend/serve/private_members.h"
 #include "backend/serve/python_rpc.h"
+#include "backend/serve/python_rref.h"
 #include "backend/serve/signals.h"
 #include "plugin/chained_future.h"
 #include "plugin/current_agent.h"
@@ -112,8 +113,7 @@ py::object callSending(bool waits, const py::function& function, const py::args&
 
 /// As callAndNote(), for the creation of an RRef and the future that the program has got for it.
 void noteCreation(const rpc::PyRRef& rref, const PythonFutureWrapper& future) {
-  const auto creation = c10::static_intrusive_pointer_cast<rpc::RRef>(rref.toIValue().toRRef())
-                            ->getOwnerCreationFuture();
+  const auto creation = rrefIn(rref)->getOwnerCreationFuture();
   const auto agent = currentAgent();
   if (agent && creation && creation.get() == Agent::sentByThisThread().future) {
     latestCall = LatestCall(future, agent, creation);

@@ -6,6 +6,7 @@
 
 #include <pybind11/stl.h>
 
+#include "backend/serve/python_rref.h"
 #include "plugin/current_agent.h"
 #include "rref/context_lifetime.h"
 #include "rref/context_view.h"
@@ -83,9 +84,7 @@ void noteRRef(const rpc::PyRRef& rref, const std::string& site) {
     return;
   }
   const py::gil_scoped_release release;
-  auto interface = rref.toIValue().toRRef();
-  agent->rrefs().noteCreated(
-      c10::static_intrusive_pointer_cast<rpc::RRef>(std::move(interface)), site);
+  agent->rrefs().noteCreated(rrefIn(rref), site);
 }
 
 using AgentBinding = py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>;
@@ -103,11 +102,7 @@ void bindLifetimes(AgentBinding& agent) {
           "more when they are dropped. Raises nothing.")
       .def_static( // keeps the GIL: it looks at numbers
           "expect_of_this_lifetime",
-          [](const rpc::PyRRef& rref) {
-            const auto interface = rref.toIValue().toRRef();
-            expectOfThisLifetime(static_cast<const rpc::RRef&>(*interface));
-          },
-          py::arg("rref"),
+          [](const rpc::PyRRef& rref) { expectOfThisLifetime(*rrefIn(rref)); }, py::arg("rref"),
           "Raises RuntimeError for an RRef that was made before the latest rpc.shutdown().");
 }
 

@@ -13,6 +13,7 @@
 #include "backend/agent/seconds.h"
 #include "backend/serve/answer_scope.h"
 #include "backend/serve/call_deadline.h"
+#include "backend/serve/python_rref.h"
 #include "backend/serve/rref_type.h"
 #include "backend/serve/signals.h"
 #include "plugin/current_agent.h"
@@ -27,10 +28,6 @@ namespace torchwire {
 namespace {
 
 namespace rpc = torch::distributed::rpc;
-
-c10::intrusive_ptr<rpc::RRef> rrefIn(const rpc::PyRRef& python) {
-  return c10::static_intrusive_pointer_cast<rpc::RRef>(python.toIValue().toRRef());
-}
 
 /// Throws in the place of what a method of an RRef has raised, if that is libtorch's word for an RRef whose creation has
 /// failed, why it has failed.

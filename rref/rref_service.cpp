@@ -375,7 +375,7 @@ void RRefService::failOwnCreation(JitFuture& creation, const std::function<void(
 
 void RRefService::noteCreated(const c10::intrusive_ptr<rpc::RRef>& rref, const std::string& site) {
   const Future creation = rref->getOwnerCreationFuture();
-  if (creation && creation->completed() && creation->hasError()) {
+  if (creation && creation->hasError()) {
     setCreationFailed(*rref, *creation); // before libtorch had entered the RRef anywhere
   }
   const GlobalId id = toGlobalId(rref->rrefId());

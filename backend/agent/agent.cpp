@@ -131,7 +131,7 @@ Agent::Agent(
           std::make_shared<TorchEngine>(
               *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart, metrics_)),
       contexts_(*this, engine_) {
-  freshState(); // takes a thread: where there can be none, that shows here, and not when a call ends
+  beginFreshState(); // where there can be no thread, that shows here, and not when a call ends
   if (options_.maxBytesInFlight != 0) {
     window_ = std::make_unique<SendWindow>(
         options_.maxBytesInFlight, [this](WorkerId to, uint64_t callId, OutgoingFrame request) {

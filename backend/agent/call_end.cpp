@@ -3,7 +3,7 @@
 #include <torch/csrc/distributed/rpc/message.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
-#include <optional>
+#include <future>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -17,13 +17,26 @@ namespace torchwire {
 
 namespace rpc = torch::distributed::rpc;
 
-const at::ThreadLocalState& freshState() {
-  static const at::ThreadLocalState state = [] {
-    std::optional<at::ThreadLocalState> made;
-    startThread([&made] { made.emplace(); }).join();
-    return std::move(*made);
+namespace {
+
+const std::shared_future<at::ThreadLocalState>& futureFreshState() {
+  static const std::shared_future<at::ThreadLocalState> state = [] {
+    std::packaged_task<at::ThreadLocalState()> make([] { return at::ThreadLocalState(); });
+    std::shared_future<at::ThreadLocalState> made = make.get_future();
+    startThread(std::move(make)).detach();
+    return made;
   }();
   return state;
+}
+
+} // namespace
+
+void beginFreshState() {
+  futureFreshState();
+}
+
+const at::ThreadLocalState& freshState() {
+  return futureFreshState().get();
 }
 
 bool hasFailed(const Outcome& outcome) {

@@ -13,6 +13,9 @@
 
 namespace torchwire {
 
+/// Starts the thread from which freshState() is, and does not wait for it. Throws where there can be none.
+void beginFreshState();
+
 /// The state of a thread on which nothing has been set, for the code that reads an answer.
 const at::ThreadLocalState& freshState();
 

@@ -11,6 +11,7 @@
 
 #include "backend/base/guarded.h"
 #include "backend/serve/python_rpc.h"
+#include "backend/serve/python_rref.h"
 #include "backend/serve/rref_type.h"
 
 namespace torchwire {
@@ -78,7 +79,7 @@ bool DirectRRefs::write(PyObject* object, ByteWriter& out) {
     return false;
   }
   const auto& python = py::handle(object).cast<const rpc::PyRRef&>();
-  const auto rref = c10::static_intrusive_pointer_cast<rpc::RRef>(python.toIValue().toRRef());
+  const auto rref = rrefIn(python);
   if (rref->isOwner() || rref->owner() != callee_ || !existsOnOwner(python, *rref)) {
     return false;
   }

@@ -102,7 +102,7 @@ class Worker:
         self.mark("done")
 
     def _await_calls(self):
-        """The time of a shutdown is not to be that of others who are late for it."""
+        """A shutdown's time must not include the wait for workers that are late."""
         self.mark(f"{self.name} has called")
         for name in STAY:
             self.await_mark(f"{name} has called")
