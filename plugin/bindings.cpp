@@ -421,7 +421,7 @@ PYBIND11_MODULE(_C, module) {
   torchwire::translateErrors();
   // Rather than in init_rpc, for which other workers wait:
   torchwire::QuietStore::install();
-  torchwire::stopThreadsWherePythonEnds();
+  torchwire::findWherePythonEndsThreads();
   torchwire::bindThreadChecks(module);
   torchwire::bindInterceptors(module);
   torchwire::bindForkedAgent(module);
@@ -443,12 +443,17 @@ PYBIND11_MODULE(_C, module) {
       module, "StoreThread", "For what is asked of the store while a worker starts.")
       .def(py::init(&torchwire::makeStoreThread));
   module.def(
+      "stop_threads_where_python_ends", &torchwire::stopThreadsWherePythonEnds,
+      "Has a thread that Python ends along with itself stop for good, rather than unwind its "
+      "stack: "
+      "that aborts where C++ is on it. May be called again.");
+  module.def(
       "announce_start", &torchwire::announceStart, py::arg("store"), py::arg("name"),
       py::arg("rank"), py::arg("world_size"), py::arg("thread"),
       py::call_guard<py::gil_scoped_release>(),
       "Has the workers of a static group that wait for the one that begins to start in this "
       "process see if the "
-      "process ends before it has joined. Does not wait for the store; raises nothing of its.");
+      "process ends before it has joined. Raises what a handler of a signal raises meanwhile.");
   module.def(
       "tell_of_failed_start", &torchwire::tellOfFailedStart, py::arg("store"), py::arg("name"),
       py::arg("rank"), py::arg("world_size"), py::arg("reason"), py::arg("thread"),

@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
+
 #include "backend/base/library_slots.h"
 
 namespace torchwire {
@@ -11,6 +13,8 @@ namespace torchwire {
 #if PY_VERSION_HEX < 0x030E0000
 
 namespace {
+
+std::atomic<bool> stops{false};
 
 bool interpreterEnds() {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -23,7 +27,7 @@ bool interpreterEnds() {
 /// What Python calls in place of pthread_exit(). The thread has not got the GIL, and holds nothing that the end of the
 /// process waits for.
 [[noreturn]] void exitOrStop(void* result) {
-  while (interpreterEnds()) {
+  while (stops && interpreterEnds()) {
     ::pause();
   }
   ::pthread_exit(result);
@@ -31,7 +35,7 @@ bool interpreterEnds() {
 
 } // namespace
 
-void stopThreadsWherePythonEnds() {
+void findWherePythonEndsThreads() {
   [[maybe_unused]] static const auto replaced = replaceSlots(
       {{"pthread_exit", reinterpret_cast<const void*>(&::pthread_exit),
         reinterpret_cast<void*>(&exitOrStop)}},
@@ -40,8 +44,13 @@ void stopThreadsWherePythonEnds() {
       });
 }
 
+void stopThreadsWherePythonEnds() {
+  stops = true;
+}
+
 #else
 
+void findWherePythonEndsThreads() {}
 void stopThreadsWherePythonEnds() {}
 
 #endif

@@ -277,6 +277,7 @@ void Agent::joinGroup() {
 // later has suffices to serve.
 void Agent::startThreads() {
   timer_.after(milliseconds(0), [] {});
+  freshState(); // so that a child that is forked later has it, too
   for (ThreadPool* pool : {&requests_, control_.get(), &evaluations_, &deaths_}) {
     if (!pool->run([] {})) {
       throw std::runtime_error(threadLimits());

@@ -13,10 +13,11 @@
 
 namespace torchwire {
 
-/// Starts the thread from which freshState() is, and does not wait for it. Throws where there can be none.
+/// Starts the thread on which freshState() is made, and does not wait for it. Throws where there can be none.
 void beginFreshState();
 
-/// The state of a thread on which nothing has been set, for the code that reads an answer.
+/// The state of a thread on which nothing has been set, for the code that reads an answer. The first call waits until it is
+/// made.
 const at::ThreadLocalState& freshState();
 
 /// Whether there is an error in the place of a response.

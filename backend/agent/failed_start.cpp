@@ -26,10 +26,12 @@ std::string torchVersion() {
 }
 
 Membership membershipWithoutAgent(
-    std::unique_ptr<KeyValueStore> store, const WorkerRecord& self, uint32_t worldSize) {
+    const c10::intrusive_ptr<c10d::Store>& store, const WorkerRecord& self, uint32_t worldSize,
+    std::shared_ptr<ThreadPool> thread) {
   return Membership(
-      std::move(store), self, worldSize, kTellingPatience,
-      std::make_unique<SystemClock>(checkSignals),
+      std::make_unique<BoundedStore>(
+          std::make_unique<TorchStore>(store), kTellingPatience, checkSignals, std::move(thread)),
+      self, worldSize, kTellingPatience, std::make_unique<SystemClock>(checkSignals),
       [](const WorkerRecord& worker, bool) { return isOver(presenceOf(worker.process)); });
 }
 
@@ -52,16 +54,13 @@ std::string describeFailedStart(const WorkerRecord& worker, const std::string& r
 
 void announceStart(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
-    uint32_t worldSize, const std::shared_ptr<ThreadPool>& thread) {
-  Task announce([store = std::make_unique<TorchStore>(store), name, id, worldSize]() mutable {
-    try {
-      membershipWithoutAgent(std::move(store), ownRecord(name, id), worldSize).announce();
-    } catch (const std::exception&) {
-      // The agent asks the store next, and says what is wrong with it.
-    }
-  });
-  if (!thread->run(std::move(announce))) {
-    announce();
+    uint32_t worldSize, std::shared_ptr<ThreadPool> thread) {
+  try {
+    membershipWithoutAgent(store, ownRecord(name, id), worldSize, std::move(thread)).announce();
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception&) {
+    // The agent asks the store next, and says what is wrong with it.
   }
 }
 
@@ -69,9 +68,7 @@ void tellOfFailedStart(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, WorkerId id,
     uint32_t worldSize, const std::string& reason, std::shared_ptr<ThreadPool> thread) {
   const WorkerRecord self = ownRecord(name, id);
-  auto bounded = std::make_unique<BoundedStore>(
-      std::make_unique<TorchStore>(store), kTellingPatience, checkSignals, std::move(thread));
-  membershipWithoutAgent(std::move(bounded), self, worldSize)
+  membershipWithoutAgent(store, self, worldSize, std::move(thread))
       .giveUpStart(describeFailedStart(self, reason));
 }
 

@@ -114,13 +114,17 @@ def describe(error: BaseException) -> str:
 def _of(error: BaseException) -> Ending:
     if not isinstance(error, SystemExit):
         return Ending(f"it ended by {describe(error)}", True)
-    cause = None if error.__suppress_context__ or _comes_of_signal(error) else error.__context__
+    cause = _cause_of(error)
     return _of_exit(error.code, None if cause is None else describe(cause))
 
 
-def _comes_of_signal(error: SystemExit) -> bool:
-    """Whether a signal's handler has raised it, or is about to: what that interrupts may have just caught an error."""
-    return interrupts.is_in_handler() or interrupts.is_interrupt(error)
+def _cause_of(error: SystemExit) -> BaseException | None:
+    """The error that it was raised for; not what the program had caught as a signal's handler interrupted it."""
+    context = None if error.__suppress_context__ else error.__context__
+    handler = None if context is None else interrupts.running_handler()
+    if context is not None and handler is not None:
+        return context if interrupts.has_passed(context, handler) else None
+    return None if interrupts.is_interrupt(error) else context
 
 
 def _of_exit(code: Any, cause: str | None) -> Ending:

@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from torchwire import concurrent_shutdown, ending, failed_start
+from torchwire import _C, concurrent_shutdown, ending, failed_start
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import current_agent
 
@@ -61,6 +61,7 @@ def install() -> None:
     """Has the agent of this process, if there is one by then, shut down at exit. May be called again."""
     global _process
     ending.install()
+    _C.stop_threads_where_python_ends()
     watch()
     if _process != os.getpid() and multiprocessing.parent_process() is not None:
         multiprocessing.util.Finalize(None, ending.note_exception, exitpriority=0)

@@ -34,16 +34,21 @@ def is_interrupt(error: BaseException) -> bool:
     return last is None or last.tb_frame.f_code.co_code[last.tb_lasti] != _RAISE
 
 
-def is_in_handler() -> bool:
-    """Whether a handler of a signal runs on this thread, which has not been replaced meanwhile."""
+def running_handler() -> FrameType | None:
+    """Of a handler of a signal that runs on this thread, if there is one and it has not been replaced meanwhile."""
     codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         # Only of these are f_locals read: see _with_callers(). The program may call such a function itself, too.
         if frame.f_code in codes and _is_of_handler(frame):
-            return True
+            return frame
         frame = frame.f_back
-    return False
+    return None
+
+
+def has_passed(error: BaseException, frame: FrameType) -> bool:
+    """Whether the error was raised in the frame, or came up to it."""
+    return any(entry.tb_frame is frame for entry in _entries(error.__traceback__))
 
 
 def _code_of(handler: Any) -> Any:

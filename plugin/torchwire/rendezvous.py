@@ -39,7 +39,7 @@ from urllib.parse import urlparse
 import torch.distributed as dist
 import torch.distributed.rpc as rpc
 
-from torchwire import file_store, group_secret
+from torchwire import _C, file_store, group_secret
 from torchwire.backend_type import is_torchwires
 from torchwire.torch_parts import Store, TCPStore, rendezvous_helper, rendezvous_uses_agent_store
 
@@ -103,6 +103,7 @@ def _with_patience(original: Callable[..., Iterator[Any]]) -> Callable[..., Iter
         start = _start_of(sys._getframe(1))
         if start.patience is None:
             return iterator
+        _C.stop_threads_where_python_ends()  # main may return while this thread, a daemon, makes the store
         if urlparse(url).scheme not in _REACHED_BY_NETWORK:
             return _in_place_for_secret(iterator, url, start)
         return _patiently(iterator, url, rank, world_size, start.patience)

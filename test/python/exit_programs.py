@@ -265,8 +265,24 @@ def exit_on_an_error_as_on_a_signal():
         stop()
 
 
+def exit_on_an_error_of_a_handler():
+    signal.signal(signal.SIGTERM, fail_to_stop)
+    try:
+        raise ValueError("caught")
+    except ValueError:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(LIMIT)
+
+
 def stop(*_):
     sys.exit(3)
+
+
+def fail_to_stop(*_):
+    try:
+        raise OSError("on purpose")
+    except OSError:
+        stop()
 
 
 def go_on_after_an_exit():
@@ -288,6 +304,7 @@ WAYS_TO_END = {
     "exit_on_error": exit_on_an_error,
     "exit_on_signal": exit_on_a_signal,
     "exit_as_on_signal": exit_on_an_error_as_on_a_signal,
+    "exit_in_handler": exit_on_an_error_of_a_handler,
     "caught_exit": go_on_after_an_exit,
     "leave_on_error": leave_on_an_error,
 }

@@ -217,6 +217,7 @@ def test_a_child_that_does_not_shut_down_ends_and_its_peer_hears_of_it(end, way,
         ("main", "exit_on_signal", "calls", 3, "it ended with sys.exit(3)"),
         ("fork", "exit_on_signal", "shuts_down", 3, "it ended with sys.exit(3)"),
         slow("main", "exit_as_on_signal", "calls", 3, "it ended by ValueError: on purpose (sys.exit(3))"),
+        slow("main", "exit_in_handler", "calls", 3, "it ended by OSError: on purpose (sys.exit(3))"),
         slow("main", "caught_exit", "calls", 0, ENDED),
         slow(
             *("main", "leave_on_error", "calls", 1),
