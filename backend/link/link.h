@@ -71,6 +71,7 @@ struct Alternatives {
 struct LinkDescription {
   std::string transport;
   std::string channel; // for large tensors
+  std::string encryption = ""; // by which cipher it is encrypted; empty: it is not
   std::shared_ptr<const Alternatives> alternatives =
       nullptr; // null: unknown. Shared: copied for each look at the peers
 };

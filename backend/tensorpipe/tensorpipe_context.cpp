@@ -42,9 +42,10 @@ TransportEnvironment environmentFor(const TensorPipeOptions& options) {
   TransportEnvironment environment;
   environment.bindAddress = options.bindAddress;
   environment.advertiseAddress = options.advertiseAddress;
-  environment.groupKey = options.groupKey;
+  environment.keys = options.keys;
   environment.keepAlive = options.keepAlive;
   environment.lossTimeout = options.lossTimeout;
+  environment.encryption = options.encryption;
   environment.loop = options.loop;
   return environment;
 }
@@ -294,8 +295,9 @@ std::vector<char> TensorPipeContext::offer() const {
   ByteWriter out(bytes);
   write(out, transports);
   write(out, channels);
-  writeLeftOut(out, transports); // behind what earlier releases read
+  writeLeftOut(out, transports);
   writeLeftOut(out, channels);
+  out.string(environment_.tcpEndpoint ? hostOf(environment_.tcpEndpoint->addressOf(0)) : "");
   return bytes;
 }
 
@@ -305,10 +307,8 @@ LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer)
   ByteReader in(peersOffer);
   Offered peersTransports = readOffered(in);
   Offered peersChannels = readOffered(in);
-  if (in.remaining() > 0) { // an earlier release's says no more
-    readLeftOut(in, peersTransports);
-    readLeftOut(in, peersChannels);
-  }
+  readLeftOut(in, peersTransports);
+  readLeftOut(in, peersChannels);
   auto transport = choose(
       environment_.knownTransports, peersTransports,
       [&](const std::string& name, const std::string& descriptor) {
@@ -321,8 +321,13 @@ LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer)
         return whyChannelApart(name, descriptor);
       },
       "_channels");
+  const std::string host = in.string();
+  const RecordAlgorithm algorithm = transport.name == "wire_tcp"
+      ? environment_.tcpEndpoint->algorithmWith(host)
+      : RecordAlgorithm::none;
+  const std::string encryption = algorithm == RecordAlgorithm::none ? "" : nameOf(algorithm);
   return {
-      std::move(transport.name), std::move(channel.name),
+      std::move(transport.name), std::move(channel.name), encryption,
       std::make_shared<const Alternatives>(
           Alternatives{std::move(transport.notTaken), std::move(channel.notTaken)})};
 }
