@@ -104,6 +104,7 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.stackOf = pythonsStackOf;
   options.answer = pythonsAnswer;
   options.devices.nccl = dict["nccl"].cast<bool>();
+  options.devices.ncclLeavesHost = options.encryption == Encryption::off;
   options.deviceStreamOrder = dict["device_stream_order"].cast<std::string>() == "default_stream"
       ? cuda::StreamOrder::defaultStream
       : cuda::StreamOrder::none;

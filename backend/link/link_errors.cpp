@@ -71,6 +71,9 @@ Error dialError(const WorkerRecord& peer, const Error& cause) {
 }
 
 std::optional<std::string> objectionTo(const LinkDescription& description) {
+  if (!description.objection.empty()) {
+    return description.objection;
+  }
   for (const auto& [what, name] :
        {std::pair("transport", description.transport), std::pair("channel", description.channel)}) {
     if (name == "none") {

@@ -13,6 +13,7 @@
 #include "backend/base/bytes.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
+#include "backend/base/process_identity.h"
 #include "backend/base/thread_role.h"
 #include "backend/tensorpipe/callback_relay.h"
 #include "backend/tensorpipe/domain.h"
@@ -69,6 +70,7 @@ class TensorPipeContext final : public LinkContext {
   void admitObservers(AskForObserver ask);
 
  private:
+  std::string objectionToPlain(const std::string& transport, const std::string& channel) const;
   std::optional<Objection> whyTransportApart(
       const std::string& name, const std::string& peers) const;
   std::optional<Objection> whyChannelApart(const std::string& name, const std::string& peers) const;
@@ -80,6 +82,7 @@ class TensorPipeContext final : public LinkContext {
   void listenAgain(int attempt);
 
   const TensorPipeOptions options_;
+  const std::string host_ = ProcessIdentity::ofThisProcess().boot; // empty: not known
   const std::shared_ptr<BufferPool> buffers_;
   Timer& timer_;
   TransportEnvironment environment_;
@@ -298,6 +301,7 @@ std::vector<char> TensorPipeContext::offer() const {
   writeLeftOut(out, transports);
   writeLeftOut(out, channels);
   out.string(environment_.tcpEndpoint ? hostOf(environment_.tcpEndpoint->addressOf(0)) : "");
+  out.string(host_);
   return bytes;
 }
 
@@ -322,14 +326,37 @@ LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer)
       },
       "_channels");
   const std::string host = in.string();
+  const bool sharesHost = in.string() == host_ && !host_.empty();
   const RecordAlgorithm algorithm = transport.name == "wire_tcp"
       ? environment_.tcpEndpoint->algorithmWith(host)
       : RecordAlgorithm::none;
   const std::string encryption = algorithm == RecordAlgorithm::none ? "" : nameOf(algorithm);
+  const std::string objection = sharesHost ? "" : objectionToPlain(transport.name, channel.name);
   return {
-      std::move(transport.name), std::move(channel.name), encryption,
+      std::move(transport.name), std::move(channel.name), encryption, objection,
       std::make_shared<const Alternatives>(
           Alternatives{std::move(transport.notTaken), std::move(channel.notTaken)})};
+}
+
+/// What speaks against a link by these to a worker of another host; nothing where the text is empty.
+std::string TensorPipeContext::objectionToPlain(
+    const std::string& transport, const std::string& channel) const {
+  if (options_.encryption == Encryption::off || transport == "none" || channel == "none") {
+    return "";
+  }
+  const auto objection = [](const std::string& what, const std::string& name) {
+    return "it is on another host, and its " + what + " with this worker, '" + name +
+        "', cannot be encrypted: leave it out of _" + what +
+        "s, or set encryption=False, on all workers";
+  };
+  if (!entryNamed(transports_, transport).entry->asksForProof) {
+    return objection("transport", transport);
+  }
+  const std::string& lanes = entryNamed(channels_, channel).entry->lanes;
+  const bool lanesArePlain = std::any_of(
+      transportTable().begin(), transportTable().end(),
+      [&](const TransportEntry& entry) { return entry.name == lanes && !entry.asksForProof; });
+  return lanesArePlain ? objection("channel", channel) : "";
 }
 
 std::optional<Objection> TensorPipeContext::whyTransportApart(

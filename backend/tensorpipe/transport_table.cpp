@@ -194,7 +194,8 @@ void warnOfStrangers(const std::vector<MadeTransport>& made) {
   if (!names.empty() && !warned.exchange(true)) {
     log(LogLevel::warning,
         "_transports names " + names +
-            ", which let in whoever connects, without proof of belonging to the group: a stranger "
+            ", which let in whoever connects, without proof of belonging to the group, and encrypt "
+            "nothing: a stranger "
             "can run code in this process or end it; leave _transports out, or name 'wire_shm' and "
             "'wire_tcp' (docs/security.md)");
   }

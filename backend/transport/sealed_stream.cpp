@@ -211,8 +211,8 @@ void SealedStream::watchForStall() {
     stalledAt_.reset();
     stall_.stop();
   } else if (!stalledAt_) {
-    stalledAt_ = arrived_;
     stall_.start(limits_.patience, [this] { onStall(/* lastLook */ false); });
+    stalledAt_ = arrived_;
   }
 }
 

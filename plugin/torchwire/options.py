@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
 import torch
@@ -106,10 +106,12 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         environment variable TORCHWIRE_SECRET_FILE. With no secret at all, the first worker draws one and the others
         find it in the store. docs/security.md says what each protects from.
     encryption: which connections of 'wire_tcp' are encrypted. "auto", the default: all but those within one host, where
-        the kernel keeps others out. True: those, too; then transports, channels and paths that cannot be are refused.
-        False: none. All workers have to agree on False. Costs some CPU: docs/security.md says how much.
+        the kernel keeps others out; what cannot be ('uv', 'mpt_uv', `nccl`) does not leave the host then. True: those
+        within one host, too; then `init_rpc` refuses what cannot be. False: none. All workers have to agree on False.
+        Costs some CPU: docs/performance.md says how much.
     keepalive_interval: seconds after which a silent TCP connection is probed; a peer that does not answer for twice
-        as long is taken for gone. Default 10, at least 2; 0 means never.
+        as long is taken for gone, and so is an encrypted connection on which a record does not go on. Default 10, at
+        least 2; 0 means never.
     session_timeout: seconds that two workers whose connection has broken have to connect again. Within them nothing is
         lost: calls take longer, what had not arrived is sent once more, and no call runs twice. After them the calls
         under way between the two fail, and the worker that is not to be heard is taken for dead by the group: it takes
@@ -391,7 +393,7 @@ def _encryption_of_all_ways(options: TorchwireRpcBackendOptions) -> bool | str:
     if options.encryption is not True:
         return options.encryption
     plain = [
-        *(f"_transports names {name!r}" for name in options._transports or () if name in _C.TRANSPORTS_WITHOUT_PROOF),
+        *(f"_transports names {name!r}" for name in _open_to_all(options._transports)),
         *(f"_channels names {name!r}" for name in options._channels or () if name == "mpt_uv"),
         *(["nccl=True"] if options.nccl else []),
     ]
@@ -402,9 +404,14 @@ def _encryption_of_all_ways(options: TorchwireRpcBackendOptions) -> bool | str:
     return True
 
 
+def _open_to_all(transports: Sequence[str] | None) -> list[str]:
+    """Those that ask for no proof, and encrypt nothing."""
+    return [name for name in transports or () if name in _C.TRANSPORTS_WITHOUT_PROOF]
+
+
 def _secrets_for_all_transports(options: TorchwireRpcBackendOptions) -> list[bytes]:
     secrets = group_secret.of(options.secret, options.secret_file)
-    open_to_all = [name for name in options._transports or () if name in _C.TRANSPORTS_WITHOUT_PROOF]
+    open_to_all = _open_to_all(options._transports)
     if secrets and open_to_all:
         raise ValueError(
             f"_transports names {open_to_all[0]!r}, which lets in whoever connects, but this worker has a secret "
@@ -416,13 +423,16 @@ def _secrets_for_all_transports(options: TorchwireRpcBackendOptions) -> list[byt
 
 def from_stock(stock: torch_parts.TensorPipeOptions, kind: type[Options], **others: Any) -> Options:
     """Options of the class `kind` that say the same as PyTorch's; `others` are keywords that those do not have."""
+    transports = _C.stock_transports(stock)
     others = {"max_bytes_in_flight": 0, **others}  # a program may rely on PyTorch's having no bound
+    if _open_to_all(transports):  # which it has asked for; a warning says what that means
+        others = {"encryption": False, **others}
     options = kind(
         num_worker_threads=stock.num_worker_threads,
         rpc_timeout=stock.rpc_timeout,
         init_method=stock.init_method,
         devices=stock.devices,
-        _transports=_C.stock_transports(stock),
+        _transports=transports,
         _channels=_C.stock_channels(stock),
         **others,
     )

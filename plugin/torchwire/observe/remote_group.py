@@ -58,6 +58,7 @@ class RemoteGroup:
         self._store, keys = self._asking_store(lambda: _connect(place))
         self._prefix, self._roster, self._credentials = _keys_of_group(place, keys)
         self._access = self._open()
+        self._is_refused = False  # by a worker, since
         self._deaths = f"{self._roster.removesuffix('roster')}deaths/{self._access.group_id}"
         self._read_workers()
 
@@ -74,7 +75,11 @@ class RemoteGroup:
         """What the worker answers. Raises RuntimeError, with words that its name can stand before."""
         if worker.death:
             raise RuntimeError(f"is dead: {worker.death}")
-        return remote_worker.ask(self._access, worker.address, question, patience, encrypts=worker.encrypts)
+        try:
+            return remote_worker.ask(self._access, worker.address, question, patience, encrypts=worker.encrypts)
+        except remote_worker.NotLetInError:
+            self._is_refused = True  # the group may have changed its secret
+            raise
 
     def _open(self) -> _C.GroupAccess:
         return _C.GroupAccess(self._asking_store(lambda: self._store.get(self._credentials)), self._secrets())
@@ -82,6 +87,9 @@ class RemoteGroup:
     def _read_workers(self) -> None:
         roster, deaths = self._asking_store(lambda: _read(self._store, self._roster, self._deaths))
         try:
+            if self._is_refused:
+                self._access = self._open()
+                self._is_refused = False
             self._workers = self._listed(roster, deaths)
         except RuntimeError:  # they were written with another secret
             self._access = self._open()

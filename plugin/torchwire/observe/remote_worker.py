@@ -21,6 +21,10 @@ _HEAD = struct.Struct("<BQ")  # how it went, length of the text
 _LONGEST_ANSWER = 1 << 28  # bytes
 
 
+class NotLetInError(RuntimeError):
+    """The worker does not take who asks for an observer of its group."""
+
+
 def ask(access: _C.GroupAccess, address: str, question: str, patience: float, *, encrypts: bool = True) -> Any:
     """What the worker at `address`, as it is on the group's list, answers within so many seconds.
 
@@ -142,4 +146,4 @@ def _prove(asking: _Asking, handshake: _C.ObserverHandshake) -> None:
         asking.say(handshake.answer_challenge(asking.hear(_C.CHALLENGE_SIZE)))
         asking.open_with(handshake.judge(asking.hear(_C.AUTH_RESULT_SIZE)))
     except RuntimeError as error:
-        raise RuntimeError(f"does not let in observers: {error}") from None
+        raise NotLetInError(f"does not let in observers: {error}") from None

@@ -1,4 +1,4 @@
-"""What becomes of calls while somebody on the path changes what passes, behind the handshake."""
+"""What becomes of calls while somebody on the path changes what passes."""
 
 import contextlib
 import os
@@ -22,13 +22,15 @@ class Tamperer(Proxy):
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._due = 0
+        self._in_handshake = False
         self.changes = 0
         super().__init__(to)
 
-    def one_more(self):
-        """Of the pieces to come one is changed."""
+    def one_more(self, in_handshake=False):
+        """Of the pieces to come one is changed: of what a connection begins with, or of what comes behind that."""
         with self._lock:
             self._due += 1
+            self._in_handshake = in_handshake
 
     def no_more(self):
         with self._lock:
@@ -45,7 +47,7 @@ class Tamperer(Proxy):
             nonlocal said, before
             said += len(data)
             with self._lock:
-                if self._due == 0 or said < HANDSHAKE + len(data):
+                if self._due == 0 or (said < HANDSHAKE + len(data)) is not self._in_handshake:
                     before = data
                     return data
                 self._due -= 1
@@ -127,4 +129,15 @@ def test_no_call_comes_back_wrong_or_not_at_all(size):
                 tamperer.no_more()
                 tamperer.one_more()
             group[0].run(calls, "worker1", size, 3)
+        assert sum(tamperer.changes for tamperer in tamperers) >= CHANGES
+
+
+def test_a_handshake_that_is_changed_harms_no_call():
+    with tampered_pair(1) as (group, tamperers):
+        for _ in range(CHANGES):
+            for tamperer in tamperers:
+                tamperer.no_more()
+                tamperer.one_more(in_handshake=True)
+                tamperer.cut()
+            group[0].run(calls, "worker1", 10, 3)
         assert sum(tamperer.changes for tamperer in tamperers) >= CHANGES
