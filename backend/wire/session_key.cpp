@@ -23,6 +23,10 @@ EphemeralKey::EphemeralKey() {
   crypto_scalarmult_base(public_.data(), secret_.data());
 }
 
+EphemeralKey::EphemeralKey(const std::array<unsigned char, 32>& secret) : secret_(secret) {
+  crypto_scalarmult_base(public_.data(), secret_.data());
+}
+
 EphemeralKey::~EphemeralKey() {
   sodium_memzero(secret_.data(), secret_.size());
 }

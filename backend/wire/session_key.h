@@ -19,6 +19,8 @@ class EphemeralKey {
  public:
   /// From the system's generator.
   EphemeralKey();
+  /// Of a secret that others know, for tests.
+  explicit EphemeralKey(const std::array<unsigned char, 32>& secret);
   EphemeralKey(const EphemeralKey&) = default;
   EphemeralKey& operator=(const EphemeralKey&) = default;
   ~EphemeralKey();

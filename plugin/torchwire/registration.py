@@ -123,6 +123,8 @@ def _make_agent(
 ) -> tuple[TorchwireAgent, MetricsServer | None]:
     if not options["secrets"]:
         file_store.check(checked.init_method)
+        if start.rank == 0:
+            rendezvous.warn_of_open_store(start.store)
     options["store_thread"] = start.store_thread
     options["interceptors"] = [*interceptors, *options["interceptors"]]
     name = worker_checks.check_name(start.name)
