@@ -300,7 +300,7 @@ std::vector<char> TensorPipeContext::offer() const {
   write(out, channels);
   writeLeftOut(out, transports);
   writeLeftOut(out, channels);
-  out.string(environment_.tcpEndpoint ? hostOf(environment_.tcpEndpoint->addressOf(0)) : "");
+  out.string(environment_.tcpEndpoint ? environment_.tcpEndpoint->dialedAs() : "");
   out.string(host_);
   return bytes;
 }
@@ -325,10 +325,10 @@ LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer)
         return whyChannelApart(name, descriptor);
       },
       "_channels");
-  const std::string host = in.string();
+  const std::string dialedAs = in.string();
   const bool sharesHost = in.string() == host_ && !host_.empty();
   const RecordAlgorithm algorithm = transport.name == "wire_tcp"
-      ? environment_.tcpEndpoint->algorithmWith(host)
+      ? environment_.tcpEndpoint->algorithmWith(dialedAs)
       : RecordAlgorithm::none;
   const std::string encryption = algorithm == RecordAlgorithm::none ? "" : nameOf(algorithm);
   const std::string objection = sharesHost ? "" : objectionToPlain(transport.name, channel.name);

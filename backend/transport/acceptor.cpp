@@ -77,6 +77,9 @@ class Acceptor::PendingHandshake {
   uint8_t lane() const {
     return responder_.lane();
   }
+  uint64_t dialer() const {
+    return responder_.dialer();
+  }
   std::optional<SealedBy> sealedBy() const {
     return responder_.sealedBy();
   }
@@ -301,7 +304,9 @@ void Acceptor::forget(PendingHandshake& handshake) {
 }
 
 void Acceptor::admit(PendingHandshake& handshake, std::optional<MemoryFile> memory) {
-  Admitted peer{handshake.takeSocket(), handshake.lane(), std::move(memory), handshake.sealedBy()};
+  Admitted peer{
+      handshake.takeSocket(), handshake.lane(), handshake.dialer(), std::move(memory),
+      handshake.sealedBy()};
   pending_.remove_if([&](const auto& each) { return each.get() == &handshake; });
   events_.admitted(std::move(peer));
 }

@@ -44,6 +44,7 @@ class Acceptor {
   struct Admitted {
     int socket; // non-blocking, to be closed by whoever takes it
     uint8_t lane;
+    uint64_t dialer; // see HandshakeResponder
     std::optional<MemoryFile> memory; // wire_shm
     std::optional<SealedBy> sealedBy;
   };

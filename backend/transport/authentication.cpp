@@ -8,13 +8,14 @@
 namespace torchwire {
 namespace {
 
-// Greeting:  0 magic  4 version  6 medium  7 lane       8 group id  16 addressee  32 sealing  33 zero  40 ephemeral key
+// Greeting:  0 magic  4 version  6 medium  7 lane       8 group id  16 addressee  32 sealing  33 dialer  40 ephemeral key
 // Challenge: 0 magic  4 version  6 answer  7 algorithm  8 ephemeral key
 constexpr unsigned char kMagic[4] = {'T', 'W', 'I', 'R'};
 constexpr uint16_t kVersion = 2;
 constexpr size_t kVersionAt = 4, kMediumAt = 6, kAnswerAt = 6, kLaneAt = 7, kAlgorithmAt = 7;
-constexpr size_t kGroupAt = 8, kAddresseeAt = 16, kSealingAt = 32;
+constexpr size_t kGroupAt = 8, kAddresseeAt = 16, kSealingAt = 32, kDialerAt = 33;
 constexpr size_t kGreetingKeyAt = 40, kChallengeKeyAt = 8;
+constexpr size_t kTagBytes = kGreetingKeyAt - kDialerAt;
 constexpr unsigned char kSealingBits = 3, kHasAes = 4; // of the byte at kSealingAt
 static_assert(kGreetingKeyAt + sizeof(PublicKey) == kGreetingSize);
 static_assert(kChallengeKeyAt + sizeof(PublicKey) == kChallengeSize);
@@ -57,8 +58,9 @@ PublicKey keyIn(ForeignBytes bytes, size_t at) {
 }
 
 /// A hash, so that every address has the same size.
-std::array<unsigned char, kSealingAt - kAddresseeAt> addresseeOf(const std::string& address) {
-  std::array<unsigned char, kSealingAt - kAddresseeAt> hash;
+using AddressHash = std::array<unsigned char, kSealingAt - kAddresseeAt>;
+AddressHash addresseeOf(const std::string& address) {
+  AddressHash hash;
   crypto_generichash(
       hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(address.data()),
       address.size(), nullptr, 0);
@@ -105,7 +107,22 @@ std::optional<SealedBy> sealed(
   return SealedBy{session->recordKey(own, algorithm), session->recordKey(other, algorithm)};
 }
 
+uint64_t tagIn(ForeignBytes greeting) {
+  uint64_t tag = 0;
+  for (size_t i = 0; i < kTagBytes; ++i) {
+    tag |= uint64_t{greeting[kDialerAt + i]} << (8 * i);
+  }
+  return tag;
+}
+
 } // namespace
+
+uint64_t tagOf(const std::string& address) {
+  if (address.empty()) {
+    return 0;
+  }
+  return get<uint64_t>(addresseeOf(address), 0) & ((uint64_t{1} << (8 * kTagBytes)) - 1);
+}
 
 std::string describe(Answer answer) {
   switch (answer) {
@@ -160,6 +177,10 @@ HandshakeBytes HandshakeInitiator::greet() {
   std::copy(addressee.begin(), addressee.end(), greeting.begin() + kAddresseeAt);
   greeting[kSealingAt] = static_cast<unsigned char>(
       static_cast<unsigned char>(terms_.sealing) | (terms_.hasAes ? kHasAes : 0));
+  const uint64_t dialer = tagOf(terms_.dialer);
+  for (size_t i = 0; i < kTagBytes; ++i) {
+    greeting[kDialerAt + i] = static_cast<unsigned char>(dialer >> (8 * i));
+  }
   said_ = greeting;
   return greeting;
 }
@@ -225,6 +246,7 @@ Answer HandshakeResponder::read(ForeignBytes greeting) {
   }
   append(said_, greeting);
   lane_ = greeting[kLaneAt];
+  dialer_ = tagIn(greeting);
   if (greeting[kMediumAt] != static_cast<unsigned char>(medium_)) {
     return Answer::otherMedium;
   }

@@ -66,9 +66,13 @@ enum class Sealing : uint8_t {
   wanted = 2,
 };
 
+/// Stands for a worker's address where that needs no secrecy; 0: for none.
+uint64_t tagOf(const std::string& address);
+
 /// What one side brings to a handshake. A value.
 struct HandshakeTerms {
   std::string address; // that was dialed, or at which this side is dialed; as text of one form
+  std::string dialer = ""; // where the dialing side is dialed, likewise; empty: nowhere
   Sealing sealing = Sealing::off;
   bool hasAes = hasAesInstructions();
 };
@@ -145,6 +149,10 @@ class HandshakeResponder {
   uint8_t lane() const {
     return lane_;
   }
+  /// Of the dialing side's own address, as it says.
+  uint64_t dialer() const {
+    return dialer_;
+  }
 
  private:
   Answer read(ForeignBytes greeting);
@@ -155,6 +163,7 @@ class HandshakeResponder {
   const Medium medium_;
   const HandshakeTerms terms_;
   uint8_t lane_ = 0;
+  uint64_t dialer_ = 0;
   bool isAddressee_ = false;
   RecordAlgorithm algorithm_ = RecordAlgorithm::none;
   PublicKey other_{};

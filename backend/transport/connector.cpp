@@ -133,6 +133,7 @@ void Connector::onConnected() {
         keys_->current(), target_.medium, target_.lane,
         HandshakeTerms{
             .address = target_.address.describe(),
+            .dialer = target_.dialer,
             .sealing = mayBeSealed ? sealingOf(target_.encryption, socket_.get()) : Sealing::off});
     send(initiator_->greet(), kChallengeSize, Stage::awaitingChallenge);
   } else {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "backend/base/error.h"
 #include "backend/transport/authentication.h"
@@ -36,6 +37,7 @@ class Connector {
     uint8_t lane;
     size_t memorySize; // of the memory file that is sent along with the proof; 0: none
     Encryption encryption = Encryption::off;
+    std::string dialer = ""; // see HandshakeTerms
   };
   struct Reached {
     int socket; // non-blocking, to be closed by whoever takes it

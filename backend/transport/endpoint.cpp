@@ -86,7 +86,7 @@ void Endpoint::setLane(uint8_t lane, Admitted admitted) {
 void Endpoint::admit(Acceptor::Admitted peer) {
   loop_.expectOnLoop();
   std::unique_ptr<Stream> stream =
-      makeStream(peer.socket, std::move(peer.memory), false, peer.sealedBy);
+      makeStream(peer.socket, std::move(peer.memory), false, peer.dialer, peer.sealedBy);
   const auto lane = lanes_.find(peer.lane);
   if (lane != lanes_.end()) { // else it was closed during the handshake
     const Admitted admitted = lane->second;
@@ -101,7 +101,7 @@ void Endpoint::dial(const std::string& address, Dialed dialed) {
     const LaneAddress parts = splitLane(address);
     target = {
         traits_->parse(parts.address), traits_->medium(), parts.lane, traits_->memorySize(),
-        traits_->encryption()};
+        traits_->encryption(), dialedAs_};
   } catch (const std::exception& e) {
     dialed(Error(ErrorCode::unreachable, e.what()), nullptr);
     return;
@@ -109,8 +109,9 @@ void Endpoint::dial(const std::string& address, Dialed dialed) {
   const uint64_t number = nextConnector_++;
   auto connector = std::make_unique<Connector>(
       loop_, keys_, *target,
-      [this, number, dialed = std::move(dialed)](const Error& error, Connector::Reached reached) {
-        onDialed(number, error, std::move(reached), dialed);
+      [this, number, peer = tagOf(target->address.describe()),
+       dialed = std::move(dialed)](const Error& error, Connector::Reached reached) {
+        onDialed(number, peer, error, std::move(reached), dialed);
       });
   Connector& started = *connector;
   connectors_.emplace(number, std::move(connector));
@@ -118,7 +119,8 @@ void Endpoint::dial(const std::string& address, Dialed dialed) {
 }
 
 void Endpoint::onDialed(
-    uint64_t number, const Error& error, Connector::Reached reached, const Dialed& dialed) {
+    uint64_t number, uint64_t peer, const Error& error, Connector::Reached reached,
+    const Dialed& dialed) {
   loop_.expectOnLoop();
   connectors_.erase(number);
   if (error) {
@@ -128,7 +130,7 @@ void Endpoint::onDialed(
   std::unique_ptr<Stream> stream;
   Error failed;
   try {
-    stream = makeStream(reached.socket, std::move(reached.memory), true, reached.sealedBy);
+    stream = makeStream(reached.socket, std::move(reached.memory), true, peer, reached.sealedBy);
   } catch (const std::exception& e) { // for want of memory
     failed = Error(ErrorCode::linkBroken, e.what());
   }
@@ -136,11 +138,10 @@ void Endpoint::onDialed(
 }
 
 std::unique_ptr<Stream> Endpoint::makeStream(
-    int socket, std::optional<MemoryFile> memory, bool dialed,
+    int socket, std::optional<MemoryFile> memory, bool dialed, uint64_t peer,
     const std::optional<SealedBy>& sealedBy) {
-  const std::string peer = SocketAddress::ofPeer(socket).host();
   std::unique_ptr<Stream> stream = traits_->makeStream(loop_, socket, std::move(memory), dialed);
-  {
+  if (peer != 0) {
     MutexLock lock(mutex_);
     algorithms_[peer] = sealedBy ? sealedBy->outgoing.algorithm : RecordAlgorithm::none;
   }
@@ -152,9 +153,9 @@ std::unique_ptr<Stream> Endpoint::makeStream(
       SealedStreamLimits{traits_->stallPatience()});
 }
 
-RecordAlgorithm Endpoint::algorithmWith(const std::string& host) const {
+RecordAlgorithm Endpoint::algorithmWith(const std::string& dialedAs) const {
   MutexLock lock(mutex_);
-  const auto found = algorithms_.find(host);
+  const auto found = algorithms_.find(tagOf(dialedAs));
   return found == algorithms_.end() ? RecordAlgorithm::none : found->second;
 }
 

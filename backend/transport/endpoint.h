@@ -58,8 +58,12 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   const EndpointTraits& traits() const {
     return *traits_;
   }
-  /// How the last connection with that host was sealed; none where it was not, or there was none.
-  RecordAlgorithm algorithmWith(const std::string& host) const EXCLUDES(mutex_);
+  /// How the last connection with the worker that is `dialedAs` there was sealed; none where it was not, or there was none.
+  RecordAlgorithm algorithmWith(const std::string& dialedAs) const EXCLUDES(mutex_);
+  /// This worker's address in the form that both sides of a handshake have.
+  const std::string& dialedAs() const {
+    return dialedAs_;
+  }
   /// What others pass to dial() for a lane.
   std::string addressOf(uint8_t lane) const;
 
@@ -77,21 +81,23 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
       std::unique_ptr<EndpointTraits> traits, std::string address);
   void openAcceptor(int listeningSocket);
   void admit(Acceptor::Admitted peer);
+  /// `peer`: the tag of its address.
   std::unique_ptr<Stream> makeStream(
-      int socket, std::optional<MemoryFile> memory, bool dialed,
+      int socket, std::optional<MemoryFile> memory, bool dialed, uint64_t peer,
       const std::optional<SealedBy>& sealedBy) EXCLUDES(mutex_);
   void onDialed(
-      uint64_t number, const Error& error, Connector::Reached reached, const Dialed& dialed);
+      uint64_t number, uint64_t peer, const Error& error, Connector::Reached reached,
+      const Dialed& dialed);
 
   std::shared_ptr<Loop> kept_; // given up at the end, by whoever held the endpoint last
   Loop& loop_; // the same: the loop may use it at that moment
   const std::shared_ptr<const KeyRing> keys_;
   const std::unique_ptr<EndpointTraits> traits_;
   const std::string address_;
-  const std::string dialedAs_; // the same in the form that both sides of a handshake have
+  const std::string dialedAs_;
 
   mutable Mutex mutex_{LockRank::endpoint};
-  std::map<std::string, RecordAlgorithm> algorithms_ GUARDED_BY(mutex_); // by host
+  std::map<uint64_t, RecordAlgorithm> algorithms_ GUARDED_BY(mutex_); // by the peer's tag
   // Loop-bound.
   std::unique_ptr<Acceptor> acceptor_;
   std::map<uint8_t, Admitted> lanes_;

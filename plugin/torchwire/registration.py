@@ -21,6 +21,7 @@ from torchwire import (
     group_secret,
     lifetime,
     passed_rrefs,
+    rendezvous,
     secret_watch,
     torch_parts,
     worker_checks,

@@ -287,3 +287,19 @@ TEST_CASE("every answer has a sentence of its own", "[authentication]") {
   CHECK(std::unique(sentences.begin(), sentences.end()) == sentences.end());
   CHECK(describe(static_cast<Answer>(200)) == "an unknown reason");
 }
+
+TEST_CASE("the accepting side hears where the dialing one is dialed", "[authentication]") {
+  const GroupKey key(1, "a secret of sixteen bytes or more");
+  const auto anyLane = [](uint8_t) { return true; };
+  HandshakeInitiator dialing(
+      key, Medium::tcp, 0, {.address = "10.0.0.1:5", .dialer = "10.0.0.2:6"});
+  HandshakeResponder accepting(key, Medium::tcp, {.address = "10.0.0.1:5"});
+  accepting.challenge(dialing.greet(), anyLane);
+  CHECK(accepting.dialer() == tagOf("10.0.0.2:6"));
+  HandshakeInitiator observer(key, Medium::tcp, 0, {.address = "10.0.0.1:5"});
+  HandshakeResponder observed(key, Medium::tcp, {.address = "10.0.0.1:5"});
+  observed.challenge(observer.greet(), anyLane);
+  CHECK(observed.dialer() == 0);
+  CHECK(tagOf("10.0.0.2:6") != tagOf("10.0.0.2:7"));
+  CHECK(tagOf("10.0.0.2:6") >> 56 == 0);
+}
