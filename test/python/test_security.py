@@ -68,6 +68,18 @@ def test_a_file_that_is_open_to_other_users_is_refused_for_a_drawn_secret(open_f
         group.shut_down()
 
 
+def test_a_file_below_a_folder_that_others_can_replace_is_refused_for_a_drawn_secret(open_folder):
+    folder = open_folder / "between" / "own"
+    folder.mkdir(0o700, parents=True)
+    (open_folder / "between").chmod(0o777)
+    with Group(1) as group:
+        with pytest.raises(WorkerError, match="can be replaced by other users .mode 777 of a folder that it is in"):
+            group.init(file_in(folder))
+        (open_folder / "between").chmod(0o1777)
+        group.init(file_in(folder))
+        group.shut_down()
+
+
 def test_a_file_in_a_folder_of_this_users_alone_may_be_open(open_folder):
     write_store(open_folder, 0o644)
     open_folder.chmod(0o700)

@@ -1,9 +1,12 @@
 """A group's secret is changed while it runs."""
 
+import contextlib
 import functools
+import os
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -12,9 +15,10 @@ import torchwire
 from group import Group, HostedStore, init, results
 from processes import WorkerError, wait_until
 from repetition import Repetition, begin, stop
-from torchwire import group_secret
+from torchwire import group_secret, secret_watch
 from torchwire.doctor.reachability import place_of
 from torchwire.observe.remote_group import RemoteGroup
+from torchwire.observe.remote_worker import NotLetInError
 
 SIZE = 8
 
@@ -105,6 +109,27 @@ def test_a_secret_of_several_lines_is_one(tmp_path):
     assert held(path) == [b"wrapped+base64+of+someone\nwrapped+base64+of+someone"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a file of another user")
+def test_the_file_of_another_user_is_left_alone(tmp_path):
+    path = tmp_path / "secret"
+    command(path)
+    os.chown(path, 54123, -1)
+    before = path.read_bytes()
+    result = attempt(path, "--add")
+    assert result.returncode == 1 and "belongs to the user with id 54123" in result.stderr
+    assert path.read_bytes() == before and path.stat().st_uid == 54123
+
+
+def test_what_is_no_file_is_not_read_again(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    secret_watch.open_for(str(pipe), [b"a secret of thirty-two bytes or more"])
+    try:
+        assert "torchwire secret" not in [thread.name for thread in threading.enumerate()]
+    finally:
+        secret_watch.close()
+
+
 # ---- groups ----
 
 
@@ -134,6 +159,7 @@ def test_no_call_fails_while_the_secret_is_changed(tmp_path):
             command(path, "--add", "-", said=new.decode() + "\n")
         wait_until(lambda: len(members[0].run(labels)) == 2)
         [_, added] = members[0].run(labels)
+        watching = RemoteGroup(place_of(store.init_method.removeprefix("tcp://")), lambda: held(paths[0]))
         wait_until(lambda: all(member.run(labels) == [used, added] for member in members))
         for number, path in enumerate(paths):
             command(path, "--use", new[-6:].decode())
@@ -146,6 +172,9 @@ def test_no_call_fails_while_the_secret_is_changed(tmp_path):
         wait_until(lambda: all(member.run(labels) == [added] for member in members))
         assert [worker.name for worker in observed.workers()] == [*names, f"worker{SIZE}"]
         assert all("functions" in observed.ask(worker, "status", 20) for worker in observed.workers())
+        with contextlib.suppress(NotLetInError):  # the first time, with the old secret
+            watching.ask(watching.workers()[0], "status", 20)
+        assert all("functions" in watching.ask(worker, "status", 20) for worker in watching.workers())
         with pytest.raises(WorkerError, match="another group secret"):
             come(group, SIZE + 1, store, tmp_path / "old")
         come(group, SIZE + 2, store, paths[0])

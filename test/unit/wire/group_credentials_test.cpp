@@ -148,6 +148,15 @@ TEST_CASE("credentials with a drawn secret that is too short are refused", "[gro
   CHECK_THROWS_AS(GroupCredentials::decode(credentials.encode()), FormatError);
 }
 
+TEST_CASE("what the credentials say of a worker is a line that can be shown", "[group_credentials]") {
+  GroupCredentials credentials = drawn({});
+  credentials.drawnBy = "worker '\x1b[31m'\nat your service" + std::string(5000, 'x');
+  const std::string shown = afterTheStore(credentials).drawnBy;
+  CHECK(shown.size() < 1100);
+  CHECK(shown.find('\x1b') == std::string::npos);
+  CHECK(shown.find('\n') == std::string::npos);
+}
+
 TEST_CASE("no bytes make the credentials do more than refuse", "[group_credentials]") {
   const unsigned seed = GENERATE(range(0u, 20u));
   CAPTURE(seed);
