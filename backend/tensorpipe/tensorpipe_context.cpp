@@ -10,7 +10,6 @@
 
 #include "backend/base/address.h"
 #include "backend/base/annotations.h"
-#include "backend/base/bytes.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/base/process_identity.h"
@@ -18,6 +17,7 @@
 #include "backend/tensorpipe/callback_relay.h"
 #include "backend/tensorpipe/domain.h"
 #include "backend/tensorpipe/observers.h"
+#include "backend/tensorpipe/offer.h"
 #include "backend/tensorpipe/tensorpipe_link.h"
 #include "backend/tensorpipe/transport_table.h"
 #include "backend/transport/observer_server.h"
@@ -228,44 +228,6 @@ std::shared_ptr<Link> TensorPipeContext::dial(const WorkerRecord& peer) {
 
 namespace {
 
-void write(ByteWriter& out, const Offered& offered) {
-  out.number(static_cast<uint32_t>(offered.descriptors.size()));
-  for (const auto& [name, descriptor] : offered.descriptors) {
-    out.string(name);
-    out.string(descriptor);
-  }
-}
-
-void writeLeftOut(ByteWriter& out, const Offered& offered) {
-  out.number(static_cast<uint32_t>(offered.leftOut.size()));
-  for (const auto& [name, reason, remedy] : offered.leftOut) {
-    out.string(name);
-    out.string(reason);
-    out.string(remedy);
-  }
-}
-
-Offered readOffered(ByteReader& in) {
-  Offered offered;
-  const uint32_t count = in.count(2 * sizeof(uint32_t));
-  for (uint32_t i = 0; i < count; ++i) {
-    std::string name = in.string();
-    offered.descriptors.emplace_back(std::move(name), in.string());
-  }
-  return offered;
-}
-
-void readLeftOut(ByteReader& in, Offered& offered) {
-  const uint32_t count = in.count(3 * sizeof(uint32_t));
-  for (uint32_t i = 0; i < count; ++i) {
-    NotTaken one;
-    one.name = in.string();
-    one.reason = in.string();
-    one.remedy = in.string();
-    offered.leftOut.push_back(std::move(one));
-  }
-}
-
 /// The descriptor of the host's memory, which every channel of the table is for; null: it has none.
 const std::string* cpuDescriptorOf(const MadeChannel& channel) {
   const auto& devices = channel.context->deviceDescriptors();
@@ -282,53 +244,41 @@ const Made& entryNamed(const std::vector<Made>& made, const std::string& name) {
 } // namespace
 
 std::vector<char> TensorPipeContext::offer() const {
-  Offered transports;
+  Offer offer;
   for (const MadeTransport& transport : transports_) {
-    transports.descriptors.emplace_back(
+    offer.transports.descriptors.emplace_back(
         transport.entry->name, transport.context->domainDescriptor());
   }
-  transports.leftOut = environment_.failedTransports;
-  Offered channels;
+  offer.transports.leftOut = environment_.failedTransports;
   for (const MadeChannel& channel : channels_) {
     const std::string* cpu = cpuDescriptorOf(channel);
-    channels.descriptors.emplace_back(channel.entry->name, cpu == nullptr ? "" : *cpu);
+    offer.channels.descriptors.emplace_back(channel.entry->name, cpu == nullptr ? "" : *cpu);
   }
-  channels.leftOut = environment_.failedChannels;
-  std::vector<char> bytes;
-  ByteWriter out(bytes);
-  write(out, transports);
-  write(out, channels);
-  writeLeftOut(out, transports);
-  writeLeftOut(out, channels);
-  out.string(environment_.tcpEndpoint ? environment_.tcpEndpoint->dialedAs() : "");
-  out.string(host_);
-  return bytes;
+  offer.channels.leftOut = environment_.failedChannels;
+  offer.dialedAs = environment_.tcpEndpoint ? environment_.tcpEndpoint->dialedAs() : "";
+  offer.host = host_;
+  return offer.encode();
 }
 
 // TensorPipe chooses by the same rule but does not tell: the first, in order of preference, that both
 // sides have and whose descriptors agree.
 LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer) const {
-  ByteReader in(peersOffer);
-  Offered peersTransports = readOffered(in);
-  Offered peersChannels = readOffered(in);
-  readLeftOut(in, peersTransports);
-  readLeftOut(in, peersChannels);
+  const Offer peers = Offer::decode(peersOffer);
   auto transport = choose(
-      environment_.knownTransports, peersTransports,
+      environment_.knownTransports, peers.transports,
       [&](const std::string& name, const std::string& descriptor) {
         return whyTransportApart(name, descriptor);
       },
       "_transports");
   auto channel = choose(
-      environment_.knownChannels, peersChannels,
+      environment_.knownChannels, peers.channels,
       [&](const std::string& name, const std::string& descriptor) {
         return whyChannelApart(name, descriptor);
       },
       "_channels");
-  const std::string dialedAs = in.string();
-  const bool sharesHost = in.string() == host_ && !host_.empty();
+  const bool sharesHost = peers.host == host_ && !host_.empty();
   const RecordAlgorithm algorithm = transport.name == "wire_tcp"
-      ? environment_.tcpEndpoint->algorithmWith(dialedAs)
+      ? environment_.tcpEndpoint->algorithmWith(peers.dialedAs)
       : RecordAlgorithm::none;
   const std::string encryption = algorithm == RecordAlgorithm::none ? "" : nameOf(algorithm);
   const std::string objection = sharesHost ? "" : objectionToPlain(transport.name, channel.name);
