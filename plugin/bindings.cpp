@@ -399,7 +399,8 @@ void bindState(AgentClass& agent) {
           "RuntimeError where the group has drawn its secret, or the store does not answer.")
       .def(
           "secret_labels", &Agent::secretLabels, ReleaseGil(),
-          "8 hexadecimal digits for each secret that this worker accepts, the one that it uses first; "
+          "8 hexadecimal digits for each secret that this worker accepts, the one that it uses "
+          "first; "
           "the same in all workers of the group. Raises nothing.")
       .def(
           "explain_devices", &explainDevices, py::arg("peer"), ReleaseGil(),

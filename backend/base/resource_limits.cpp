@@ -75,7 +75,7 @@ std::string memoryLimits(size_t bytes) {
 
 size_t memoryOfHost() {
   static const size_t bytes = [] {
-    struct sysinfo info {};
+    struct sysinfo info{};
     ::sysinfo(&info);
     return (info.totalram + info.totalswap) * info.mem_unit;
   }();

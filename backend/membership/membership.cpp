@@ -119,7 +119,8 @@ void Membership::changeKeys(const std::vector<GroupKey>& keys) {
   proven_.proveWith(keys);
   asking(self_, "change the secret of the RPC group", [&] {
     renewCredentials(keys);
-    if (store_.check(keyOfDeaths())) { // or a worker that has declared none would not renew what others have
+    if (store_.check(
+            keyOfDeaths())) { // or a worker that has declared none would not renew what others have
       store_.find(keyOfDeaths());
     }
     store_.renew();

@@ -112,7 +112,9 @@ void ProvenStore::set(const std::string& key, const Value& value) {
   Value bytes;
   for (Value now = toSet(key, value); now != bytes; now = toSet(key, value)) {
     bytes = now;
-    store_->set(key, bytes); // another thread may change the keys meanwhile, and have written it anew before
+    store_->set(
+        key,
+        bytes); // another thread may change the keys meanwhile, and have written it anew before
   }
 }
 

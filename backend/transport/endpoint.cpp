@@ -99,9 +99,8 @@ void Endpoint::dial(const std::string& address, Dialed dialed) {
   std::optional<Connector::Target> target;
   try {
     const LaneAddress parts = splitLane(address);
-    target = {
-        traits_->parse(parts.address), traits_->medium(), parts.lane, traits_->memorySize(),
-        traits_->encryption(), dialedAs_};
+    target = {traits_->parse(parts.address), traits_->medium(),     parts.lane,
+              traits_->memorySize(),         traits_->encryption(), dialedAs_};
   } catch (const std::exception& e) {
     dialed(Error(ErrorCode::unreachable, e.what()), nullptr);
     return;
@@ -109,8 +108,8 @@ void Endpoint::dial(const std::string& address, Dialed dialed) {
   const uint64_t number = nextConnector_++;
   auto connector = std::make_unique<Connector>(
       loop_, keys_, *target,
-      [this, number, peer = tagOf(target->address.describe()),
-       dialed = std::move(dialed)](const Error& error, Connector::Reached reached) {
+      [this, number, peer = tagOf(target->address.describe()), dialed = std::move(dialed)](
+          const Error& error, Connector::Reached reached) {
         onDialed(number, peer, error, std::move(reached), dialed);
       });
   Connector& started = *connector;

@@ -269,8 +269,8 @@ def warn_of_open_store(store: Store) -> None:
     _warned = True
     logger.warning(
         "the group draws its secret, and keeps it in the rendezvous store at %s:%s: whoever reaches that can join the "
-        "group, and so run code in its workers. Unless only those can whom you trust, give all workers a secret of their "
-        "own: `python -m torchwire secret FILE` makes one, and TORCHWIRE_SECRET_FILE names it",
+        "group, and so run code in its workers. Unless only those can whom you trust, give all workers a secret of "
+        "their own: `python -m torchwire secret FILE` makes one, and TORCHWIRE_SECRET_FILE names it",
         inner.host,
         inner.port,
     )

@@ -37,8 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const torchwire::Offer offer = torchwire::Offer::decode(bytes);
     const std::vector<char> encoded = offer.encode();
     torchwire::require(
-        bytes.size() >= encoded.size() &&
-            std::equal(encoded.begin(), encoded.end(), bytes.begin()),
+        bytes.size() >= encoded.size() && std::equal(encoded.begin(), encoded.end(), bytes.begin()),
         "an offer that was decoded is what was written");
     torchwire::use(offer.transports);
     torchwire::use(offer.channels);

@@ -130,8 +130,9 @@ TEST_CASE("nothing goes to another host by what cannot be encrypted", "[describe
       "it out of _transports, or set encryption=False, on all workers");
   Side lanes({}, {{"mpt_uv"}});
   CHECK(between(lanes, lanes).objection.empty());
-  CHECK(betweenHosts(lanes, lanes).objection.find("its channel with this worker, 'mpt_uv'") !=
-        std::string::npos);
+  CHECK(
+      betweenHosts(lanes, lanes).objection.find("its channel with this worker, 'mpt_uv'") !=
+      std::string::npos);
   Side sealed({{"wire_tcp"}}, {{"basic"}});
   CHECK(betweenHosts(sealed, sealed).objection.empty());
   Side plain({{"uv"}}, {{"basic"}}, false, Encryption::off);

@@ -148,7 +148,8 @@ TEST_CASE("credentials with a drawn secret that is too short are refused", "[gro
   CHECK_THROWS_AS(GroupCredentials::decode(credentials.encode()), FormatError);
 }
 
-TEST_CASE("what the credentials say of a worker is a line that can be shown", "[group_credentials]") {
+TEST_CASE(
+    "what the credentials say of a worker is a line that can be shown", "[group_credentials]") {
   GroupCredentials credentials = drawn({});
   credentials.drawnBy = "worker '\x1b[31m'\nat your service" + std::string(5000, 'x');
   const std::string shown = afterTheStore(credentials).drawnBy;

@@ -55,8 +55,7 @@ TEST_CASE("a secret that may be a password is stretched, for each group anew", "
   // Computed with Node's crypto.argon2Sync: argon2id, 64 MiB, 2 passes, one lane; the salt is the first 16 bytes of
   // hmac(b"\0", b"torchwire password\0" + group).
   const std::string vector = GroupKey::stretched(0x0123456789abcdef, kSecret);
-  CHECK(
-      hex(bytesOf(vector)) == "85a3208cef23327cc863772194b47fd54fd9a9e16ad34366a71a20b4e696f5eb");
+  CHECK(hex(bytesOf(vector)) == "85a3208cef23327cc863772194b47fd54fd9a9e16ad34366a71a20b4e696f5eb");
   const std::string stretched = GroupKey::stretched(1, kSecret);
   CHECK(stretched.size() == GroupKey::kRandomSecret);
   CHECK(stretched == GroupKey::stretched(1, kSecret));

@@ -58,15 +58,16 @@ auto algorithms() {
 
 // Computed with Node's crypto; with a new key, hmac-sha-256(key, b"next record key\0"), from the third record on.
 TEST_CASE("records are what Node seals, too", "[record_cipher]") {
-  const auto [algorithm, records] = GENERATE(table<RecordAlgorithm, std::vector<std::string>>(
-      {{RecordAlgorithm::aes256Gcm,
-        {"170303001d310d3d8b3cee9e8b29107ad2ea9ac46790076b064f75348727642610c0",
-         "170303001df63690751921e8823655a68d06ab8cb8a5a627560bbdcad5a6d311e676",
-         "170303001d718b2308870cb4e619cc83d19549301330b2879d75381da934c3ac208e"}},
-       {RecordAlgorithm::chaCha20Poly1305,
-        {"170303001dd3cbf242829a1582fa97b7f15e1c9997b5c77090a8008c326e6254d02a",
-         "170303001d33674e891357756960d6eeb5a98473b8e7db87c8e05c64cc2bd5a811e6",
-         "170303001d1e8051b78b658506ab89711ac08999cb0b494895fa47b82073d7c81ad8"}}}));
+  const auto [algorithm, records] = GENERATE(
+      table<RecordAlgorithm, std::vector<std::string>>(
+          {{RecordAlgorithm::aes256Gcm,
+            {"170303001d310d3d8b3cee9e8b29107ad2ea9ac46790076b064f75348727642610c0",
+             "170303001df63690751921e8823655a68d06ab8cb8a5a627560bbdcad5a6d311e676",
+             "170303001d718b2308870cb4e619cc83d19549301330b2879d75381da934c3ac208e"}},
+           {RecordAlgorithm::chaCha20Poly1305,
+            {"170303001dd3cbf242829a1582fa97b7f15e1c9997b5c77090a8008c326e6254d02a",
+             "170303001d33674e891357756960d6eeb5a98473b8e7db87c8e05c64cc2bd5a811e6",
+             "170303001d1e8051b78b658506ab89711ac08999cb0b494895fa47b82073d7c81ad8"}}}));
   RecordSealer sealer(someKey(algorithm), /* recordsOfAKey */ 2);
   for (const std::string& record : records) {
     CHECK(hex(seal(sealer, "what is said")) == record);

@@ -43,8 +43,7 @@ Proof proofBy(const std::optional<SessionKey>& key) {
 // b"record nonce\0", of which the first 12 bytes count; all with SHA-256.
 TEST_CASE("a session's keys are what Node computes, too", "[session_key]") {
   const EphemeralKey a = ephemeral(1), b = ephemeral(101);
-  CHECK(
-      hex(a.publicKey()) == "07a37cbc142093c8b755dc1b10e86cb426374ad16aa853ed0bdfc0b2b86d1c7c");
+  CHECK(hex(a.publicKey()) == "07a37cbc142093c8b755dc1b10e86cb426374ad16aa853ed0bdfc0b2b86d1c7c");
   const auto session = derived(kGroup, a, b);
   CHECK(
       hex(proofBy(session)) == "1fa6f38ba72a9ea357c48676f6d7411dd1fa14fc4c5286b0bfa7de0e050d877d");
