@@ -48,6 +48,7 @@ class RemoteGroup:
 
         Raises RuntimeError when there is no such group, or none of these is its secret.
         """
+        secrets()  # a file that cannot be read is found before anybody is asked
         self._place = place
         self._secrets = secrets
         self._workers: list[RemoteWorker] = []
