@@ -130,6 +130,7 @@ void DeviceRecord::write(ByteWriter& out) const {
   out.string(host);
   out.number(static_cast<uint8_t>(automatic));
   out.number(static_cast<uint8_t>(nccl));
+  out.number(static_cast<uint8_t>(ncclLeavesHost));
   out.number(static_cast<uint32_t>(devices.size()));
   for (const c10::Device& device : devices) {
     writeDevice(out, device);
@@ -152,6 +153,7 @@ DeviceRecord DeviceRecord::read(ByteReader& in) {
   record.host = in.string();
   record.automatic = readSwitch(in);
   record.nccl = readSwitch(in);
+  record.ncclLeavesHost = readSwitch(in);
   const uint32_t given = in.count(kDeviceSize);
   for (uint32_t i = 0; i < given; ++i) {
     record.devices.push_back(readDevice(in));

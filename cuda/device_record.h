@@ -41,6 +41,8 @@ struct DeviceRecord {
   bool automatic =
       false; // device_maps="auto": peers that `maps` does not name get an automatic map
   bool nccl = false; // the option: it may be asked for tensors by NCCL
+  bool ncclLeavesHost =
+      true; // also by workers of other hosts: what it sends them need not be encrypted
   std::vector<c10::Device> devices; // the option; empty: those that the device maps name
   std::map<c10::DeviceType, c10::DeviceIndex> counts; // of the devices that exist, without the cpu
 

@@ -64,6 +64,13 @@ std::set<cuda::DevicePath> devicePathsWithout(
   return left;
 }
 
+Encryption encryptionFrom(const py::object& option) {
+  if (py::isinstance<py::bool_>(option)) {
+    return option.cast<bool>() ? Encryption::on : Encryption::off;
+  }
+  return Encryption::automatic;
+}
+
 AgentOptions optionsFrom(const py::dict& dict) {
   AgentOptions options;
   options.numWorkerThreads = dict["num_worker_threads"].cast<size_t>();
@@ -74,7 +81,8 @@ AgentOptions optionsFrom(const py::dict& dict) {
   using Names = std::optional<std::vector<std::string>>;
   options.transports = dict["transports"].cast<Names>();
   options.channels = dict["channels"].cast<Names>();
-  options.secret = dict["secret"].cast<std::string>(); // of bytes, as they are
+  options.secrets = dict["secrets"].cast<std::vector<std::string>>(); // of bytes, as they are
+  options.encryption = encryptionFrom(dict["encryption"]);
   options.keepAlive = std::chrono::milliseconds(
       static_cast<int64_t>(dict["keepalive_interval"].cast<double>() * 1000));
   options.storeThread = dict["store_thread"].cast<std::shared_ptr<ThreadPool>>();
@@ -96,6 +104,7 @@ AgentOptions optionsFrom(const py::dict& dict) {
   options.stackOf = pythonsStackOf;
   options.answer = pythonsAnswer;
   options.devices.nccl = dict["nccl"].cast<bool>();
+  options.devices.ncclLeavesHost = options.encryption == Encryption::off;
   options.deviceStreamOrder = dict["device_stream_order"].cast<std::string>() == "default_stream"
       ? cuda::StreamOrder::defaultStream
       : cuda::StreamOrder::none;
@@ -123,6 +132,7 @@ py::dict toDict(const PeerStatus& peer) {
   dict["state"] = nameOf(peer.state);
   dict["transport"] = peer.link.transport;
   dict["channel"] = peer.link.channel;
+  dict["encryption"] = peer.link.encryption;
   dict["calls"] = peer.traffic.calls;
   dict["frames_sent"] = peer.traffic.framesSent;
   dict["frames_received"] = peer.traffic.framesReceived;
@@ -383,6 +393,15 @@ void bindState(AgentClass& agent) {
           "peers", &peersOf,
           "A dict for each other worker: name, id, address, state, transport, channel and "
           "counters, in frames and bytes; see torchwire.peers(). Raises nothing.")
+      .def(
+          "change_secrets", &Agent::changeSecrets, py::arg("secrets"), ReleaseGil(),
+          "The group's secrets from now on: this worker uses the first, and accepts all. Raises "
+          "RuntimeError where the group has drawn its secret, or the store does not answer.")
+      .def(
+          "secret_labels", &Agent::secretLabels, ReleaseGil(),
+          "8 hexadecimal digits for each secret that this worker accepts, the one that it uses "
+          "first; "
+          "the same in all workers of the group. Raises nothing.")
       .def(
           "explain_devices", &explainDevices, py::arg("peer"), ReleaseGil(),
           "For each entry of the device map for the worker with that rank: (its device here, "

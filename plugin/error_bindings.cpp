@@ -35,6 +35,7 @@ const char* classOf(ErrorCode code) {
     case ErrorCode::declaredDead:
     case ErrorCode::partOver:
     case ErrorCode::refused:
+    case ErrorCode::notAdmitted:
     case ErrorCode::sessionUnknown:
     case ErrorCode::duplicateLink:
     case ErrorCode::peerLeft:

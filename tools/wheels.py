@@ -96,7 +96,8 @@ def _make_sdist(part: Part) -> Path:
     sdist = max(DIST.glob("torchwire-*.tar.gz"), key=lambda path: path.stat().st_mtime)
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    missing = {"plugin/torchwire/py.typed", "plugin/find_torch.py", "meson.build", "LICENSE", "PKG-INFO"} - names
+    needed = {"plugin/torchwire/py.typed", "plugin/find_torch.py", "meson.build", "LICENSE", "licenses/openssl.txt"}
+    missing = (needed | {"PKG-INFO"}) - names
     if missing:
         raise PartError(f"{sdist} has no {', '.join(sorted(missing))}")
     return sdist

@@ -266,7 +266,7 @@ void Agent::joinGroup() {
     beginIdsElsewhere();
   }
   startThreads();
-  openLinks(membership_->agree(options_.secret));
+  openLinks(membership_->agree(options_.secrets));
   enter(links_->listen());
   if (!isStaticGroup() || membership_->cameLater()) {
     introduceToPeers();
@@ -301,6 +301,9 @@ void Agent::openMembership() {
   if (isStaticGroup() && options_.elastic) {
     self.linkOptions |= link_options::kElastic;
   }
+  if (options_.encryption == Encryption::off) {
+    self.linkOptions |= link_options::kUnencrypted;
+  }
   const InterruptionCheck check = [start = start_] { start->check(); };
   membership_ = std::make_unique<Membership>(
       std::make_unique<BoundedStore>(
@@ -310,7 +313,27 @@ void Agent::openMembership() {
       [this](const WorkerRecord& worker, bool asksHost) { return hasEnded(worker, asksHost); });
 }
 
-TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
+// Peers are let in by the new keys before anything is said under them.
+void Agent::changeSecrets(const std::vector<std::string>& secrets) {
+  expectOwnProcess();
+  if (options_.secrets.empty() || secrets.empty() || !keys_) {
+    throw std::runtime_error(
+        "this worker cannot change the group's secret: it has not started, or has none of its own");
+  }
+  const std::vector<GroupKey> keys = membership_->keysOf(secrets);
+  keys_->replace(keys);
+  membership_->changeKeys(keys);
+}
+
+std::vector<std::string> Agent::secretLabels() const {
+  std::vector<std::string> labels;
+  for (const GroupKey& key : keys_ ? keys_->all() : std::vector<GroupKey>()) {
+    labels.push_back(key.label());
+  }
+  return labels;
+}
+
+TensorPipeOptions Agent::linkSettings() {
   chosen_ = chooseAddress(options_.bindAddress, hostOfStore(store_));
   TensorPipeOptions options;
   options.workerName = workerInfo_.name_;
@@ -323,7 +346,8 @@ TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
   }
   options.transports = options_.transports;
   options.channels = options_.channels;
-  options.groupKey = key;
+  options.keys = keys_;
+  options.encryption = options_.encryption;
   options.keepAlive = options_.keepAlive;
   if (options_.sessionTimeout.count() != 0) {
     options.lossTimeout = kLossTimeout;
@@ -337,12 +361,13 @@ TensorPipeOptions Agent::linkSettings(const GroupKey& key) {
   return options;
 }
 
-void Agent::openLinks(const GroupKey& key) {
+void Agent::openLinks(const std::vector<GroupKey>& keys) {
+  keys_ = std::make_shared<KeyRing>(keys);
   loop_ = Loop::start("torchwire_io");
   processes_ = std::make_unique<ProcessWatch>(loop_);
   evaluations_.driveWhenIdle(loop_, [engine = engine_] { return engine->hasPasses(); });
   buffers_ = std::make_shared<BufferPool>(options_.receiveCache, timer_);
-  context_ = makeTensorPipeContext(linkSettings(key), buffers_, timer_);
+  context_ = makeTensorPipeContext(linkSettings(), buffers_, timer_);
   LinkContext& innermost = *context_;
   for (const auto& interceptor : options_.interceptors) {
     context_ = interceptor->wrap(std::move(context_), timer_);

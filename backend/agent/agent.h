@@ -41,7 +41,7 @@
 #include "backend/serve/server.h"
 #include "backend/tensorpipe/tensorpipe_context.h"
 #include "backend/transport/process_watch.h"
-#include "backend/wire/group_key.h"
+#include "backend/wire/key_ring.h"
 #include "backend/wire/undo.h"
 #include "cuda/device_record.h"
 #include "cuda/group_devices.h"
@@ -62,7 +62,9 @@ struct AgentOptions {
   std::string advertiseAddress; // empty: the bound address
   std::optional<std::vector<std::string>> transports;
   std::optional<std::vector<std::string>> channels;
-  std::string secret; // the group's, see GroupKey; empty: the workers have none of their own
+  std::vector<std::string>
+      secrets; // the group's: the first is used, all are accepted; none: it draws one
+  Encryption encryption = Encryption::automatic;
   std::chrono::milliseconds keepAlive{10000}; // 0: none
   std::chrono::milliseconds sessionTimeout{10000}; // see LinkManager::Limits; 0: no sessions
   size_t maxUnacknowledgedBytes = size_t{64} << 20; // to one peer
@@ -215,6 +217,12 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   std::unordered_map<std::string, std::string> getDebugInfo() override;
   std::vector<PeerStatus> peers() const;
 
+  /// The group's secrets are others from now on: this worker uses the first, and accepts all. On any thread that may block.
+  /// Throws std::runtime_error.
+  void changeSecrets(const std::vector<std::string>& secrets);
+  /// By which the secrets are told apart, in the group: the first is of the one that this worker uses. None before it starts.
+  std::vector<std::string> secretLabels() const;
+
   /// What has been counted. What a worker that has not started has nothing of is 0.
   struct Counts {
     int64_t callsInFlight = 0;
@@ -299,8 +307,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   void joinGroup();
   void startThreads();
   void beginIdsElsewhere();
-  void openLinks(const GroupKey& key);
-  TensorPipeOptions linkSettings(const GroupKey& key);
+  void openLinks(const std::vector<GroupKey>& keys);
+  TensorPipeOptions linkSettings();
   void startServer();
   std::shared_ptr<Link> loopback();
   void checkDevices();
@@ -499,6 +507,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   std::shared_ptr<LinkManager> links_;
   std::shared_ptr<Server> server_;
   std::unique_ptr<Membership> membership_;
+  std::shared_ptr<KeyRing> keys_; // from the start on
   std::shared_ptr<PeerStores> peerStores_;
   std::unique_ptr<Whereabouts> whereabouts_; // of calls
   const std::shared_ptr<TorchEngine>

@@ -47,6 +47,17 @@ bool TorchStore::check(const std::string& key) {
   return quietly([&] { return store_->check({key}); });
 }
 
+bool TorchStore::checkAll(const std::vector<std::string>& keys) {
+  return quietly([&] { return store_->check(keys); });
+}
+
+std::vector<TorchStore::Value> TorchStore::getAll(const std::vector<std::string>& keys) {
+  if (!store_->hasExtendedApi()) {
+    return KeyValueStore::getAll(keys);
+  }
+  return quietly([&] { return store_->multiGet(keys); });
+}
+
 std::string hostOfStore(const c10::intrusive_ptr<c10d::Store>& store) {
   c10::intrusive_ptr<c10d::Store> inner = store;
   while (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(inner.get())) {

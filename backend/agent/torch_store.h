@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <string>
+#include <vector>
 
 #include "backend/membership/key_value_store.h"
 
@@ -19,6 +20,8 @@ class TorchStore : public KeyValueStore {
   void set(const std::string& key, const Value& value) override;
   int64_t add(const std::string& key, int64_t amount) override;
   bool check(const std::string& key) override;
+  bool checkAll(const std::vector<std::string>& keys) override;
+  std::vector<Value> getAll(const std::vector<std::string>& keys) override;
 
  private:
   const c10::intrusive_ptr<c10d::Store> store_;

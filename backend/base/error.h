@@ -19,6 +19,7 @@ enum class ErrorCode {
   linkBroken, // an established link failed
   silent, // the peer was not to be heard for as long as its session lasts without
   refused, // the other side refused the handshake
+  notAdmitted, // whoever was dialed has refused the connection, or not proved to be of the group
   sessionUnknown, // the other side knows nothing of the session that was to go on
   duplicateLink, // the other side's own dial to us takes precedence
   declaredDead, // the others take this worker for dead, and go on without it

@@ -35,6 +35,7 @@ namespace torchwire {
   X(orphanedRRefs)     /* OrphanedRRefs: those whose owner has died */                                \
   X(introduction)      /* Agent: links that are made at the start */                                  \
   X(dialResult)        /* ShutdownMonitor::DialResult: the last dial's error */                       \
+  X(provenStore)       /* ProvenStore: the key, and what has been seen */                             \
   X(peerStores)        /* PeerStores: the place, and the store that is served here */                  \
   X(workerDirectory)   /* WorkerDirectory: names and ranks */                                         \
   X(groupDevices)      /* GroupDevices: what workers say of their devices */                          \
@@ -71,6 +72,8 @@ namespace torchwire {
   X(loopback)          /* LoopbackLink: frames of this worker to itself */                            \
   X(tensorPipeContext) /* TensorPipeContext: the current listener */                                  \
   X(transportContext)  /* TransportContext: its accept queues */                                      \
+  X(endpoint)          /* Endpoint: how connections are sealed */                                     \
+  X(keyRing)           /* KeyRing: the keys of the group */                                           \
   X(messageStreams)    /* MessageStreams: those that are open */                                      \
   X(messageStream)     /* MessageStream: reads and writes; posts to the loop, writes to its stream */ \
   X(testStream)        /* a stream of tests: posts to the loop */                                     \

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <array>
@@ -70,6 +71,15 @@ std::string memoryLimits(size_t bytes) {
       " bytes: raise the limit that it has reached, of its address space (" +
       ulimit("-v", RLIMIT_AS, 1024) + "), of its data (" + ulimit("-d", RLIMIT_DATA, 1024) +
       ") or of its host (sysctl vm.overcommit_memory), or send less at once";
+}
+
+size_t memoryOfHost() {
+  static const size_t bytes = [] {
+    struct sysinfo info{};
+    ::sysinfo(&info);
+    return (info.totalram + info.totalswap) * info.mem_unit;
+  }();
+  return bytes;
 }
 
 std::string threadLimits() {

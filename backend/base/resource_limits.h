@@ -21,6 +21,9 @@ std::string portLimits();
 /// A sentence for memory of which there is not that much, likewise.
 std::string memoryLimits(size_t bytes);
 
+/// In bytes, with its swap. Thread-safe.
+size_t memoryOfHost();
+
 /// A sentence for a thread that could not be started: which limits there are, and their values. Thread-safe.
 std::string threadLimits();
 

@@ -71,6 +71,9 @@ struct Alternatives {
 struct LinkDescription {
   std::string transport;
   std::string channel; // for large tensors
+  std::string encryption = ""; // by which cipher it is encrypted; empty: it is not
+  std::string objection =
+      ""; // why there must be no such link, as a sentence on the other worker; empty: nothing
   std::shared_ptr<const Alternatives> alternatives =
       nullptr; // null: unknown. Shared: copied for each look at the peers
 };

@@ -53,7 +53,8 @@ Error sendError(const std::string& peer, const Error& cause) {
 }
 
 Error dialError(const WorkerRecord& peer, const Error& cause) {
-  if (cause.code() == ErrorCode::refused || cause.code() == ErrorCode::declaredDead) {
+  if (cause.code() == ErrorCode::refused || cause.code() == ErrorCode::notAdmitted ||
+      cause.code() == ErrorCode::declaredDead) {
     return Error(cause.code(), peer.describe() + " refused the connection: " + cause.message());
   }
   // Nothing has left this process, or one of the two is at a limit: the address is not the matter.
@@ -70,6 +71,9 @@ Error dialError(const WorkerRecord& peer, const Error& cause) {
 }
 
 std::optional<std::string> objectionTo(const LinkDescription& description) {
+  if (!description.objection.empty()) {
+    return description.objection;
+  }
   for (const auto& [what, name] :
        {std::pair("transport", description.transport), std::pair("channel", description.channel)}) {
     if (name == "none") {

@@ -88,4 +88,12 @@ bool BoundedStore::check(const std::string& key) {
   return perform([=](KeyValueStore& store) { return store.check(key); });
 }
 
+bool BoundedStore::checkAll(const std::vector<std::string>& keys) {
+  return perform([=](KeyValueStore& store) { return store.checkAll(keys); });
+}
+
+std::vector<BoundedStore::Value> BoundedStore::getAll(const std::vector<std::string>& keys) {
+  return perform([=](KeyValueStore& store) { return store.getAll(keys); });
+}
+
 } // namespace torchwire

@@ -6,6 +6,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/base/interruption.h"
 #include "backend/base/thread_pool.h"
@@ -32,6 +33,8 @@ class BoundedStore : public KeyValueStore {
   void set(const std::string& key, const Value& value) override;
   int64_t add(const std::string& key, int64_t amount) override;
   bool check(const std::string& key) override;
+  bool checkAll(const std::vector<std::string>& keys) override;
+  std::vector<Value> getAll(const std::vector<std::string>& keys) override;
 
  private:
   template <typename Operation>

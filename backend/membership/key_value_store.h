@@ -1,6 +1,7 @@
 // What Membership asks of the rendezvous store, as PyTorch's stores do it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -39,6 +40,19 @@ class KeyValueStore {
 
   /// Whether the key has been written. Does not wait.
   virtual bool check(const std::string& key) = 0;
+
+  // The same for several keys, where a store can in one operation. Not for none.
+  virtual bool checkAll(const std::vector<std::string>& keys) {
+    return std::all_of(
+        keys.begin(), keys.end(), [this](const std::string& key) { return check(key); });
+  }
+  virtual std::vector<Value> getAll(const std::vector<std::string>& keys) {
+    std::vector<Value> values;
+    for (const std::string& key : keys) {
+      values.push_back(get(key));
+    }
+    return values;
+  }
 };
 
 } // namespace torchwire

@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <ctime>
 #include <limits>
 #include <stdexcept>
 #include <utility>
 
+#include "backend/base/one_line.h"
 #include "backend/membership/store_access.h"
 #include "backend/wire/group_credentials.h"
 
@@ -18,7 +20,8 @@ namespace {
 const std::string kPrefix = "torchwire/";
 const std::string kCredentialsKey = kPrefix + "credentials"; // GroupCredentials of the first worker
 // Below kPrefix, or, where a static group has ended and another begun in its place, below a longer one: see keyOf().
-const std::string kDeaths = "deaths"; // Deaths, changed by compare-and-set only
+const std::string kDeaths =
+    "deaths/"; // and the group's id: Deaths, changed by compare-and-set only
 const std::string kStartupDecision =
     "startup_decision"; // "ok", or why the static group cannot start
 const std::string kAccepted = "ok";
@@ -26,6 +29,13 @@ const std::string kArrived =
     "arrived/"; // and a rank: systemTime(), and a Roster of its worker alone, which has begun to start
 const std::string kFailedAt =
     "startup_failed_at"; // where a worker has failed or ended: systemTime()
+const std::string kRefused =
+    "refused/"; // and a rank: of a worker that could not be in the group for want of its secret
+constexpr size_t kMaxDecision = 1000; // bytes of what a stranger may have written
+constexpr char kOfTheseProcesses[] = "these processes"; // goes into a key, so that it stays
+const std::string kAnotherGroup =
+    " was about to join a group that has ended, and another has begun in its place: start this "
+    "worker again";
 
 // What was being done when the store failed.
 const std::string kJoining = "join the RPC group";
@@ -36,6 +46,13 @@ constexpr std::chrono::milliseconds kLookAtStart{500};
 constexpr std::chrono::milliseconds kAskAtStart{2000};
 // In that time those who wait for the startup decision look it up.
 constexpr std::chrono::milliseconds kFarewellAtStart{300};
+
+/// A time that anyone may have written; for ever if it is none.
+int64_t timeIn(const std::string& text) {
+  int64_t time = std::numeric_limits<int64_t>::max();
+  std::from_chars(text.data(), text.data() + text.size(), time);
+  return time;
+}
 
 /// In milliseconds, by a clock that is about the same on all hosts.
 int64_t systemTime() {
@@ -59,7 +76,7 @@ int64_t startOf(const ProcessIdentity& process) {
 Membership::Membership(
     std::unique_ptr<KeyValueStore> store, WorkerRecord self, uint32_t worldSize,
     std::chrono::milliseconds timeout, std::unique_ptr<Clock> clock, HasEnded hasEnded)
-    : store_(std::move(store)),
+    : shared_(std::move(store)),
       clock_(std::move(clock)),
       self_(std::move(self)),
       worldSize_(worldSize),
@@ -68,20 +85,23 @@ Membership::Membership(
 
 // The credentials of a dynamic group that all have left are still there. Those who come then go on with them, or,
 // where they bring another secret, replace them.
-GroupKey Membership::agree(const std::string& secret) {
-  const std::vector<uint8_t> mine = toStore(GroupCredentials::draw(self_, secret).encode());
+std::vector<GroupKey> Membership::agree(const std::vector<std::string>& secrets) {
+  const std::vector<uint8_t> mine = toStore(GroupCredentials::draw(self_, secrets).encode());
   const std::vector<uint8_t> none;
   const auto proposeInPlaceOf = [&](const std::vector<uint8_t>& expected) {
     return asking(
-        self_, kJoining, [&] { return store_->compareSet(kCredentialsKey, expected, mine); });
+        self_, kJoining, [&] { return shared_->compareSet(kCredentialsKey, expected, mine); });
   };
   std::vector<uint8_t> seen = proposeInPlaceOf(none);
   for (;;) {
     const auto credentials = decoded<GroupCredentials>(seen);
-    const auto objection = credentials.objectionTo(self_, secret);
+    const GroupCredentials::Admission admission = credentials.admit(secrets);
+    const auto objection = credentials.objectionTo(self_, admission.fit);
     if (!objection) {
       groupId_ = credentials.groupId;
-      return credentials.key(secret);
+      store_.proveWith(admission.keys);
+      proven_.proveWith(admission.keys);
+      return admission.keys;
     }
     const Roster roster = currentRoster();
     // Credentials with which nobody has entered yet are those of a worker that is about to.
@@ -89,6 +109,36 @@ GroupKey Membership::agree(const std::string& secret) {
     std::vector<uint8_t> now = proposeInPlaceOf(over ? seen : none);
     if (!over && now == seen) { // else the roster may be of those who came with other credentials
       refuse(*objection, roster);
+    }
+    seen = std::move(now);
+  }
+}
+
+void Membership::changeKeys(const std::vector<GroupKey>& keys) {
+  store_.proveWith(keys);
+  proven_.proveWith(keys);
+  asking(self_, "change the secret of the RPC group", [&] {
+    renewCredentials(keys);
+    if (store_.check(
+            keyOfDeaths())) { // or a worker that has declared none would not renew what others have
+      store_.find(keyOfDeaths());
+    }
+    store_.renew();
+    proven_.renew();
+  });
+}
+
+void Membership::renewCredentials(const std::vector<GroupKey>& keys) {
+  std::vector<uint8_t> seen = shared_->get(kCredentialsKey);
+  for (;;) {
+    const GroupCredentials credentials = GroupCredentials::decode(fromStore(seen));
+    const std::vector<uint8_t> wanted = toStore(credentials.withKeys(keys).encode());
+    if (credentials.groupId != groupId_ || seen == wanted) {
+      return; // another group has begun in the place of this one, or another worker was quicker
+    }
+    std::vector<uint8_t> now = shared_->compareSet(kCredentialsKey, seen, wanted);
+    if (now == wanted || now == seen) {
+      return;
     }
     seen = std::move(now);
   }
@@ -106,7 +156,7 @@ void Membership::announce() {
   const std::vector<char> record = alone.encode();
   bytes.insert(bytes.end(), record.begin(), record.end());
   asking(self_, kJoining, [&] {
-    store_->set(keyOf(kArrived + std::to_string(self_.id)), toStore(bytes));
+    store_.set(keyOf(kArrived + std::to_string(self_.id)), toStore(bytes));
   });
 }
 
@@ -118,23 +168,48 @@ Roster Membership::join(const std::string& address, const HostAddress& onHost) {
     return entered;
   }
   cameLater_ = entered.isElastic() &&
-      asking(self_, kJoining, [&] { return store_->check(keyOf(kStartupDecision)); });
+      asking(self_, kJoining, [&] { return store_.check(keyOf(kStartupDecision)); });
   if (entered.isComplete()) {
     decide(kAccepted);
   }
   awaitStartupDecision();
-  return currentRoster();
+  Roster roster = currentRoster();
+  requireOwnPlace(roster);
+  return roster;
+}
+
+/// What the store holds may be of an earlier group, which had the same secret. What is written from now on is proven by
+/// a key that is of this group's processes alone, where these stay the same.
+void Membership::requireOwnPlace(const Roster& roster) {
+  if (roster.isElastic()) {
+    return; // this worker may have been taken off it meanwhile
+  }
+  const WorkerRecord* own = roster.find(self_.id);
+  if (own == nullptr || own->incarnation != self_.incarnation || !roster.isComplete()) {
+    throw std::runtime_error(
+        self_.describe() + " could not " + kJoining + ": " +
+        UnprovenEntry(keyOf(kRosterKey)).what());
+  }
+  std::vector<char> incarnations;
+  ByteWriter out(incarnations);
+  for (const WorkerRecord& worker : roster.workers) {
+    out.number(worker.incarnation);
+  }
+  proven_.deriveKeys(kOfTheseProcesses, toStore(incarnations));
 }
 
 Roster Membership::enter() {
-  std::vector<uint8_t> seen;
+  StoreEntry seen;
   for (;;) {
-    Roster roster = seen.empty() ? Roster() : decoded<Roster>(seen);
-    if (isOver(roster)) {
+    Roster roster = seen.bytes.empty() ? Roster() : decoded<Roster>(seen.value);
+    if (isOver(roster, seen.proven)) {
       throwIfNewsOf(roster);
       ++generation_;
-      seen.clear();
+      seen = {};
       continue;
+    }
+    if (!seen.bytes.empty() && !seen.proven) {
+      replaceUnproven(roster);
     }
     makeRoom(roster);
     if (const auto objection = roster.objectionTo(self_, worldSize_)) {
@@ -145,27 +220,35 @@ Roster Membership::enter() {
       roster.groupId = groupId_;
     } else if (
         roster.groupId != groupId_) { // all had left, and then came workers with another secret
-      refuse(
-          self_.describe() +
-              " was about to join a group that has ended, and another has begun in its place: "
-              "start this worker again",
-          roster);
+      refuse(self_.describe() + kAnotherGroup, roster);
     }
     roster.workers.push_back(self_);
     const std::vector<uint8_t> wanted = toStore(roster.encode());
-    std::vector<uint8_t> now = asking(
-        self_, kJoining, [&] { return store_->compareSet(keyOf(kRosterKey), seen, wanted); });
-    if (now == wanted) {
+    StoreEntry now =
+        asking(self_, kJoining, [&] { return store_.exchange(keyOf(kRosterKey), seen, wanted); });
+    if (now.proven && now.value == wanted) {
       return roster;
     }
     seen = std::move(now); // someone else was quicker
   }
 }
 
+/// Of a dynamic group that had another secret, and that all have left, an empty list is there.
+void Membership::replaceUnproven(Roster& roster) {
+  if (roster.groupId == groupId_) {
+    endStartup(UnprovenEntry(keyOf(kRosterKey)).what());
+  }
+  if (worldSize_ != 0 || !roster.workers.empty()) {
+    refuse(self_.describe() + kAnotherGroup, roster);
+  }
+  roster = Roster();
+}
+
 // Launchers start all workers of a group anew once one has died, with the same store. Nobody of the former ones lives by then.
-bool Membership::isOver(const Roster& roster) const {
-  const bool takesPlace =
-      roster.find(self_.id) != nullptr || roster.find(self_.name) != nullptr || roster.closed;
+// No host is asked of whom a stranger may have written into the list.
+bool Membership::isOver(const Roster& roster, bool isProven) const {
+  const bool takesPlace = isProven &&
+      (roster.find(self_.id) != nullptr || roster.find(self_.name) != nullptr || roster.closed);
   return roster.isStatic() && worldSize_ != 0 && !roster.workers.empty() &&
       std::all_of(roster.workers.begin(), roster.workers.end(), [&](const WorkerRecord& worker) {
            return hasEnded_(worker, takesPlace);
@@ -175,7 +258,7 @@ bool Membership::isOver(const Roster& roster) const {
 // A worker of a group that could not start may come when the others have ended already. To one that a launcher starts anew
 // that is no news: another was on the list in its place, others have begun the next group, or its process is the younger.
 void Membership::throwIfNewsOf(const Roster& over) {
-  if (over.find(self_.id) != nullptr || nextHasBegun()) {
+  if (over.find(self_.id) != nullptr || wasRefused() || nextHasBegun()) {
     return;
   }
   const auto decision = self_.isElastic() ? startupDecision() : decisionAbout(over);
@@ -183,11 +266,11 @@ void Membership::throwIfNewsOf(const Roster& over) {
     return;
   }
   const int64_t failedAt = asking(self_, kJoining, [&] {
-    if (!store_->check(keyOf(kFailedAt))) {
+    if (!store_.check(keyOf(kFailedAt))) {
       return std::numeric_limits<int64_t>::max();
     }
-    const std::vector<uint8_t> time = store_->get(keyOf(kFailedAt));
-    return int64_t{std::stoll(std::string(time.begin(), time.end()))};
+    const std::vector<uint8_t> time = store_.find(keyOf(kFailedAt)).value;
+    return timeIn(std::string(time.begin(), time.end()));
   });
   if (startOf(self_.process) > failedAt) {
     return;
@@ -208,13 +291,23 @@ std::optional<std::string> Membership::decisionAbout(const Roster& over) {
   return decision;
 }
 
+/// Whether one of this worker's rank was, for want of the group's secret.
+bool Membership::wasRefused() {
+  return asking(
+      self_, kJoining, [&] { return store_.check(keyOf(kRefused + std::to_string(self_.id))); });
+}
+
 bool Membership::nextHasBegun() {
-  return asking(self_, kJoining, [&] { return store_->check(keyOf(kRosterKey, generation_ + 1)); });
+  return asking(self_, kJoining, [&] { return store_.check(keyOf(kRosterKey, generation_ + 1)); });
 }
 
 /// Enters this worker into the list of a group that cannot start, for who starts in its place.
 void Membership::listAsRefused() {
   asking(self_, kJoining, [&] {
+    if (!store_.canProve() || !store_.find(keyOf(kRosterKey)).proven) { // nobody would believe it
+      store_.set(keyOf(kRefused + std::to_string(self_.id)), toStore(self_.name));
+      return;
+    }
     changeRoster([&](Roster& roster) {
       const bool isListed = std::any_of(
           roster.workers.begin(), roster.workers.end(),
@@ -225,6 +318,11 @@ void Membership::listAsRefused() {
       return !isListed;
     });
   });
+}
+
+/// A dynamic group that begins anew with another secret could not read what the former has left.
+std::string Membership::keyOfDeaths() const {
+  return keyOf(kDeaths + std::to_string(groupId_));
 }
 
 std::string Membership::keyOf(const std::string& name, int generation) {
@@ -253,8 +351,8 @@ Value Membership::decoded(const std::vector<uint8_t>& bytes) {
 
 Roster Membership::currentRoster() {
   const std::vector<uint8_t> bytes = asking(self_, kJoining, [&] {
-    const bool exists = store_->check(keyOf(kRosterKey)); // else get() would wait for it
-    return exists ? store_->get(keyOf(kRosterKey)) : std::vector<uint8_t>();
+    const bool exists = store_.check(keyOf(kRosterKey)); // else get() would wait for it
+    return exists ? store_.get(keyOf(kRosterKey)) : std::vector<uint8_t>();
   });
   return bytes.empty() ? Roster() : decoded<Roster>(bytes);
 }
@@ -282,10 +380,23 @@ void Membership::throwRefused(const std::string& standing, const std::string& ob
 
 // The first decision stands: a worker that comes to a group that already runs does not end it.
 std::string Membership::decide(const std::string& decision) {
-  const KeyValueStore::Value standing = asking(self_, kJoining, [&] {
-    return store_->compareSet(keyOf(kStartupDecision), {}, toStore(decision));
-  });
-  return std::string(standing.begin(), standing.end());
+  return decisionIn(asking(self_, kJoining, [&] {
+    return store_.exchange(
+        keyOf(kStartupDecision), {},
+        toStore(store_.canProve() ? decision : oneLine(decision, kMaxDecision)));
+  }));
+}
+
+// Whoever does not know the group's secret has to be able to say so. That the group may start is for members to say.
+std::string Membership::decisionIn(const StoreEntry& entry) {
+  const std::string decision(entry.value.begin(), entry.value.end());
+  if (entry.proven) {
+    return decision;
+  }
+  return decision == kAccepted
+      ? "somebody who does not know the group's secret has written into the rendezvous store that "
+        "the RPC group may start"
+      : oneLine(decision, kMaxDecision);
 }
 
 void Membership::awaitStartupDecision() {
@@ -314,11 +425,10 @@ void Membership::awaitStartupDecision() {
 
 std::optional<std::string> Membership::startupDecision() {
   return asking(self_, kJoining, [&]() -> std::optional<std::string> {
-    if (!store_->check(keyOf(kStartupDecision))) { // else get() would wait for it
+    if (!store_.check(keyOf(kStartupDecision))) { // else find() would wait for it
       return std::nullopt;
     }
-    const std::vector<uint8_t> bytes = store_->get(keyOf(kStartupDecision));
-    return std::string(bytes.begin(), bytes.end());
+    return decisionIn(store_.find(keyOf(kStartupDecision)));
   });
 }
 
@@ -347,7 +457,7 @@ void Membership::endStartupWithoutTheDead() {
 
 void Membership::endStartupWithout(const WorkerRecord& dead) {
   asking(self_, kJoining, [&] {
-    store_->set(keyOf(kFailedAt), toStore(std::to_string(systemTime())));
+    store_.set(keyOf(kFailedAt), toStore(std::to_string(systemTime())));
   });
   decide(
       "the RPC group of world_size=" + std::to_string(worldSize_) +
@@ -369,17 +479,19 @@ std::optional<WorkerRecord> Membership::nextMissing(const Roster& roster) {
 std::optional<WorkerRecord> Membership::arrivalOf(WorkerId id) {
   const std::string key = keyOf(kArrived + std::to_string(id));
   const std::vector<uint8_t> bytes = asking(self_, kJoining, [&] {
-    return store_->check(key) ? store_->get(key) : std::vector<uint8_t>();
+    return store_.check(key) ? store_.find(key).value : std::vector<uint8_t>();
   });
-  if (bytes.empty()) {
+  try { // it is written before a worker can have the group's key
+    const std::vector<char> announced(bytes.begin(), bytes.end());
+    if (ByteReader(announced).number<int64_t>() < startOf(self_.process)) {
+      return std::nullopt;
+    }
+    return Roster::decode({announced.begin() + sizeof(int64_t), announced.end()}).workers.at(0);
+  } catch (const FormatError&) {
+    return std::nullopt;
+  } catch (const std::out_of_range&) {
     return std::nullopt;
   }
-  const std::vector<char> announced(bytes.begin(), bytes.end());
-  if (ByteReader(announced).number<int64_t>() < startOf(self_.process)) {
-    return std::nullopt;
-  }
-  const auto alone = decoded<Roster>({announced.begin() + sizeof(int64_t), announced.end()});
-  return alone.workers.at(0);
 }
 
 /// The one with the next rank, after the highest the lowest; none where there is no other.
@@ -401,11 +513,11 @@ void Membership::giveUpStart(const std::string& why) {
   }
   try {
     Roster roster = currentRoster();
-    while (isOver(roster)) {
+    while (isOver(roster, store_.canProve())) {
       ++generation_;
       roster = currentRoster();
     }
-    store_->set(keyOf(kFailedAt), toStore(std::to_string(systemTime())));
+    store_.set(keyOf(kFailedAt), toStore(std::to_string(systemTime())));
     if (decide(why) == why) {
       listAsFailed();
     }
@@ -424,7 +536,7 @@ void Membership::listAsFailed() {
   alone.groupId = groupId_;
   alone.workers.push_back(self_);
   const std::vector<uint8_t> wanted = toStore(alone.encode());
-  if (store_->compareSet(keyOf(kRosterKey), {}, wanted) != wanted) {
+  if (store_.exchange(keyOf(kRosterKey), {}, wanted).value != wanted) {
     listAsRefused();
   }
 }
@@ -460,14 +572,14 @@ void Membership::takeOff(const WorkerRecord& worker) {
 
 /// Changes the list that is there, as it stands by then; `change` says whether there is anything to change.
 void Membership::changeRoster(const std::function<bool(Roster&)>& change) {
-  std::vector<uint8_t> seen = store_->get(keyOf(kRosterKey));
+  std::vector<uint8_t> seen = store_.get(keyOf(kRosterKey));
   for (;;) {
     Roster roster = Roster::decode(fromStore(seen));
     if (!change(roster)) {
       return;
     }
     const std::vector<uint8_t> wanted = toStore(roster.encode());
-    std::vector<uint8_t> now = store_->compareSet(keyOf(kRosterKey), seen, wanted);
+    std::vector<uint8_t> now = store_.compareSet(keyOf(kRosterKey), seen, wanted);
     if (now == wanted) {
       return;
     }
@@ -488,7 +600,7 @@ Membership::Ruling Membership::declareDead(const Death& death) {
       }
       deaths.add(death);
       const std::vector<uint8_t> wanted = toStore(deaths.encode());
-      std::vector<uint8_t> now = store_->compareSet(keyOf(kDeaths), seen, wanted);
+      std::vector<uint8_t> now = store_.compareSet(keyOfDeaths(), seen, wanted);
       if (now == wanted) {
         return Ruling{death, true};
       }

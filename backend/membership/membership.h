@@ -13,9 +13,10 @@
 
 #include "backend/membership/clock.h"
 #include "backend/membership/key_value_store.h"
+#include "backend/membership/proven_store.h"
 #include "backend/membership/shutdown_store.h"
 #include "backend/wire/deaths.h"
-#include "backend/wire/group_key.h"
+#include "backend/wire/group_credentials.h"
 #include "backend/wire/roster.h"
 
 namespace torchwire {
@@ -36,11 +37,19 @@ class Membership {
       std::unique_ptr<Clock> clock = std::make_unique<SystemClock>(),
       HasEnded hasEnded = [](const WorkerRecord&, bool) { return false; });
 
-  /// Agrees with the other workers on the group's key, which links need: so before join(). `secret` is
-  /// this worker's own; empty: it has none, and the one that the first worker drew counts. A worker whose
-  /// secret does not fit throws; in a static group, the others then throw the same sentence in join().
+  /// Agrees with the other workers on the group's keys, which links need: so before join(). `secrets` are
+  /// this worker's own, of which it uses the first and accepts all; none: the one that the first worker drew counts. A
+  /// worker none of whose secrets fits throws; in a static group, the others then throw the same sentence in join().
   /// Throws std::runtime_error.
-  GroupKey agree(const std::string& secret);
+  std::vector<GroupKey> agree(const std::vector<std::string>& secrets);
+
+  /// The keys that the group's workers have of secrets of their own. Takes some 0.1 s for a short one. Throws
+  /// std::runtime_error when one is too short.
+  std::vector<GroupKey> keysOf(const std::vector<std::string>& secrets) const {
+    return GroupCredentials::keysOf(groupId_, secrets);
+  }
+  /// Goes on with these, and proves anew what newcomers read of the group that runs. On any thread, as remove().
+  void changeKeys(const std::vector<GroupKey>& keys);
 
   /// Tells the others of a static group that this worker's process begins to start, so that they see its end though it
   /// has not joined yet. Throws std::runtime_error.
@@ -137,10 +146,14 @@ class Membership {
   Roster enter();
   template <typename Value>
   Value decoded(const std::vector<uint8_t>& bytes);
+  void requireOwnPlace(const Roster& roster);
+  void renewCredentials(const std::vector<GroupKey>& keys);
+  void replaceUnproven(Roster& roster);
   Roster currentRoster();
-  bool isOver(const Roster& roster) const;
+  bool isOver(const Roster& roster, bool isProven) const;
   void throwIfNewsOf(const Roster& over);
   std::optional<std::string> decisionAbout(const Roster& over);
+  bool wasRefused();
   bool nextHasBegun();
   void listAsRefused();
   void listAsFailed();
@@ -148,6 +161,7 @@ class Membership {
     return keyOf(name, generation_);
   }
   static std::string keyOf(const std::string& name, int generation);
+  std::string keyOfDeaths() const;
   void makeRoom(Roster& roster) const;
   void takeOff(const WorkerRecord& worker);
   void changeRoster(const std::function<bool(Roster&)>& change);
@@ -162,6 +176,7 @@ class Membership {
   [[noreturn]] void endStartup(const std::string& objection);
   [[noreturn]] static void throwRefused(const std::string& standing, const std::string& objection);
   std::string decide(const std::string& decision);
+  static std::string decisionIn(const StoreEntry& entry);
   std::string missingRanks();
 
   // membership_rounds.cpp: shutting down.
@@ -184,9 +199,11 @@ class Membership {
       const std::function<std::set<WorkerId>()>& awaited, std::chrono::milliseconds patience,
       const Dead& dead);
 
-  const std::unique_ptr<KeyValueStore> store_;
+  const std::shared_ptr<KeyValueStore> shared_;
+  ProvenStore store_{shared_};
+  ProvenStore proven_{shared_}; // where only processes of this very group can have written
   const std::unique_ptr<Clock> clock_;
-  ShutdownStore rounds_{*store_, *clock_};
+  ShutdownStore rounds_{proven_, *clock_};
   WorkerRecord self_;
   const uint32_t worldSize_;
   const std::chrono::milliseconds timeout_;

@@ -52,6 +52,11 @@ Membership::Totals decodeTotals(const std::vector<uint8_t>& value) {
   return totals;
 }
 
+void add(Membership::Totals& totals, const Membership::Totals& one) {
+  totals.started += one.started;
+  totals.finished += one.finished;
+}
+
 std::string numbersKey(const std::string& round, WorkerId id) {
   return round + "of/" + std::to_string(id);
 }
@@ -95,17 +100,15 @@ Membership::Totals Membership::sumInOneStore(
   const std::string key = keyOf(kShutdown) + round + "/";
   // Before others, who know less, can complete the round with this worker's numbers.
   shutDownTogether(check);
-  asking(self_, kShuttingDown, [&] {
+  // The count is proven by nobody: it says when it is worth to look at all numbers.
+  const bool isLast = asking(self_, kShuttingDown, [&] {
     noteBegun();
-    rounds_.add(key + "started", mine.started);
-    rounds_.add(key + "finished", mine.finished);
     rounds_.set(ownKey(key), encode(mine));
-    const bool isLast = rounds_.add(key + "arrived", 1) == static_cast<int64_t>(worldSize_);
-    if (isLast && !self_.isElastic()) {
-      const Totals totals{rounds_.add(key + "started", 0), rounds_.add(key + "finished", 0)};
-      rounds_.compareSet(key + "all", {}, encode(totals));
-    }
+    return rounds_.add(key + "arrived", 1) >= static_cast<int64_t>(worldSize_);
   });
+  if (isLast && !self_.isElastic()) {
+    completeWithout({}, key);
+  }
   awaitRound(key, check, dead);
   const std::vector<uint8_t> all =
       asking(self_, kShuttingDown, [&] { return rounds_.get(key + "all"); });
@@ -120,16 +123,20 @@ Membership::Totals Membership::sumInOneStore(
 }
 
 void Membership::completeWithout(const std::set<WorkerId>& dead, const std::string& key) {
-  if (dead.empty()) {
-    return;
-  }
   asking(self_, kShuttingDown, [&] {
+    std::vector<std::string> keys;
+    for (WorkerId id = 0; id < static_cast<WorkerId>(worldSize_); ++id) {
+      if (!dead.contains(id)) {
+        keys.push_back(numbersKey(key, id));
+      }
+    }
+    if (!rounds_.checkAll(keys)) {
+      return;
+    }
     Totals totals;
     totals.missing = dead;
-    for (WorkerId id = 0; id < static_cast<WorkerId>(worldSize_); ++id) {
-      if (!dead.contains(id) && !addNumbers(numbersKey(key, id), totals)) {
-        return;
-      }
+    for (const std::vector<uint8_t>& numbers : rounds_.getAll(keys)) {
+      add(totals, decodeTotals(numbers));
     }
     rounds_.compareSet(key + "all", {}, encode(totals));
   });
@@ -140,9 +147,7 @@ bool Membership::addNumbers(const std::string& key, Totals& totals) {
   if (!rounds_.check(key)) {
     return false;
   }
-  const Totals one = decodeTotals(rounds_.get(key));
-  totals.started += one.started;
-  totals.finished += one.finished;
+  add(totals, decodeTotals(rounds_.get(key)));
   return true;
 }
 
@@ -220,8 +225,8 @@ void Membership::awaitRound(
     }
     if (self_.isElastic()) {
       completeElastic(key);
-    } else {
-      completeWithout(dead(), key);
+    } else if (const std::set<WorkerId> missing = dead(); !missing.empty()) {
+      completeWithout(missing, key);
     }
     return false;
   };
@@ -294,7 +299,7 @@ std::set<WorkerId> Membership::begun() {
   std::set<WorkerId> all;
   const auto end = clock_->now() + kFailureFarewell;
   for (const WorkerRecord& worker :
-       Roster::decode(fromStore(rounds_.get(keyOf(kRosterKey)))).workers) {
+       Roster::decode(fromStore(store_.get(keyOf(kRosterKey)))).workers) {
     if (clock_->now() >= end) {
       break;
     }

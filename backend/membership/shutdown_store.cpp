@@ -99,6 +99,27 @@ bool ShutdownStore::check(const std::string& key) {
          }).number != 0;
 }
 
+bool ShutdownStore::checkAll(const std::vector<std::string>& keys) {
+  if (at_.isPeer()) {
+    return KeyValueStore::checkAll(keys);
+  }
+  return perform(requestFor(Operation::check, keys.front()), [&] {
+           return StoreAnswer{at_, {}, store_.checkAll(keys) ? 1 : 0};
+         }).number != 0;
+}
+
+std::vector<ShutdownStore::Value> ShutdownStore::getAll(const std::vector<std::string>& keys) {
+  if (at_.isPeer()) {
+    return KeyValueStore::getAll(keys);
+  }
+  std::vector<Value> values;
+  perform(requestFor(Operation::get, keys.front()), [&] {
+    values = store_.getAll(keys);
+    return StoreAnswer{};
+  });
+  return values;
+}
+
 void ShutdownStore::keep(const std::string& key, const Value& value) {
   if (peers_) {
     peers_->keep(key, value);

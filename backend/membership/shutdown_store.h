@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "backend/membership/clock.h"
 #include "backend/membership/key_value_store.h"
@@ -27,6 +28,8 @@ class ShutdownStore : public KeyValueStore {
   void set(const std::string& key, const Value& value) override;
   int64_t add(const std::string& key, int64_t amount) override;
   bool check(const std::string& key) override;
+  bool checkAll(const std::vector<std::string>& keys) override;
+  std::vector<Value> getAll(const std::vector<std::string>& keys) override;
 
   /// Brings what stands along to every later place.
   void keep(const std::string& key, const Value& value);

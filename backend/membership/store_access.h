@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/membership/clock.h"
+#include "backend/membership/proven_store.h"
 #include "backend/membership/shutdown_store.h"
 #include "backend/wire/roster.h"
 
@@ -37,6 +38,8 @@ auto asking(const WorkerRecord& self, const std::string& what, Operation operati
     return operation();
   } catch (const StoreMoved&) { // that is no failure
     throw;
+  } catch (const UnprovenEntry& e) {
+    throw std::runtime_error(self.describe() + " could not " + what + ": " + e.what());
   } catch (const std::exception& e) {
     const std::string reason = e.what(); // PyTorch's errors append a stack trace
     throw std::runtime_error(

@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "backend/tensorpipe/nop_value.h"
+
 namespace torchwire {
 namespace {
 
@@ -24,8 +26,9 @@ class TransportError final : public tp::BaseError {
 };
 
 Error parse(tp::AbstractNopHolder& object, const char* data, size_t length) {
-  if (length == 0) { // TensorPipe's reader does not look whether there is a first byte
-    return Error(ErrorCode::badFrame, "the peer sent nothing where an object was expected");
+  if (!isNopValue(data, length)) {
+    return Error(
+        ErrorCode::badFrame, "cannot read what the peer sent: it is no object, or not a whole one");
   }
   tp::NopReader reader(reinterpret_cast<const uint8_t*>(data), length);
   const nop::Status<void> status = object.read(reader);

@@ -55,6 +55,12 @@ class ShmTraits final : public EndpointTraits {
   size_t memorySize() const override {
     return ShmStream::memorySize();
   }
+  Encryption encryption() const override { // the kernel says who it is, and nobody is in between
+    return Encryption::off;
+  }
+  std::chrono::milliseconds stallPatience() const override {
+    return std::chrono::milliseconds(0);
+  }
   std::unique_ptr<Stream> makeStream(
       Loop& loop, int socket, std::optional<MemoryFile> memory, bool dialed) const override {
     return std::make_unique<ShmStream>(loop, socket, std::move(*memory), dialed);
@@ -83,13 +89,14 @@ Descriptor listenAs(const std::string& name) {
 } // namespace
 
 std::shared_ptr<tensorpipe::transport::Context> makeShmTransport(
-    std::shared_ptr<Loop> loop, const GroupKey& key) {
+    std::shared_ptr<Loop> loop, std::shared_ptr<const KeyRing> keys) {
   MemoryFile::create(ShmStream::memorySize()); // throws where there is none to be had
   auto traits = std::make_unique<ShmTraits>();
   const std::string name = drawName();
   Descriptor listening = listenAs(name);
   return std::make_shared<TransportContext>(
-      Endpoint::open(std::move(loop), key, std::move(traits), listening.take(), name), uint8_t{0});
+      Endpoint::open(std::move(loop), std::move(keys), std::move(traits), listening.take(), name),
+      uint8_t{0});
 }
 
 } // namespace torchwire

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "backend/transport/loop.h"
-#include "backend/wire/group_key.h"
+#include "backend/wire/key_ring.h"
 
 namespace torchwire {
 
@@ -17,6 +17,6 @@ namespace torchwire {
 /// listen() takes any address: the name is drawn, see Listener::addr(). At most one listener.
 /// Throws std::runtime_error where memory files or abstract sockets are not to be had. Thread-safe.
 std::shared_ptr<tensorpipe::transport::Context> makeShmTransport(
-    std::shared_ptr<Loop> loop, const GroupKey& key);
+    std::shared_ptr<Loop> loop, std::shared_ptr<const KeyRing> keys);
 
 } // namespace torchwire

@@ -52,7 +52,8 @@ void keepAlive(int socket, milliseconds interval) {
 
 class TcpTraits final : public EndpointTraits {
  public:
-  explicit TcpTraits(AckWatch::Patience patience) : patience_(patience) {}
+  TcpTraits(AckWatch::Patience patience, Encryption encryption)
+      : patience_(patience), encryption_(encryption) {}
 
   Medium medium() const override {
     return Medium::tcp;
@@ -65,6 +66,13 @@ class TcpTraits final : public EndpointTraits {
   }
   size_t memorySize() const override {
     return 0;
+  }
+  Encryption encryption() const override {
+    return encryption_;
+  }
+  milliseconds stallPatience()
+      const override { // well before a session takes the silence for its end
+    return patience_.whileLost.count() != 0 ? patience_.whileLost : patience_.interval;
   }
   std::unique_ptr<Stream> makeStream(
       Loop& loop, int socket, std::optional<MemoryFile>, bool) const override {
@@ -82,6 +90,7 @@ class TcpTraits final : public EndpointTraits {
 
  private:
   const AckWatch::Patience patience_;
+  const Encryption encryption_;
   mutable std::weak_ptr<AddressWatch> addresses_; // of all connections; loop-bound
 };
 
@@ -102,7 +111,7 @@ Descriptor listenOn(const std::string& where) {
 } // namespace
 
 std::shared_ptr<Endpoint> openTcpEndpoint(
-    std::shared_ptr<Loop> loop, const GroupKey& key, const TcpOptions& options) {
+    std::shared_ptr<Loop> loop, std::shared_ptr<const KeyRing> keys, const TcpOptions& options) {
   if (options.keepAlive.count() != 0 && options.keepAlive < kMinKeepAlive) {
     throw std::runtime_error("the keep-alive interval must be 0 or at least 2 s");
   }
@@ -112,8 +121,9 @@ std::shared_ptr<Endpoint> openTcpEndpoint(
       ? bound.describe()
       : withPort(options.advertiseAddress, bound.port());
   return Endpoint::open(
-      std::move(loop), key,
-      std::make_unique<TcpTraits>(AckWatch::Patience{options.keepAlive, options.lossTimeout}),
+      std::move(loop), std::move(keys),
+      std::make_unique<TcpTraits>(
+          AckWatch::Patience{options.keepAlive, options.lossTimeout}, options.encryption),
       listening.take(), address);
 }
 

@@ -8,8 +8,9 @@
 #include <memory>
 #include <string>
 
+#include "backend/transport/encryption.h"
 #include "backend/transport/loop.h"
-#include "backend/wire/group_key.h"
+#include "backend/wire/key_ring.h"
 
 namespace torchwire {
 
@@ -21,6 +22,7 @@ struct TcpOptions {
   std::chrono::milliseconds keepAlive{10000};
   // While what is sent to it gets lost it is taken for gone after so long. 0: as above.
   std::chrono::milliseconds lossTimeout{0};
+  Encryption encryption = Encryption::automatic;
 };
 
 /// Where a process listens for all its lanes: one TCP port.
@@ -28,7 +30,7 @@ class Endpoint;
 
 /// Binds the port and listens. Throws std::runtime_error with a sentence when it cannot.
 std::shared_ptr<Endpoint> openTcpEndpoint(
-    std::shared_ptr<Loop> loop, const GroupKey& key, const TcpOptions& options);
+    std::shared_ptr<Loop> loop, std::shared_ptr<const KeyRing> keys, const TcpOptions& options);
 
 /// The transport on one lane of the endpoint. Lane 0 is for pipes, the others are for channels that want
 /// connections of their own. At most one listener per lane; listen() takes any address, as the port is

@@ -10,13 +10,14 @@
 
 #include "backend/base/address.h"
 #include "backend/base/annotations.h"
-#include "backend/base/bytes.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
+#include "backend/base/process_identity.h"
 #include "backend/base/thread_role.h"
 #include "backend/tensorpipe/callback_relay.h"
 #include "backend/tensorpipe/domain.h"
 #include "backend/tensorpipe/observers.h"
+#include "backend/tensorpipe/offer.h"
 #include "backend/tensorpipe/tensorpipe_link.h"
 #include "backend/tensorpipe/transport_table.h"
 #include "backend/transport/observer_server.h"
@@ -42,9 +43,10 @@ TransportEnvironment environmentFor(const TensorPipeOptions& options) {
   TransportEnvironment environment;
   environment.bindAddress = options.bindAddress;
   environment.advertiseAddress = options.advertiseAddress;
-  environment.groupKey = options.groupKey;
+  environment.keys = options.keys;
   environment.keepAlive = options.keepAlive;
   environment.lossTimeout = options.lossTimeout;
+  environment.encryption = options.encryption;
   environment.loop = options.loop;
   return environment;
 }
@@ -68,6 +70,7 @@ class TensorPipeContext final : public LinkContext {
   void admitObservers(AskForObserver ask);
 
  private:
+  std::string objectionToPlain(const std::string& transport, const std::string& channel) const;
   std::optional<Objection> whyTransportApart(
       const std::string& name, const std::string& peers) const;
   std::optional<Objection> whyChannelApart(const std::string& name, const std::string& peers) const;
@@ -79,6 +82,7 @@ class TensorPipeContext final : public LinkContext {
   void listenAgain(int attempt);
 
   const TensorPipeOptions options_;
+  const std::string host_ = ProcessIdentity::ofThisProcess().boot; // empty: not known
   const std::shared_ptr<BufferPool> buffers_;
   Timer& timer_;
   TransportEnvironment environment_;
@@ -224,44 +228,6 @@ std::shared_ptr<Link> TensorPipeContext::dial(const WorkerRecord& peer) {
 
 namespace {
 
-void write(ByteWriter& out, const Offered& offered) {
-  out.number(static_cast<uint32_t>(offered.descriptors.size()));
-  for (const auto& [name, descriptor] : offered.descriptors) {
-    out.string(name);
-    out.string(descriptor);
-  }
-}
-
-void writeLeftOut(ByteWriter& out, const Offered& offered) {
-  out.number(static_cast<uint32_t>(offered.leftOut.size()));
-  for (const auto& [name, reason, remedy] : offered.leftOut) {
-    out.string(name);
-    out.string(reason);
-    out.string(remedy);
-  }
-}
-
-Offered readOffered(ByteReader& in) {
-  Offered offered;
-  const uint32_t count = in.count(2 * sizeof(uint32_t));
-  for (uint32_t i = 0; i < count; ++i) {
-    std::string name = in.string();
-    offered.descriptors.emplace_back(std::move(name), in.string());
-  }
-  return offered;
-}
-
-void readLeftOut(ByteReader& in, Offered& offered) {
-  const uint32_t count = in.count(3 * sizeof(uint32_t));
-  for (uint32_t i = 0; i < count; ++i) {
-    NotTaken one;
-    one.name = in.string();
-    one.reason = in.string();
-    one.remedy = in.string();
-    offered.leftOut.push_back(std::move(one));
-  }
-}
-
 /// The descriptor of the host's memory, which every channel of the table is for; null: it has none.
 const std::string* cpuDescriptorOf(const MadeChannel& channel) {
   const auto& devices = channel.context->deviceDescriptors();
@@ -278,53 +244,69 @@ const Made& entryNamed(const std::vector<Made>& made, const std::string& name) {
 } // namespace
 
 std::vector<char> TensorPipeContext::offer() const {
-  Offered transports;
+  Offer offer;
   for (const MadeTransport& transport : transports_) {
-    transports.descriptors.emplace_back(
+    offer.transports.descriptors.emplace_back(
         transport.entry->name, transport.context->domainDescriptor());
   }
-  transports.leftOut = environment_.failedTransports;
-  Offered channels;
+  offer.transports.leftOut = environment_.failedTransports;
   for (const MadeChannel& channel : channels_) {
     const std::string* cpu = cpuDescriptorOf(channel);
-    channels.descriptors.emplace_back(channel.entry->name, cpu == nullptr ? "" : *cpu);
+    offer.channels.descriptors.emplace_back(channel.entry->name, cpu == nullptr ? "" : *cpu);
   }
-  channels.leftOut = environment_.failedChannels;
-  std::vector<char> bytes;
-  ByteWriter out(bytes);
-  write(out, transports);
-  write(out, channels);
-  writeLeftOut(out, transports); // behind what earlier releases read
-  writeLeftOut(out, channels);
-  return bytes;
+  offer.channels.leftOut = environment_.failedChannels;
+  offer.dialedAs = environment_.tcpEndpoint ? environment_.tcpEndpoint->dialedAs() : "";
+  offer.host = host_;
+  return offer.encode();
 }
 
 // TensorPipe chooses by the same rule but does not tell: the first, in order of preference, that both
 // sides have and whose descriptors agree.
 LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer) const {
-  ByteReader in(peersOffer);
-  Offered peersTransports = readOffered(in);
-  Offered peersChannels = readOffered(in);
-  if (in.remaining() > 0) { // an earlier release's says no more
-    readLeftOut(in, peersTransports);
-    readLeftOut(in, peersChannels);
-  }
+  const Offer peers = Offer::decode(peersOffer);
   auto transport = choose(
-      environment_.knownTransports, peersTransports,
+      environment_.knownTransports, peers.transports,
       [&](const std::string& name, const std::string& descriptor) {
         return whyTransportApart(name, descriptor);
       },
       "_transports");
   auto channel = choose(
-      environment_.knownChannels, peersChannels,
+      environment_.knownChannels, peers.channels,
       [&](const std::string& name, const std::string& descriptor) {
         return whyChannelApart(name, descriptor);
       },
       "_channels");
+  const bool sharesHost = peers.host == host_ && !host_.empty();
+  const RecordAlgorithm algorithm = transport.name == "wire_tcp"
+      ? environment_.tcpEndpoint->algorithmWith(peers.dialedAs)
+      : RecordAlgorithm::none;
+  const std::string encryption = algorithm == RecordAlgorithm::none ? "" : nameOf(algorithm);
+  const std::string objection = sharesHost ? "" : objectionToPlain(transport.name, channel.name);
   return {
-      std::move(transport.name), std::move(channel.name),
+      std::move(transport.name), std::move(channel.name), encryption, objection,
       std::make_shared<const Alternatives>(
           Alternatives{std::move(transport.notTaken), std::move(channel.notTaken)})};
+}
+
+/// What speaks against a link by these to a worker of another host; nothing where the text is empty.
+std::string TensorPipeContext::objectionToPlain(
+    const std::string& transport, const std::string& channel) const {
+  if (options_.encryption == Encryption::off || transport == "none" || channel == "none") {
+    return "";
+  }
+  const auto objection = [](const std::string& what, const std::string& name) {
+    return "it is on another host, and its " + what + " with this worker, '" + name +
+        "', cannot be encrypted: leave it out of _" + what +
+        "s, or set encryption=False, on all workers";
+  };
+  if (!entryNamed(transports_, transport).entry->asksForProof) {
+    return objection("transport", transport);
+  }
+  const std::string& lanes = entryNamed(channels_, channel).entry->lanes;
+  const bool lanesArePlain = std::any_of(
+      transportTable().begin(), transportTable().end(),
+      [&](const TransportEntry& entry) { return entry.name == lanes && !entry.asksForProof; });
+  return lanesArePlain ? objection("channel", channel) : "";
 }
 
 std::optional<Objection> TensorPipeContext::whyTransportApart(

@@ -11,7 +11,8 @@
 #include "backend/base/timer.h"
 #include "backend/link/link.h"
 #include "backend/tensorpipe/channel_interceptor.h"
-#include "backend/wire/group_key.h"
+#include "backend/transport/encryption.h"
+#include "backend/wire/key_ring.h"
 
 namespace torchwire {
 
@@ -25,10 +26,12 @@ struct TensorPipeOptions {
   std::string advertiseAddress;
   std::optional<std::vector<std::string>> transports; // nullopt: those by default
   std::optional<std::vector<std::string>> channels;
-  std::optional<GroupKey> groupKey; // what peers have to prove, where the transport can ask them
+  std::shared_ptr<const KeyRing>
+      keys; // what peers have to prove, where the transport can ask them; null: nothing
   // A peer that does not answer for twice as long is taken for gone. 0: never.
   std::chrono::milliseconds keepAlive{10000};
   std::chrono::milliseconds lossTimeout{0}; // see TcpOptions
+  Encryption encryption = Encryption::automatic;
   std::vector<std::shared_ptr<ChannelInterceptor>> interceptors; // the innermost first
   std::shared_ptr<Loop> loop; // of torchwire's own transports, and for callbacks
 };

@@ -9,6 +9,7 @@
 
 #include "backend/base/bytes.h"
 #include "backend/base/log.h"
+#include "backend/base/resource_limits.h"
 #include "backend/base/thread_role.h"
 #include "backend/tensorpipe/connection.h"
 
@@ -67,13 +68,15 @@ tp::Message toMessage(const OutgoingFrame& frame) {
   return message;
 }
 
+/// At most SIZE_MAX, whatever the peer says.
 size_t bytesOf(const tp::Descriptor& descriptor) {
   size_t bytes = 0;
+  const auto add = [&](uint64_t length) { bytes += std::min<uint64_t>(length, SIZE_MAX - bytes); };
   for (const auto& payload : descriptor.payloads) {
-    bytes += payload.length;
+    add(payload.length);
   }
   for (const auto& tensor : descriptor.tensors) {
-    bytes += tensor.length;
+    add(tensor.length);
   }
   return bytes;
 }
@@ -83,6 +86,9 @@ tp::Allocation allocate(
     const tp::Descriptor& descriptor, BufferPool& buffers, IncomingFrame& frame) {
   if (descriptor.payloads.empty()) {
     throw FormatError("a message without a payload");
+  }
+  if (bytesOf(descriptor) > memoryOfHost()) {
+    throw std::bad_alloc(); // without filling all that there is
   }
   tp::Allocation allocation;
   frame.head.resize(descriptor.payloads.front().length);

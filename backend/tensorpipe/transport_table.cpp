@@ -64,9 +64,9 @@ std::shared_ptr<tp::channel::Context> overWireTcpLanes(TransportEnvironment& env
 }
 
 std::shared_ptr<tp::transport::Context> makeWireShm(TransportEnvironment& environment) {
-  const GroupKey& key = environment.key();
+  const std::shared_ptr<const KeyRing> keys = environment.groupKeys();
   try {
-    return makeShmTransport(environment.loop, key);
+    return makeShmTransport(environment.loop, keys);
   } catch (const std::exception& e) {
     throw Unusable(
         {e.what(),
@@ -82,7 +82,8 @@ std::shared_ptr<tp::transport::Context> createWireTcp(
   options.advertiseAddress = environment.advertiseAddress;
   options.keepAlive = environment.keepAlive;
   options.lossTimeout = environment.lossTimeout;
-  environment.tcpEndpoint = openTcpEndpoint(environment.loop, environment.key(), options);
+  options.encryption = environment.encryption;
+  environment.tcpEndpoint = openTcpEndpoint(environment.loop, environment.groupKeys(), options);
   return makeTcpTransport(environment.tcpEndpoint, 0);
 }
 
@@ -193,7 +194,8 @@ void warnOfStrangers(const std::vector<MadeTransport>& made) {
   if (!names.empty() && !warned.exchange(true)) {
     log(LogLevel::warning,
         "_transports names " + names +
-            ", which let in whoever connects, without proof of belonging to the group: a stranger "
+            ", which let in whoever connects, without proof of belonging to the group, and encrypt "
+            "nothing: a stranger "
             "can run code in this process or end it; leave _transports out, or name 'wire_shm' and "
             "'wire_tcp' (docs/security.md)");
   }
@@ -249,12 +251,12 @@ std::vector<Candidate> candidatesOf(
 
 // ---- TransportEnvironment -------------------------------------------------------------------------
 
-const GroupKey& TransportEnvironment::key() const {
-  if (!groupKey) {
+const std::shared_ptr<const KeyRing>& TransportEnvironment::groupKeys() const {
+  if (!keys) {
     throw std::runtime_error(
         "there is no group key, by which it could tell workers from unknown peers");
   }
-  return *groupKey;
+  return keys;
 }
 
 // ---- the tables -----------------------------------------------------------------------------------

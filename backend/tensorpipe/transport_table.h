@@ -12,7 +12,7 @@
 #include "backend/tensorpipe/choice.h"
 #include "backend/transport/endpoint.h"
 #include "backend/transport/loop.h"
-#include "backend/wire/group_key.h"
+#include "backend/wire/key_ring.h"
 
 namespace tensorpipe {
 namespace transport {
@@ -32,13 +32,14 @@ class TransportEnvironment {
   // As in TensorPipeOptions.
   std::string bindAddress;
   std::string advertiseAddress;
-  std::optional<GroupKey> groupKey;
+  std::shared_ptr<const KeyRing> keys;
   std::chrono::milliseconds keepAlive{0};
   std::chrono::milliseconds lossTimeout{0};
+  Encryption encryption = Encryption::automatic;
   std::shared_ptr<Loop> loop;
 
-  /// Throws std::runtime_error without one.
-  const GroupKey& key() const;
+  /// Throws std::runtime_error without any.
+  const std::shared_ptr<const KeyRing>& groupKeys() const;
 
   std::shared_ptr<Endpoint> tcpEndpoint; // of wire_tcp, once that has been made
   std::vector<std::string> transports; // that have been made

@@ -50,7 +50,7 @@ class Acceptor::PendingHandshake {
         refuses_(refuses),
         socket_(socket),
         from_(std::move(from)),
-        responder_(acceptor.key_, acceptor.medium_),
+        responder_(acceptor.keys_->all(), acceptor.place_.medium, acceptor.terms(socket)),
         incoming_(kGreetingSize),
         watch_(std::make_unique<FdWatch>(acceptor.loop_, socket, [this] { onReady(); })),
         deadline_(acceptor.loop_) {
@@ -77,6 +77,12 @@ class Acceptor::PendingHandshake {
   uint8_t lane() const {
     return responder_.lane();
   }
+  uint64_t dialer() const {
+    return responder_.dialer();
+  }
+  std::optional<SealedBy> sealedBy() const {
+    return responder_.sealedBy();
+  }
   bool refuses() const {
     return refuses_;
   }
@@ -88,7 +94,7 @@ class Acceptor::PendingHandshake {
  private:
   // Each of these may end in the handshake's destruction, so nothing comes after the last call.
   void onReady() {
-    const bool withMemory = greeted_ && acceptor_.memorySize_ != 0;
+    const bool withMemory = greeted_ && acceptor_.place_.memorySize != 0;
     const Progress progress = incoming_.receive(socket_, withMemory ? &memory_ : nullptr);
     if (!progress.error.empty() && !greeted_ && incoming_.isEmpty()) {
       acceptor_.forget(
@@ -97,13 +103,15 @@ class Acceptor::PendingHandshake {
       acceptor_.reject(*this, progress.error);
     } else if (incoming_.isComplete()) {
       greeted_ ? onProof() : onGreeting();
+    } else if (!greeted_ && HandshakeResponder::isOfAnotherVersion(incoming_.begun())) {
+      onGreeting();
     }
   }
 
   void onGreeting() {
     HandshakeResponder::Reply reply = refuses_
-        ? responder_.refuse(incoming_.bytes(), Answer::outOfFiles)
-        : responder_.challenge(incoming_.bytes(), acceptor_.events_.hasLane);
+        ? responder_.refuse(incoming_.begun(), Answer::outOfFiles)
+        : responder_.challenge(incoming_.begun(), acceptor_.events_.hasLane);
     if (!sendAll(socket_, reply.send)) {
       acceptor_.reject(*this, "it went away during the handshake");
     } else if (reply.answer != Answer::welcome) {
@@ -115,20 +123,20 @@ class Acceptor::PendingHandshake {
   }
 
   void onProof() {
-    Answer answer = responder_.check(incoming_.bytes()) ? Answer::welcome : Answer::wrongProof;
+    Answer answer = responder_.check(incoming_.bytes());
     std::optional<MemoryFile> memory;
     std::string reason = describe(answer);
-    if (answer == Answer::welcome && acceptor_.memorySize_ != 0) {
+    if (answer == Answer::welcome && acceptor_.place_.memorySize != 0) {
       if (memory_.get() < 0) { // the system drops it when this process has no files left
         answer = Answer::outOfFiles;
         reason = "no shared memory came with the proof, or no file was left for it here";
       } else {
         try {
-          memory.emplace(MemoryFile::adopt(memory_.take(), acceptor_.memorySize_));
+          memory.emplace(MemoryFile::adopt(memory_.take(), acceptor_.place_.memorySize));
           memory->closeDescriptor();
         } catch (const std::system_error& e) { // what was checked before is in order
           answer = Answer::outOfMemory;
-          reason = std::string(e.what()) + ": " + memoryLimits(acceptor_.memorySize_);
+          reason = std::string(e.what()) + ": " + memoryLimits(acceptor_.place_.memorySize);
         } catch (const std::exception& e) {
           answer = Answer::badMemory;
           reason = e.what();
@@ -158,13 +166,12 @@ class Acceptor::PendingHandshake {
 };
 
 Acceptor::Acceptor(
-    Loop& loop, int listeningSocket, const GroupKey& key, Medium medium, size_t memorySize,
+    Loop& loop, int listeningSocket, std::shared_ptr<const KeyRing> keys, Place place,
     Events events, AcceptorLimits limits)
     : loop_(loop),
       socket_(listeningSocket),
-      key_(key),
-      medium_(medium),
-      memorySize_(memorySize),
+      keys_(std::move(keys)),
+      place_(std::move(place)),
       events_(std::move(events)),
       limits_(limits),
       rejections_(nameOf(SocketAddress::ofSocket(listeningSocket))),
@@ -178,6 +185,13 @@ Acceptor::~Acceptor() {
   loop_.expectOnLoop();
   watch_.reset();
   close(socket_);
+}
+
+HandshakeTerms Acceptor::terms(int socket) const {
+  const bool mayBeSealed = place_.medium == Medium::tcp;
+  return {
+      .address = place_.address,
+      .sealing = mayBeSealed ? sealingOf(place_.encryption, socket) : Sealing::off};
 }
 
 void Acceptor::acceptAll() {
@@ -250,7 +264,7 @@ void Acceptor::pauseAccepting(std::chrono::milliseconds pause) {
 
 void Acceptor::welcome(int socket, const SocketAddress& address, bool refuses) {
   std::string from = address.describe();
-  if (medium_ == Medium::shm) {
+  if (place_.medium == Medium::shm) {
     ucred peer{};
     socklen_t size = sizeof peer;
     getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size);
@@ -290,10 +304,11 @@ void Acceptor::forget(PendingHandshake& handshake) {
 }
 
 void Acceptor::admit(PendingHandshake& handshake, std::optional<MemoryFile> memory) {
-  const uint8_t lane = handshake.lane();
-  const int socket = handshake.takeSocket();
+  Admitted peer{
+      handshake.takeSocket(), handshake.lane(), handshake.dialer(), std::move(memory),
+      handshake.sealedBy()};
   pending_.remove_if([&](const auto& each) { return each.get() == &handshake; });
-  events_.admitted({socket, lane, std::move(memory)});
+  events_.admitted(std::move(peer));
 }
 
 } // namespace torchwire

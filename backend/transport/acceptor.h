@@ -9,13 +9,14 @@
 #include <string>
 
 #include "backend/transport/authentication.h"
+#include "backend/transport/encryption.h"
 #include "backend/transport/handshake_socket.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/loop_watch.h"
 #include "backend/transport/memory_file.h"
 #include "backend/transport/rejection_log.h"
 #include "backend/transport/socket_address.h"
-#include "backend/wire/group_key.h"
+#include "backend/wire/key_ring.h"
 
 namespace torchwire {
 
@@ -32,20 +33,29 @@ struct AcceptorLimits {
 /// gives up one that is kept for this, to tell those who connect, one after another. Loop-bound.
 class Acceptor {
  public:
+  /// What it lets peers in to.
+  struct Place {
+    std::string address; // as it is dialed
+    Medium medium;
+    size_t memorySize = 0; // of the memory file that comes with a proof; 0: none does
+    Encryption encryption = Encryption::off;
+  };
   /// A peer that proved to be of the group.
   struct Admitted {
     int socket; // non-blocking, to be closed by whoever takes it
     uint8_t lane;
+    uint64_t dialer; // see HandshakeResponder
     std::optional<MemoryFile> memory; // wire_shm
+    std::optional<SealedBy> sealedBy;
   };
   struct Events {
     std::function<bool(uint8_t lane)> hasLane;
     std::function<void(Admitted)> admitted;
   };
 
-  /// Takes the socket. `memorySize` is the size of the memory file that comes with a proof; 0: none does.
+  /// Takes the socket.
   Acceptor(
-      Loop& loop, int listeningSocket, const GroupKey& key, Medium medium, size_t memorySize,
+      Loop& loop, int listeningSocket, std::shared_ptr<const KeyRing> keys, Place place,
       Events events, AcceptorLimits limits = AcceptorLimits());
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
@@ -54,6 +64,7 @@ class Acceptor {
  private:
   class PendingHandshake;
 
+  HandshakeTerms terms(int socket) const;
   void acceptAll();
   bool acceptOne();
   bool acceptToRefuse();
@@ -67,9 +78,8 @@ class Acceptor {
 
   Loop& loop_;
   const int socket_;
-  const GroupKey& key_;
-  const Medium medium_;
-  const size_t memorySize_;
+  const std::shared_ptr<const KeyRing> keys_;
+  const Place place_;
   const Events events_;
   const AcceptorLimits limits_;
   RejectionLog rejections_;

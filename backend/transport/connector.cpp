@@ -55,9 +55,10 @@ bool meansNobodyThere(int error) {
 } // namespace
 
 Connector::Connector(
-    Loop& loop, const GroupKey& key, const Target& target, Done done, DialLimits limits)
+    Loop& loop, std::shared_ptr<const KeyRing> keys, const Target& target, Done done,
+    DialLimits limits)
     : loop_(loop),
-      key_(key),
+      keys_(std::move(keys)),
       target_(target),
       done_(std::move(done)),
       limits_(limits),
@@ -127,7 +128,13 @@ void Connector::onConnected() {
   if (objection != nullptr) {
     giveUp(ErrorCode::unreachable, objection);
   } else if (error == 0) {
-    initiator_.emplace(key_, target_.medium, target_.lane);
+    const bool mayBeSealed = target_.medium == Medium::tcp;
+    initiator_.emplace(
+        keys_->current(), target_.medium, target_.lane,
+        HandshakeTerms{
+            .address = target_.address.describe(),
+            .dialer = target_.dialer,
+            .sealing = mayBeSealed ? sealingOf(target_.encryption, socket_.get()) : Sealing::off});
     send(initiator_->greet(), kChallengeSize, Stage::awaitingChallenge);
   } else {
     failed(error);
@@ -174,7 +181,7 @@ void Connector::onAuthResult() {
   if (memory_) {
     memory_->closeDescriptor();
   }
-  finish(Error(), {socket_.take(), std::move(memory_)});
+  finish(Error(), {socket_.take(), std::move(memory_), initiator_->sealedBy()});
 }
 
 void Connector::send(const HandshakeBytes& message, size_t expected, Stage next, int descriptor) {
@@ -191,7 +198,7 @@ void Connector::onRefusal(const std::string& refusal) {
   if (refusal == describe(Answer::outOfFiles) || refusal == describe(Answer::outOfMemory)) {
     waitAtLimit(refusal, ErrorCode::atLimit);
   } else {
-    giveUp(ErrorCode::refused, refusal);
+    giveUp(ErrorCode::notAdmitted, refusal);
   }
 }
 
@@ -238,10 +245,10 @@ void Connector::giveUp(ErrorCode code, const std::string& reason) {
   finish(
       Error(
           code,
-          (code == ErrorCode::refused ? "refused by " : "cannot connect to ") +
+          (code == ErrorCode::notAdmitted ? "refused by " : "cannot connect to ") +
               target_.address.describe() + " over " + medium + " (tried for " +
               std::to_string(waited.count()) + " ms): " + reason),
-      {-1, std::nullopt});
+      {-1, std::nullopt, std::nullopt});
 }
 
 void Connector::finish(const Error& error, Reached reached) {

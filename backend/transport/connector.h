@@ -5,15 +5,17 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "backend/base/error.h"
 #include "backend/transport/authentication.h"
+#include "backend/transport/encryption.h"
 #include "backend/transport/handshake_socket.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/loop_watch.h"
 #include "backend/transport/memory_file.h"
 #include "backend/transport/socket_address.h"
-#include "backend/wire/group_key.h"
+#include "backend/wire/key_ring.h"
 
 namespace torchwire {
 
@@ -34,16 +36,19 @@ class Connector {
     Medium medium;
     uint8_t lane;
     size_t memorySize; // of the memory file that is sent along with the proof; 0: none
+    Encryption encryption = Encryption::off;
+    std::string dialer = ""; // see HandshakeTerms
   };
   struct Reached {
     int socket; // non-blocking, to be closed by whoever takes it
     std::optional<MemoryFile> memory;
+    std::optional<SealedBy> sealedBy;
   };
   /// One of the two. May destroy the connector.
   using Done = std::function<void(const Error&, Reached)>;
 
   Connector(
-      Loop& loop, const GroupKey& key, const Target& target, Done done,
+      Loop& loop, std::shared_ptr<const KeyRing> keys, const Target& target, Done done,
       DialLimits limits = DialLimits());
   Connector(const Connector&) = delete;
   Connector& operator=(const Connector&) = delete;
@@ -69,7 +74,7 @@ class Connector {
   void finish(const Error& error, Reached reached);
 
   Loop& loop_;
-  const GroupKey& key_;
+  const std::shared_ptr<const KeyRing> keys_;
   const Target target_;
   Done done_;
   const DialLimits limits_;

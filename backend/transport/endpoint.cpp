@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backend/base/log.h"
+#include "backend/transport/sealed_stream.h"
 
 namespace torchwire {
 namespace {
@@ -33,19 +34,20 @@ LaneAddress splitLane(const std::string& text) {
 } // namespace
 
 Endpoint::Endpoint(
-    std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<EndpointTraits> traits,
-    std::string address)
+    std::shared_ptr<Loop> loop, std::shared_ptr<const KeyRing> keys,
+    std::unique_ptr<EndpointTraits> traits, std::string address)
     : kept_(std::move(loop)),
       loop_(*kept_),
-      key_(key),
+      keys_(std::move(keys)),
       traits_(std::move(traits)),
-      address_(std::move(address)) {}
+      address_(std::move(address)),
+      dialedAs_(traits_->parse(address_).describe()) {}
 
 std::shared_ptr<Endpoint> Endpoint::open(
-    std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<EndpointTraits> traits,
-    int listeningSocket, std::string address) {
+    std::shared_ptr<Loop> loop, std::shared_ptr<const KeyRing> keys,
+    std::unique_ptr<EndpointTraits> traits, int listeningSocket, std::string address) {
   std::shared_ptr<Endpoint> endpoint(
-      new Endpoint(std::move(loop), key, std::move(traits), std::move(address)),
+      new Endpoint(std::move(loop), std::move(keys), std::move(traits), std::move(address)),
       [](Endpoint* last) {
         // What it holds is the loop's; but the loop's last pointer must not go on its own thread.
         const std::shared_ptr<Loop> loop = std::move(last->kept_);
@@ -63,7 +65,9 @@ void Endpoint::openAcceptor(int listeningSocket) {
   events.hasLane = [this](uint8_t lane) { return lanes_.contains(lane); };
   events.admitted = [this](Acceptor::Admitted admitted) { admit(std::move(admitted)); };
   acceptor_ = std::make_unique<Acceptor>(
-      loop_, listeningSocket, key_, traits_->medium(), traits_->memorySize(), std::move(events));
+      loop_, listeningSocket, keys_,
+      Acceptor::Place{dialedAs_, traits_->medium(), traits_->memorySize(), traits_->encryption()},
+      std::move(events));
 }
 
 std::string Endpoint::addressOf(uint8_t lane) const {
@@ -82,7 +86,7 @@ void Endpoint::setLane(uint8_t lane, Admitted admitted) {
 void Endpoint::admit(Acceptor::Admitted peer) {
   loop_.expectOnLoop();
   std::unique_ptr<Stream> stream =
-      traits_->makeStream(loop_, peer.socket, std::move(peer.memory), false);
+      makeStream(peer.socket, std::move(peer.memory), false, peer.dialer, peer.sealedBy);
   const auto lane = lanes_.find(peer.lane);
   if (lane != lanes_.end()) { // else it was closed during the handshake
     const Admitted admitted = lane->second;
@@ -95,16 +99,18 @@ void Endpoint::dial(const std::string& address, Dialed dialed) {
   std::optional<Connector::Target> target;
   try {
     const LaneAddress parts = splitLane(address);
-    target = {traits_->parse(parts.address), traits_->medium(), parts.lane, traits_->memorySize()};
+    target = {traits_->parse(parts.address), traits_->medium(),     parts.lane,
+              traits_->memorySize(),         traits_->encryption(), dialedAs_};
   } catch (const std::exception& e) {
     dialed(Error(ErrorCode::unreachable, e.what()), nullptr);
     return;
   }
   const uint64_t number = nextConnector_++;
   auto connector = std::make_unique<Connector>(
-      loop_, key_, *target,
-      [this, number, dialed = std::move(dialed)](const Error& error, Connector::Reached reached) {
-        onDialed(number, error, std::move(reached), dialed);
+      loop_, keys_, *target,
+      [this, number, peer = tagOf(target->address.describe()), dialed = std::move(dialed)](
+          const Error& error, Connector::Reached reached) {
+        onDialed(number, peer, error, std::move(reached), dialed);
       });
   Connector& started = *connector;
   connectors_.emplace(number, std::move(connector));
@@ -112,14 +118,44 @@ void Endpoint::dial(const std::string& address, Dialed dialed) {
 }
 
 void Endpoint::onDialed(
-    uint64_t number, const Error& error, Connector::Reached reached, const Dialed& dialed) {
+    uint64_t number, uint64_t peer, const Error& error, Connector::Reached reached,
+    const Dialed& dialed) {
   loop_.expectOnLoop();
   connectors_.erase(number);
   if (error) {
     dialed(error, nullptr);
-  } else {
-    dialed(error, traits_->makeStream(loop_, reached.socket, std::move(reached.memory), true));
+    return;
   }
+  std::unique_ptr<Stream> stream;
+  Error failed;
+  try {
+    stream = makeStream(reached.socket, std::move(reached.memory), true, peer, reached.sealedBy);
+  } catch (const std::exception& e) { // for want of memory
+    failed = Error(ErrorCode::linkBroken, e.what());
+  }
+  dialed(failed, std::move(stream));
+}
+
+std::unique_ptr<Stream> Endpoint::makeStream(
+    int socket, std::optional<MemoryFile> memory, bool dialed, uint64_t peer,
+    const std::optional<SealedBy>& sealedBy) {
+  std::unique_ptr<Stream> stream = traits_->makeStream(loop_, socket, std::move(memory), dialed);
+  if (peer != 0) {
+    MutexLock lock(mutex_);
+    algorithms_[peer] = sealedBy ? sealedBy->outgoing.algorithm : RecordAlgorithm::none;
+  }
+  if (!sealedBy) {
+    return stream;
+  }
+  return std::make_unique<SealedStream>(
+      loop_, std::move(stream), sealedBy->outgoing, sealedBy->incoming,
+      SealedStreamLimits{traits_->stallPatience()});
+}
+
+RecordAlgorithm Endpoint::algorithmWith(const std::string& dialedAs) const {
+  MutexLock lock(mutex_);
+  const auto found = algorithms_.find(tagOf(dialedAs));
+  return found == algorithms_.end() ? RecordAlgorithm::none : found->second;
 }
 
 } // namespace torchwire

@@ -1,6 +1,7 @@
 // One listening endpoint of this process and everything that comes in or goes out by it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -8,12 +9,13 @@
 #include <optional>
 #include <string>
 
+#include "backend/base/annotations.h"
 #include "backend/base/error.h"
 #include "backend/transport/acceptor.h"
 #include "backend/transport/connector.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/stream.h"
-#include "backend/wire/group_key.h"
+#include "backend/wire/key_ring.h"
 
 namespace torchwire {
 
@@ -28,6 +30,9 @@ class EndpointTraits {
   virtual SocketAddress parse(const std::string& address) const = 0;
   /// The size of the memory that the dialing side brings; 0: none.
   virtual size_t memorySize() const = 0;
+  virtual Encryption encryption() const = 0;
+  /// See SealedStreamLimits.
+  virtual std::chrono::milliseconds stallPatience() const = 0;
   /// Takes the socket. Loop-bound.
   virtual std::unique_ptr<Stream> makeStream(
       Loop& loop, int socket, std::optional<MemoryFile> memory, bool dialed) const = 0;
@@ -41,8 +46,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
   /// Takes a socket that listens. `address` is what others dial.
   static std::shared_ptr<Endpoint> open(
-      std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<EndpointTraits> traits,
-      int listeningSocket, std::string address);
+      std::shared_ptr<Loop> loop, std::shared_ptr<const KeyRing> keys,
+      std::unique_ptr<EndpointTraits> traits, int listeningSocket, std::string address);
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
@@ -52,6 +57,12 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   }
   const EndpointTraits& traits() const {
     return *traits_;
+  }
+  /// How the last connection with the worker that is `dialedAs` there was sealed; none where it was not, or there was none.
+  RecordAlgorithm algorithmWith(const std::string& dialedAs) const EXCLUDES(mutex_);
+  /// This worker's address in the form that both sides of a handshake have.
+  const std::string& dialedAs() const {
+    return dialedAs_;
   }
   /// What others pass to dial() for a lane.
   std::string addressOf(uint8_t lane) const;
@@ -66,19 +77,27 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
  private:
   Endpoint(
-      std::shared_ptr<Loop> loop, const GroupKey& key, std::unique_ptr<EndpointTraits> traits,
-      std::string address);
+      std::shared_ptr<Loop> loop, std::shared_ptr<const KeyRing> keys,
+      std::unique_ptr<EndpointTraits> traits, std::string address);
   void openAcceptor(int listeningSocket);
   void admit(Acceptor::Admitted peer);
+  /// `peer`: the tag of its address.
+  std::unique_ptr<Stream> makeStream(
+      int socket, std::optional<MemoryFile> memory, bool dialed, uint64_t peer,
+      const std::optional<SealedBy>& sealedBy) EXCLUDES(mutex_);
   void onDialed(
-      uint64_t number, const Error& error, Connector::Reached reached, const Dialed& dialed);
+      uint64_t number, uint64_t peer, const Error& error, Connector::Reached reached,
+      const Dialed& dialed);
 
   std::shared_ptr<Loop> kept_; // given up at the end, by whoever held the endpoint last
   Loop& loop_; // the same: the loop may use it at that moment
-  const GroupKey key_;
+  const std::shared_ptr<const KeyRing> keys_;
   const std::unique_ptr<EndpointTraits> traits_;
   const std::string address_;
+  const std::string dialedAs_;
 
+  mutable Mutex mutex_{LockRank::endpoint};
+  std::map<uint64_t, RecordAlgorithm> algorithms_ GUARDED_BY(mutex_); // by the peer's tag
   // Loop-bound.
   std::unique_ptr<Acceptor> acceptor_;
   std::map<uint8_t, Admitted> lanes_;

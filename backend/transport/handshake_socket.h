@@ -43,6 +43,10 @@ class HandshakeSocket {
   bool isComplete() const {
     return received_ == bytes_.size();
   }
+  /// What has come so far.
+  ForeignBytes begun() const {
+    return ForeignBytes(bytes_).first(received_);
+  }
   bool isEmpty() const {
     return received_ == 0;
   }

@@ -50,6 +50,13 @@ SocketAddress SocketAddress::ofSocket(int socket) {
   return result;
 }
 
+SocketAddress SocketAddress::ofPeer(int socket) {
+  SocketAddress result;
+  result.size_ = sizeof result.storage_;
+  getpeername(socket, reinterpret_cast<sockaddr*>(&result.storage_), &result.size_);
+  return result;
+}
+
 int SocketAddress::accept(int listeningSocket) {
   size_ = sizeof storage_;
   return accept4(

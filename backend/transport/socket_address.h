@@ -18,6 +18,8 @@ class SocketAddress {
   /// Throws std::runtime_error when it is empty or too long.
   static SocketAddress abstractUnix(const std::string& name);
   static SocketAddress ofSocket(int socket);
+  /// Of the other end of a connected socket.
+  static SocketAddress ofPeer(int socket);
 
   SocketAddress() = default;
   /// Accepts a connection, non-blocking, and becomes the address that it comes from. Returns the socket, or

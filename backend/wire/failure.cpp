@@ -28,6 +28,7 @@ uint8_t kindOf(ErrorCode code) {
     case ErrorCode::declaredDead:
     case ErrorCode::partOver:
     case ErrorCode::refused:
+    case ErrorCode::notAdmitted:
     case ErrorCode::sessionUnknown:
     case ErrorCode::duplicateLink:
     case ErrorCode::peerLeft:

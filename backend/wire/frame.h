@@ -35,7 +35,7 @@ namespace torchwire {
 
 /// Raised by one whenever a frame's or a handshake's bytes change; workers with different versions
 /// refuse each other.
-constexpr uint32_t kProtocolVersion = 18;
+constexpr uint32_t kProtocolVersion = 19;
 
 enum class FrameKind : uint8_t {
   hello = 1,

@@ -18,24 +18,33 @@ namespace torchwire {
 struct GroupCredentials {
   uint64_t groupId = 0; // tells groups on one network apart
   std::string drawnBy; // WorkerRecord::describe(), for messages
-  std::string drawnSecret; // empty: the workers have one of their own,
-  Proof ownSecret{}; // which this proves without telling it
+  std::string drawnSecret; // empty: the workers have some of their own,
+  std::vector<Proof> ownSecrets; // which these prove without telling them
 
-  /// The credentials that `worker` proposes. `secret` is its own, empty if it has none.
-  /// Throws std::runtime_error when the secret is too short.
-  static GroupCredentials draw(const WorkerRecord& worker, const std::string& secret);
+  /// The credentials that `worker` proposes. `secrets` are its own, which it accepts; none if it has none.
+  /// Throws std::runtime_error when one is too short.
+  static GroupCredentials draw(const WorkerRecord& worker, const std::vector<std::string>& secrets);
 
-  /// How a secret, empty for none, fits this group. Throws std::runtime_error when it is too short.
-  enum class Fit { right, missing, needless, wrong };
-  Fit fitOf(const std::string& secret) const;
+  /// How a worker's secrets fit this group: the first, which it uses, has to be one that the group accepts. Throws std::runtime_error when one
+  /// is too short.
+  enum class Fit { right, missing, needless, otherFirst, wrong };
+  struct Admission {
+    Fit fit;
+    std::vector<GroupKey> keys; // of all of the worker's secrets, in their order, where one fits
+  };
+  /// Takes some 0.1 s for a short secret.
+  Admission admit(const std::vector<std::string>& secrets) const;
 
-  /// A sentence that says why `worker`, whose own secret is `secret` (empty: none), cannot be in this group,
-  /// or nothing. Throws std::runtime_error when the secret is too short.
-  std::optional<std::string> objectionTo(
-      const WorkerRecord& worker, const std::string& secret) const;
+  /// Of secrets of the workers' own, in a group. Takes as long.
+  static std::vector<GroupKey> keysOf(uint64_t groupId, const std::vector<std::string>& secrets);
+  /// These, but of workers that now have those keys.
+  GroupCredentials withKeys(const std::vector<GroupKey>& keys) const;
 
-  /// The key of a worker that these credentials admit.
-  GroupKey key(const std::string& secret) const;
+  /// Whether the group's workers have this key of a secret of their own.
+  bool haveKey(const GroupKey& key) const;
+
+  /// A sentence that says why `worker`, whose own secrets fit like that, cannot be in this group, or nothing.
+  std::optional<std::string> objectionTo(const WorkerRecord& worker, Fit fit) const;
 
   std::vector<char> encode() const;
   /// Throws FormatError.

@@ -58,6 +58,11 @@ std::optional<std::string> linkOptionsObjection(
         link_options::kElastic, " lets the group change (elastic=True) but ",
         "give all workers the same `elastic`");
   }
+  if ((differing & link_options::kUnencrypted) != 0) {
+    return sentence(
+        link_options::kUnencrypted, " lets no connection be encrypted (encryption=False) but ",
+        "give all workers the same `encryption`");
+  }
   return std::nullopt;
 }
 

@@ -21,6 +21,7 @@ constexpr uint32_t kChecksums = 1; // checksum_interceptor.h
 constexpr uint32_t kFaultInjection = 2; // faults/fault_interceptor.h
 // Changes no frame, but all have to agree on it as well: workers of a static group may be replaced, and others join.
 constexpr uint32_t kElastic = 4;
+constexpr uint32_t kUnencrypted = 8; // no connection is, see transport/encryption.h
 } // namespace link_options
 
 /// A sentence that says how the link options of two workers differ, with the remedy, or nothing. `a` and `b`

@@ -314,10 +314,14 @@ std::optional<std::string> Transfers::objectionTo(const DeviceRoute& route, Devi
     return "only CUDA devices' memory can be opened by another process";
   }
   const DeviceRecord* const peer = devices_->record(route.peer);
-  if (peer == nullptr || peer->host.empty() || peer->host != devices_->self().host) {
+  if (!isOnThisHost(peer)) {
     return "it runs on another host";
   }
   return std::nullopt;
+}
+
+bool Transfers::isOnThisHost(const DeviceRecord* worker) const {
+  return worker != nullptr && !worker->host.empty() && worker->host == devices_->self().host;
 }
 
 /// Not that both devices are one GPU, which only the trial finds out: processes may have different numbers for it.
@@ -330,7 +334,11 @@ std::optional<std::string> Transfers::objectionToNccl(const DeviceRoute& route) 
     return "";
   }
   if (here && there) {
-    return std::nullopt;
+    return (devices_->self().ncclLeavesHost && peer->ncclLeavesHost) || isOnThisHost(peer)
+        ? std::nullopt
+        : std::optional<std::string>(
+              "it cannot be encrypted, as connections between hosts have to be: set "
+              "encryption=False on all workers, or leave nccl out");
   }
   return (here ? describe(route.peer) : "worker '" + devices_->self().name + "'") +
       " does not have the option nccl";

@@ -106,6 +106,7 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
       size_t index, WorkerId from, c10::Device target, const std::exception& why) const;
   std::optional<std::string> objectionTo(const DeviceRoute& route, DevicePath path) const;
   std::optional<std::string> objectionToNccl(const DeviceRoute& route) const;
+  bool isOnThisHost(const DeviceRecord* worker) const; // false where it is null
   void tryPath(const DeviceRoute& route, DevicePath path, uint64_t trial);
   void tryIpc(const DeviceRoute& route, uint64_t trial);
   void tryNccl(const DeviceRoute& route, uint64_t trial);

@@ -76,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
         help="print the calls under way and the stacks of the workers of this host or of a group",
         add_late=_arguments_of("torchwire.top.dump_command"),
     )
+    commands.add_parser(
+        "secret",
+        help="make the file that holds a group's secret, or change it",
+        add_late=_arguments_of("torchwire.secret_command"),
+    )
     _add_trace(commands)
     info = commands.add_parser("info", help="print versions, devices, transports and channels")
     info.set_defaults(carry_out=_info)

@@ -50,6 +50,7 @@ def peers() -> list[dict[str, Any]]:
     state: of the link: "idle" until there is something to send, then "dialing", "greeting" and "connected"; "resuming"
         while a broken connection is made again; "disconnecting", "left" or "dead" at its end.
     transport, channel: by which the link goes, or the last one went; "" as long as there has been none.
+    encryption: the cipher by which the transport encrypts, such as "AES-256-GCM"; "" where it does not.
     calls: requests sent to it. frames_sent, frames_received: requests and responses.
     bytes_sent, bytes_received: of those, in bytes. links_lost: how often the link broke.
     carried: bytes_sent and bytes_received by what has carried them first, a list with a dict for each pair of transport

@@ -71,6 +71,8 @@ class Explanation:
         this worker itself it is "connected".
     transport, channel: they carry what is in the host's memory; of the last connection, if there is none now, and empty
         as long as there has been none.
+    encryption: the cipher by which what the transport carries is encrypted, such as "AES-256-GCM"; empty where it is
+        not.
     devices: one entry for each of the device map for requests to the worker: source and target, two torch.devices;
         path, "host", "process", "ipc" or "nccl"; reason, why that one; and not_taken, as below.
     transports_not_taken, channels_not_taken: those that come before transport and channel, the best first, each with
@@ -81,6 +83,7 @@ class Explanation:
     state: str
     transport: str
     channel: str
+    encryption: str
     devices: tuple[DevicePath, ...]
     transports_not_taken: tuple[NotTaken, ...]
     channels_not_taken: tuple[NotTaken, ...]
@@ -88,7 +91,8 @@ class Explanation:
     def __str__(self) -> str:
         lines = [
             f"to worker '{self.worker}'{self._fate()}",
-            f"  calls           by {self.transport or self._instead_of_a_transport()}",
+            f"  calls           by {self.transport or self._instead_of_a_transport()}"
+            + (f", encrypted ({self.encryption})" if self.encryption else ""),
             *_indented(self.transports_not_taken),
         ]
         if self.channel:
@@ -130,6 +134,7 @@ def explain(to: str | int | rpc.WorkerInfo) -> Explanation:
         "connected" if is_self else link["state"],
         "memory of this process" if is_self else link["transport"],
         "" if is_self else link["channel"],
+        "" if is_self else link["encryption"],
         tuple(
             DevicePath(source, target, path, reason, _with_remedies(others))
             for source, target, path, reason, others in agent.explain_devices(worker.id)
@@ -141,7 +146,7 @@ def explain(to: str | int | rpc.WorkerInfo) -> Explanation:
 
 def _link_to(agent: TorchwireAgent, worker: int) -> dict[str, Any]:
     """As in peers(), which has no entry for a worker that there has never been a link to."""
-    without = {"state": "idle", "transport": "", "channel": ""}
+    without = {"state": "idle", "transport": "", "channel": "", "encryption": ""}
     return next((peer for peer in agent.peers() if peer["id"] == worker), without)
 
 

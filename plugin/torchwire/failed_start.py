@@ -29,8 +29,8 @@ import torch.distributed.rpc as rpc
 from torchwire import _C, ending
 from torchwire.backend_type import is_torchwires
 from torchwire.printable import encodable, text_of
-from torchwire.rendezvous import within
-from torchwire.torch_parts import PrefixStore, Store, TCPStore, rendezvous_uses_agent_store
+from torchwire.rendezvous import innermost, within
+from torchwire.torch_parts import Store, TCPStore, rendezvous_uses_agent_store
 
 _RANKS = range(-(2**31), 2**31)  # that can be told of, whether or not a worker can have them
 _WORLD_SIZES = range(1, 2**31)
@@ -181,6 +181,4 @@ class Start:
 
 def _is_hosted_by_first(store: Store) -> bool:
     """Whether the store goes with the process of rank 0."""
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    return isinstance(store, TCPStore) and not rendezvous_uses_agent_store()
+    return isinstance(innermost(store), TCPStore) and not rendezvous_uses_agent_store()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import stat
 from collections.abc import Generator
 from urllib.parse import urlparse
@@ -49,7 +50,7 @@ def check(init_method: str) -> None:
         return
     path = os.path.realpath(path)
     try:
-        file, folder = os.stat(path), os.stat(os.path.dirname(path))
+        file, *folders = (os.stat(place) for place in (path, *pathlib.Path(path).parents))
     except OSError:  # PyTorch says what is wrong
         return
     of_file = f"the file of init_method {init_method!r}"
@@ -58,12 +59,13 @@ def check(init_method: str) -> None:
         raise ValueError(
             f"{of_file} belongs to another user (id {file.st_uid}), {who}: name another file, {_OTHER_WAYS}"
         )
-    if folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX:
+    open_folder = next((one for one in folders if one.st_mode & stat.S_IWOTH and not one.st_mode & stat.S_ISVTX), None)
+    if open_folder is not None:
         raise ValueError(
-            f"{of_file} can be replaced by other users (mode {_mode(folder)} of its folder), {who}: name a file in a "
-            f"folder of your own, {_OTHER_WAYS}"
+            f"{of_file} can be replaced by other users (mode {_mode(open_folder)} of a folder that it is in), {who}: "
+            f"name a file in a folder of your own, {_OTHER_WAYS}"
         )
-    if file.st_mode & _OTHERS and folder.st_mode & _OTHERS:
+    if file.st_mode & _OTHERS and folders[0].st_mode & _OTHERS:
         raise ValueError(
             f"{of_file} is open to other users (mode {_mode(file)}), {who}: chmod 600 {path}, {_OTHER_WAYS}"
         )

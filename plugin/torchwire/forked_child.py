@@ -20,7 +20,15 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc import api
 
-from torchwire import _C, concurrent_shutdown, creation_sites, graceful_shutdown, passed_rrefs, torch_parts
+from torchwire import (
+    _C,
+    concurrent_shutdown,
+    creation_sites,
+    graceful_shutdown,
+    passed_rrefs,
+    secret_watch,
+    torch_parts,
+)
 from torchwire.current_agent import forked_agent
 from torchwire.observe import observers
 from torchwire.patches import Patches
@@ -45,6 +53,7 @@ def _begin() -> None:
     passed_rrefs.uninstall()
     observers.leave_to_parent()
     _C.leave_context()  # or the calls of a worker that this process becomes would be in it
+    secret_watch.leave_to_parent()
     _patches.undo()  # of a parent that was itself forked
     cast("Any", rpc)._init_counter = 0  # the prefix in the store is that of workers whose process has just begun
     concurrent_shutdown.replace_shutdown(_patches, _leaving_instead)

@@ -32,7 +32,15 @@ from typing import cast
 from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
-from torchwire import concurrent_shutdown, creation_sites, ending, passed_rrefs, rendezvous, torch_parts
+from torchwire import (
+    concurrent_shutdown,
+    creation_sites,
+    ending,
+    passed_rrefs,
+    rendezvous,
+    secret_watch,
+    torch_parts,
+)
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import current_agent
 from torchwire.leak_report import LeakReport
@@ -146,6 +154,7 @@ def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leavi
             creation_sites.uninstall()
             passed_rrefs.uninstall()
             before_leaving()
+            secret_watch.close()
             observers.close()
             if current_agent() is not None:
                 leaks.prepare()  # of use only after a shutdown that was not graceful

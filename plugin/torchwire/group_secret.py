@@ -1,28 +1,41 @@
-"""Where a worker's group secret comes from: an option, a file, or the file that the environment names."""
+"""Where a worker's group secrets come from: an option, a file, or the file that the environment names.
+
+A file may hold several, each on a line of its own below the line `secrets:`: the first is used, all are accepted, while
+the secret is changed.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 import warnings
+from collections.abc import Sequence
 
 from torchwire import option_checks
 
 ENVIRONMENT_VARIABLE = "TORCHWIRE_SECRET_FILE"
 
 _MAX_SIZE = 4096  # bytes; whatever is longer is not the file that was meant
+_HEAD_OF_SEVERAL = b"secrets:"
+_MOST = 8  # secrets of one file: each costs whoever dials, and whoever starts
 
 
-def of(secret: bytes | None, file: str | None) -> bytes | None:
+def of(secret: bytes | None, file: str | None) -> list[bytes]:
     """The secret itself, or what the file holds; with neither, what the file named by the environment holds, if any.
 
     Raises ValueError when a file is named that holds no secret, or one that is too short.
     """
     if secret is not None:
-        return secret
-    if not is_given(secret, file):
+        return [secret]
+    path = path_of(secret, file)
+    return [] if path is None else in_file(path, source(secret, file))
+
+
+def path_of(secret: bytes | None, file: str | None) -> str | None:
+    """The file that holds it, if one does."""
+    if secret is not None:
         return None
-    return _read(os.environ[ENVIRONMENT_VARIABLE] if file is None else file, source(secret, file))
+    return os.environ.get(ENVIRONMENT_VARIABLE) or None if file is None else file
 
 
 def is_given(secret: bytes | None, file: str | None) -> bool:
@@ -39,7 +52,8 @@ def source(secret: bytes | None, file: str | None) -> str:
     return f"{ENVIRONMENT_VARIABLE} {os.environ[ENVIRONMENT_VARIABLE]!r}"
 
 
-def _read(path: str, described: str) -> bytes:
+def in_file(path: str, described: str) -> list[bytes]:
+    """The secrets that the file holds. Raises ValueError, with `described` for the file."""
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -51,13 +65,29 @@ def _read(path: str, described: str) -> bytes:
         ) from error
     if len(content) > _MAX_SIZE:
         raise ValueError(f"{described} holds more than {_MAX_SIZE} bytes; is it the file with the group's secret?")
-    secret = _without_newline(content)
-    if not secret:
+    secrets = _secrets_in(content, described)
+    if not secrets[0]:
         raise ValueError(f"{described} is empty; make a secret with {option_checks.HOW_TO_MAKE_A_SECRET} > {path}")
     _warn_if_open(path, mode, described)
-    checked = option_checks.secret(described, secret)
-    assert checked is not None
-    return checked
+    for secret in secrets:
+        option_checks.secret(described, secret)
+    return secrets
+
+
+def content_for(secrets: Sequence[bytes]) -> bytes:
+    """Of a file that is to hold them, none with a newline in it."""
+    head = [] if len(secrets) == 1 else [_HEAD_OF_SEVERAL]
+    return b"".join(line + b"\n" for line in [*head, *secrets])
+
+
+def _secrets_in(content: bytes, described: str) -> list[bytes]:
+    head, *lines = content.split(b"\n")
+    if head.strip() != _HEAD_OF_SEVERAL:
+        return [_without_newline(content)]
+    secrets = [line.strip() for line in lines if line.strip()]
+    if not 0 < len(secrets) <= _MOST:
+        raise ValueError(f"{described} holds {len(secrets)} secrets below 'secrets:'; from 1 to {_MOST} may be there")
+    return secrets
 
 
 def _without_newline(content: bytes) -> bytes:

@@ -131,6 +131,17 @@ def device_stream_order(argument: str, value: Any) -> str:
     return _choice(argument, value, DEVICE_STREAM_ORDERS, "an order")
 
 
+def encryption(argument: str, value: Any) -> bool | str:
+    """True, False or "auto"."""
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f'{argument} must be True, False or "auto", got {_described(value)}')
+    if value != "auto":
+        raise ValueError(f'{argument} must be True, False or "auto", got {value!r}')
+    return value
+
+
 def secret(argument: str, value: Any) -> bytes | None:
     """The group's secret as bytes (text is encoded as UTF-8), or None. No message shows it."""
     if value is None:

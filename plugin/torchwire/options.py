@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
 import torch
@@ -100,9 +100,15 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     advertise_address: the same forms, where peers connect. Default: what is listened on.
     secret: what the workers of the group prove to each other that they know, at least 16 bytes; the same on all.
         Text counts as UTF-8. `repr` does not show it. Default: none.
-    secret_file: a file that holds the secret instead, without its trailing newline; read in init_rpc. Default: the
-        file named by the environment variable TORCHWIRE_SECRET_FILE. With no secret at all, the first worker draws
-        one and the others find it in the store. docs/security.md says what each protects from.
+    secret_file: a file that holds the secret instead, without its trailing newline; or several, each on a line below
+        the line `secrets:`, of which the first is used and all are accepted. It is looked at every two seconds, so that
+        the secret can be changed while the group runs (`python -m torchwire secret`). Default: the file named by the
+        environment variable TORCHWIRE_SECRET_FILE. With no secret at all, the first worker draws one and the others
+        find it in the store. docs/security.md says what each protects from.
+    encryption: which connections of 'wire_tcp' are encrypted. "auto", the default: all but those within one host, where
+        the kernel keeps others out; what cannot be ('uv', 'mpt_uv', `nccl`) does not leave the host then. True: those
+        within one host, too; then `init_rpc` refuses what cannot be. False: none. All workers have to agree on False.
+        Costs some CPU: docs/performance.md says how much.
     keepalive_interval: seconds after which a silent TCP connection is probed; a peer that does not answer for twice
         as long is taken for gone. Default 10, at least 2; 0 means never.
     session_timeout: seconds that two workers whose connection has broken have to connect again. Within them nothing is
@@ -178,6 +184,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
     advertise_address = _Checked(option_checks.advertise_address)
     secret: _Checked[bytes | None] = _CheckedAlternative(option_checks.secret, other="secret_file")
     secret_file: _Checked[str | None] = _CheckedAlternative(option_checks.path, other="secret")
+    encryption: _Checked[bool | str] = _Checked(option_checks.encryption)
     keepalive_interval = _Checked(option_checks.keepalive)
     session_timeout = _Checked(option_checks.session_timeout)
     slow_call_warning = _Checked(option_checks.slow_call_warning)
@@ -210,6 +217,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         advertise_address: str | None = None,
         secret: str | bytes | None = None,
         secret_file: str | os.PathLike[str] | None = None,
+        encryption: bool | Literal["auto"] = "auto",
         keepalive_interval: float = 10.0,
         session_timeout: float = 10.0,
         max_unacknowledged_bytes: int = 64 << 20,
@@ -242,6 +250,7 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         self.advertise_address = advertise_address
         self.secret = secret
         self.secret_file = secret_file
+        self.encryption = encryption
         self.keepalive_interval = keepalive_interval
         self.session_timeout = session_timeout
         self.max_unacknowledged_bytes = max_unacknowledged_bytes
@@ -358,7 +367,8 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "rpc_timeout": options.rpc_timeout,
         "bind_address": options.bind_address or "",
         "advertise_address": options.advertise_address or "",
-        "secret": _secret_for_all_transports(options),
+        "secrets": _secrets_for_all_transports(options),
+        "encryption": _encryption_of_all_ways(options),
         "keepalive_interval": options.keepalive_interval,
         "session_timeout": options.session_timeout,
         "max_unacknowledged_bytes": options.max_unacknowledged_bytes,
@@ -378,27 +388,50 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
     }
 
 
-def _secret_for_all_transports(options: TorchwireRpcBackendOptions) -> bytes:
-    secret = group_secret.of(options.secret, options.secret_file)
-    open_to_all = [name for name in options._transports or () if name in _C.TRANSPORTS_WITHOUT_PROOF]
-    if secret is not None and open_to_all:
+def _encryption_of_all_ways(options: TorchwireRpcBackendOptions) -> bool | str:
+    if options.encryption is not True:
+        return options.encryption
+    plain = [
+        *(f"_transports names {name!r}" for name in _open_to_all(options._transports)),
+        *(f"_channels names {name!r}" for name in options._channels or () if name == "mpt_uv"),
+        *(["nccl=True"] if options.nccl else []),
+    ]
+    if plain:
+        raise ValueError(
+            f"encryption=True, but {plain[0]}, which cannot be encrypted: leave it out, or say encryption='auto'"
+        )
+    return True
+
+
+def _open_to_all(transports: Sequence[str] | None) -> list[str]:
+    """Those that ask for no proof, and encrypt nothing."""
+    return [name for name in transports or () if name in _C.TRANSPORTS_WITHOUT_PROOF]
+
+
+def _secrets_for_all_transports(options: TorchwireRpcBackendOptions) -> list[bytes]:
+    secrets = group_secret.of(options.secret, options.secret_file)
+    open_to_all = _open_to_all(options._transports)
+    if secrets and open_to_all:
         raise ValueError(
             f"_transports names {open_to_all[0]!r}, which lets in whoever connects, but this worker has a secret "
             f"({group_secret.source(options.secret, options.secret_file)}): leave _transports out, or name 'wire_shm' "
             f"and 'wire_tcp'{'' if options.secret or options.secret_file else ', or unset the variable'}"
         )
-    return secret or b""
+    return secrets
 
 
 def from_stock(stock: torch_parts.TensorPipeOptions, kind: type[Options], **others: Any) -> Options:
     """Options of the class `kind` that say the same as PyTorch's; `others` are keywords that those do not have."""
+    transports = _C.stock_transports(stock)
     others = {"max_bytes_in_flight": 0, **others}  # a program may rely on PyTorch's having no bound
+    if _open_to_all(transports):  # which it has asked for; a warning says what that means
+        others = {"encryption": False, **others}
     options = kind(
         num_worker_threads=stock.num_worker_threads,
         rpc_timeout=stock.rpc_timeout,
         init_method=stock.init_method,
         devices=stock.devices,
-        _transports=_C.stock_transports(stock),
+        _transports=transports,
         _channels=_C.stock_channels(stock),
         **others,
     )

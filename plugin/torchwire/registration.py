@@ -18,8 +18,11 @@ from torchwire import (
     file_store,
     gathering,
     graceful_shutdown,
+    group_secret,
     lifetime,
     passed_rrefs,
+    rendezvous,
+    secret_watch,
     torch_parts,
     worker_checks,
 )
@@ -91,7 +94,9 @@ def start_agent(
         # init_rpc gives the store the time-out of calls, and a store takes 0 not for "none" but for "at once".
         start.store.set_timeout(_STORE_TIMEOUT)
     exit_hook.install()  # before there are threads: main may return while this one, a daemon, is in init_rpc
-    agent, metrics = _make_agent(start, checked, interceptors)
+    options = as_agent_options(checked)
+    secrets: list[bytes] = options["secrets"]
+    agent, metrics = _make_agent(start, checked, options, interceptors)
     start.agent = agent
     try:
         start.expect_wanted()  # from here on the agent does
@@ -99,6 +104,7 @@ def start_agent(
         start.group_runs = True
         file_store.keep(checked.init_method, start.store)  # all have opened theirs by now
         observers.open_for(agent, metrics, checked.status_socket)
+        secret_watch.open_for(group_secret.path_of(checked.secret, checked.secret_file), secrets)
         graceful_shutdown.install(before_leaving)
         creation_sites.install(record=checked.record_creation_site)
         passed_rrefs.install()
@@ -111,11 +117,15 @@ def start_agent(
 
 
 def _make_agent(
-    start: Start, checked: TorchwireRpcBackendOptions, interceptors: Sequence[LinkInterceptor]
+    start: Start,
+    checked: TorchwireRpcBackendOptions,
+    options: dict[str, Any],
+    interceptors: Sequence[LinkInterceptor],
 ) -> tuple[TorchwireAgent, MetricsServer | None]:
-    options = as_agent_options(checked)
-    if not options["secret"]:
+    if not options["secrets"]:
         file_store.check(checked.init_method)
+        if start.rank == 0:
+            rendezvous.warn_of_open_store(start.store)
     options["store_thread"] = start.store_thread
     options["interceptors"] = [*interceptors, *options["interceptors"]]
     name = worker_checks.check_name(start.name)
@@ -144,7 +154,7 @@ def _abandon(agent: TorchwireAgent, error: BaseException) -> None:
     steps = [lambda: ending.explain(agent, ending.of_start(error), process_ends=False), agent.shutdown]
     # Another thread's init_rpc may have been faster; then the current agent is not ours to reset.
     if torch_parts.is_current_rpc_agent_set() and torch_parts.get_current_rpc_agent() is agent:
-        steps += [observers.close, torch_parts.cleanup_python_rpc_handler]
+        steps += [secret_watch.close, observers.close, torch_parts.cleanup_python_rpc_handler]
         steps += [torch_parts.reset_current_rpc_agent, agent.end_lifetime]
     for step in steps:
         try:

@@ -26,6 +26,7 @@ import contextlib
 import datetime
 import functools
 import ipaddress
+import logging
 import os
 import socket
 import sys
@@ -41,7 +42,7 @@ import torch.distributed.rpc as rpc
 
 from torchwire import _C, file_store, group_secret
 from torchwire.backend_type import is_torchwires
-from torchwire.torch_parts import Store, TCPStore, rendezvous_helper, rendezvous_uses_agent_store
+from torchwire.torch_parts import PrefixStore, Store, TCPStore, rendezvous_helper, rendezvous_uses_agent_store
 
 _REACHED_BY_NETWORK = ("tcp", "env")
 _PROBE_INTERVAL = 1.0  # seconds
@@ -52,6 +53,9 @@ _DYNAMIC = -1  # the world size of a group whose workers come and go
 _LONGEST_START = dist.default_pg_timeout.total_seconds()  # PyTorch's limit
 
 _installed = False
+_warned = False  # of an open store
+
+logger = logging.getLogger(__name__)
 
 
 def install() -> None:
@@ -174,14 +178,26 @@ def _listen_on_loopback(url: str) -> socket.socket | None:
     """None where the address is another one, or not to be had: a store of this process may listen there already."""
     try:
         host, port = _address_of(url)
-        found = [info[4][0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-        address = min(map(ipaddress.ip_address, found), key=lambda one: one.version)  # who says localhost may mean ::1
-        if port == 0 or not all(ipaddress.ip_address(one).is_loopback for one in found):
+        addresses = _addresses_of(host)
+        address = min(addresses, key=lambda one: one.version)  # who says localhost may mean ::1
+        if port == 0 or not all(one.is_loopback for one in addresses):
             return None
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
         return socket.create_server((str(address), port), family=family, backlog=_BACKLOG)
     except (OSError, KeyError, ValueError, OverflowError):
         return None
+
+
+def _addresses_of(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """Raises OSError where there are none."""
+    return [ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return all(one.is_loopback for one in _addresses_of(host))
+    except (OSError, ValueError):
+        return False
 
 
 def _address_of(url: str) -> tuple[str, int]:
@@ -235,6 +251,29 @@ class _Probe:
                 f"at {host}:{port} takes connections, but has not answered for {self._patience:g} s: the "
                 f"process that hosts it stands still, or is no store"
             )
+
+
+def innermost(store: Store) -> Store:
+    """The store behind the prefixes."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
+
+
+def warn_of_open_store(store: Store) -> None:
+    """Once, where the secret that a group draws is for all who reach the host of its TCP store."""
+    global _warned
+    inner = innermost(store)
+    if _warned or not isinstance(inner, TCPStore) or _is_loopback(inner.host):
+        return
+    _warned = True
+    logger.warning(
+        "the group draws its secret, and keeps it in the rendezvous store at %s:%s: whoever reaches that can join the "
+        "group, and so run code in its workers. Unless only those can whom you trust, give all workers a secret of "
+        "their own: `python -m torchwire secret FILE` makes one, and TORCHWIRE_SECRET_FILE names it",
+        inner.host,
+        inner.port,
+    )
 
 
 def reason_of(error: Exception) -> str:

@@ -22,12 +22,12 @@ using MakeLane = std::function<Transport(uint8_t lane)>;
 constexpr const char* kHost = "127.0.0.1";
 constexpr uint8_t kMptLanes = 2; // as in backend/tensorpipe/transport_table.cpp
 
-GroupKey groupKey() {
-  return GroupKey(1, "as long as it has to be");
+std::shared_ptr<const KeyRing> groupKeys() {
+  return std::make_shared<const KeyRing>(GroupKey(1, "as long as it has to be"));
 }
 
 MakeLane wireShmLanes() {
-  return [transport = makeShmTransport(Loop::start("pipe_bench"), groupKey())](uint8_t) {
+  return [transport = makeShmTransport(Loop::start("pipe_bench"), groupKeys())](uint8_t) {
     return transport;
   };
 }
@@ -36,7 +36,7 @@ MakeLane wireTcpLanes() {
   TcpOptions options;
   options.bindAddress = kHost;
   options.keepAlive = std::chrono::milliseconds(0); // the processes are stopped now and then
-  const auto endpoint = openTcpEndpoint(Loop::start("pipe_bench"), groupKey(), options);
+  const auto endpoint = openTcpEndpoint(Loop::start("pipe_bench"), groupKeys(), options);
   return [endpoint](uint8_t lane) { return makeTcpTransport(endpoint, lane); };
 }
 

@@ -55,6 +55,7 @@ def parser():
     add("--channels", type=words, help="as the option _channels")
     add("--threads", type=int, help="as the option num_worker_threads")
     add("--checksums", action="store_true", help="as the option checksums")
+    add("--encryption", action="store_true", help="as the option encryption: within this host, too")
     add("--timeout", type=float, help="of each call, in seconds")
     add("--slack", type=float, help="seconds that an end may take longer on a busy machine, beyond its time-outs")
     add("--shutdown-limit", type=float, help="seconds that the survivors' shutdown may take")

@@ -31,6 +31,7 @@ class Settings:
     channels: tuple[str, ...] = ()
     threads: int = 16
     checksums: bool = False
+    encryption: bool = False  # within this host, too
     timeout: float = 5.0
     reuse: bool = False  # processes live on from round to round
 
@@ -65,5 +66,6 @@ class Settings:
             "_transports": list(self.transports) or None,
             "_channels": list(self.channels) or None,
             "checksums": self.checksums or None,
+            "encryption": self.encryption or None,
         }
         return {name: value for name, value in chosen.items() if value is not None}

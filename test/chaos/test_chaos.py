@@ -12,9 +12,13 @@ from torchwire import _build
 PLANS = pathlib.Path(__file__).parent / "plans"
 
 over_each_transport = pytest.mark.parametrize(
-    ("transports", "channels"),
-    [((), ()), (("wire_tcp",), ()), (("wire_tcp",), ("basic",))],
-    ids=["default", "wire_tcp", "basic"],
+    "links",
+    [
+        {},
+        {"transports": ("wire_tcp",)},
+        {"transports": ("wire_tcp",), "channels": ("basic",), "encryption": True},
+    ],
+    ids=["default", "wire_tcp", "encrypted"],
 )
 needs_faults = pytest.mark.skipif(not _build.FAULT_INJECTION, reason="this build has no fault injection")
 
@@ -38,8 +42,8 @@ def expect_good(folder, rounds, **chosen):
 
 
 @over_each_transport
-def test_without_faults_nothing_fails(tmp_path, transports, channels):
-    expect_good(tmp_path, 3, seconds=0.4, transports=transports, channels=channels)
+def test_without_faults_nothing_fails(tmp_path, links):
+    expect_good(tmp_path, 3, seconds=0.4, **links)
 
 
 @pytest.mark.slow
@@ -57,18 +61,18 @@ def test_the_same_processes_start_group_after_group(tmp_path):
 @pytest.mark.slow
 @pytest.mark.alone
 @over_each_transport
-def test_calls_queue_where_threads_run_out(tmp_path, transports, channels):
+def test_calls_queue_where_threads_run_out(tmp_path, links):
     operations = ("echo", "fan_out", "nested_calls", "async_chain", "exceptions", "remote_value", "gradients")
     chosen = {"operations": operations, "threads": 1, "checksums": True}
-    expect_good(tmp_path, 2, seconds=0.5, transports=transports, channels=channels, **chosen)
+    expect_good(tmp_path, 2, seconds=0.5, **links, **chosen)
 
 
 @pytest.mark.slow
 @pytest.mark.alone
 @over_each_transport
-def test_survivors_of_kills_go_on(tmp_path, transports, channels):
+def test_survivors_of_kills_go_on(tmp_path, links):
     chosen = {"world": 5, "kills": 2, "timeout": 2, "seconds": 0.5}
-    (outcome,) = expect_good(tmp_path, 1, transports=transports, channels=channels, **chosen)
+    (outcome,) = expect_good(tmp_path, 1, **links, **chosen)
     assert outcome.faults["kill"] == 2
 
 

@@ -153,15 +153,18 @@ void talk(const Party& dialing, const Party& accepting, bool memoryIsGood, Intru
   HandshakeBytes authResult;
   const HandshakeBytes proof = between.deliver(step.send);
   if (reply.answer == Answer::welcome) {
-    admitted = responder.check(proof);
+    const Answer checked = responder.check(proof);
+    admitted = checked == Answer::welcome;
     require(!admitted || between.isHonest(), "nobody is admitted with changed bytes");
     require(!admitted || dialing == accepting, "nobody is admitted to another's place");
     require(!admitted || responder.lane() == dialing.lane, "the lane is the one that was dialed");
     const Answer judgement = admitted && !memoryIsGood ? Answer::badMemory : Answer::welcome;
-    authResult = responder.authResult(admitted ? judgement : Answer::wrongProof);
+    authResult = responder.authResult(admitted ? judgement : checked);
     require(authResult.size() == kAuthResultSize, "an auth result has its size");
     admitted = admitted && memoryIsGood;
-    require(admitted || revealsNothing(authResult), "who is refused learns nothing");
+    require(
+        checked != Answer::wrongProof || revealsNothing(authResult),
+        "who has proved nothing learns nothing");
   }
 
   const HandshakeBytes judged = between.deliver(authResult);

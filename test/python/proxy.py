@@ -11,6 +11,7 @@ class Proxy:
     def __init__(self, to):
         self._to = to
         self._server = socket.create_server(("127.0.0.1", 0))
+        self._ends = []
         self.port = self._server.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -21,11 +22,19 @@ class Proxy:
     def close(self):
         self._server.close()
 
+    def cut(self):
+        """Ends the connections that there are."""
+        for end in self._ends:
+            with contextlib.suppress(OSError):  # it has ended
+                end.shutdown(socket.SHUT_RDWR)
+        self._ends.clear()
+
     def _accept(self):
         with contextlib.suppress(OSError):  # closed
             while True:
                 dialer, _ = self._server.accept()
                 accepter = socket.create_connection(("127.0.0.1", self._to))
+                self._ends += [dialer, accepter]
                 of_dialler, of_accepter = self.connected()
                 for ends in ((dialer, accepter, of_dialler), (accepter, dialer, of_accepter)):
                     threading.Thread(target=self._pass_on, args=ends, daemon=True).start()

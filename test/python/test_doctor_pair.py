@@ -101,6 +101,7 @@ def test_each_way_across_hosts_is_measured(hosts):
         result = from_near(hosts, server.place)
         check_measured(result, ["wire_tcp, basic", "wire_tcp, mpt_wire_tcp"])
         assert result["calls"]["figures"]["transport"] == "wire_tcp"
+        assert "encrypted (" in result["calls"]["found"] and result["calls"]["figures"]["encryption"]
         assert server.wait() == 0
 
 

@@ -67,8 +67,8 @@ def top_json(store, *arguments):
     return rows_of(torchwire_command("top", "--once", "--json", "--store", store, *arguments))
 
 
-def remote(store, secret=None):
-    return RemoteGroup(place_of(store), secret)
+def remote(store, *secrets):
+    return RemoteGroup(place_of(store), lambda: secrets)
 
 
 def connections(group):
@@ -94,12 +94,14 @@ class Calls(Repetition):
 class Observer:
     """A connection to a worker as far as the test takes it."""
 
-    def __init__(self, store, worker=0, question="status", secret=b""):
+    def __init__(self, store, worker=0, question="status", secrets=()):
         client = dist.TCPStore(*place_of(store), is_master=False, wait_for_workers=False)
         keys = {key.rpartition("/")[2]: key for key in client.list_keys()}
-        self._handshake = _C.ObserverHandshake(_C.GroupAccess(client.get(keys["credentials"]), secret), question)
-        address = _C.read_roster(client.get(keys["roster"]))[worker]["address"]
-        self.socket = socket.create_connection(place_of(address.removeprefix("wire_tcp://")), 60)
+        access = _C.GroupAccess(client.get(keys["credentials"]), secrets)
+        name = keys["roster"][keys["roster"].index("torchwire/") :]
+        address = access.read_roster(name, client.get(keys["roster"]))[worker]["address"].removeprefix("wire_tcp://")
+        self._handshake = _C.ObserverHandshake(access, address, question, "if wanted")
+        self.socket = socket.create_connection(place_of(address), 60)
 
     def greet(self):
         self.socket.sendall(self._handshake.greet())

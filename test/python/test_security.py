@@ -1,6 +1,7 @@
 """The group's secret: where it comes from, who is in the group by it, and that the wire refuses unknown peers."""
 
 import contextlib
+import hmac
 import os
 import re
 import socket
@@ -16,8 +17,8 @@ from processes import WorkerError, wait_until
 from proxy import Proxy
 from torchwire.options import as_agent_options, from_any
 
-SECRET = "this is sixteen bytes and more"
-OTHER_SECRET = "another one of sixteen and more"
+SECRET = "this is thirty-two bytes, or more"  # which is not stretched
+OTHER_SECRET = "another one of thirty-two and more"
 VARIABLE = "TORCHWIRE_SECRET_FILE"
 
 # Keys in the store, by how many times the workers have called init_rpc before.
@@ -67,6 +68,18 @@ def test_a_file_that_is_open_to_other_users_is_refused_for_a_drawn_secret(open_f
         group.shut_down()
 
 
+def test_a_file_below_a_folder_that_others_can_replace_is_refused_for_a_drawn_secret(open_folder):
+    folder = open_folder / "between" / "own"
+    folder.mkdir(0o700, parents=True)
+    (open_folder / "between").chmod(0o777)
+    with Group(1) as group:
+        with pytest.raises(WorkerError, match="can be replaced by other users .mode 777 of a folder that it is in"):
+            group.init(file_in(folder))
+        (open_folder / "between").chmod(0o1777)
+        group.init(file_in(folder))
+        group.shut_down()
+
+
 def test_a_file_in_a_folder_of_this_users_alone_may_be_open(open_folder):
     write_store(open_folder, 0o644)
     open_folder.chmod(0o700)
@@ -112,7 +125,7 @@ def secret_file(tmp_path):
 
 def secret_of(**options):
     """The secret that the agent would get."""
-    return as_agent_options(torchwire.TorchwireRpcBackendOptions(**options))["secret"]
+    return b"".join(as_agent_options(torchwire.TorchwireRpcBackendOptions(**options))["secrets"])
 
 
 def test_a_secret_may_be_text_or_bytes():
@@ -165,7 +178,7 @@ def test_the_environment_names_a_file_for_those_who_name_none(secret_file, monke
 def test_the_file_is_read_no_sooner_than_by_init_rpc(secret_file, tmp_path):
     options = torchwire.TorchwireRpcBackendOptions(secret_file=tmp_path / "secret")
     secret_file()
-    assert as_agent_options(options)["secret"] == SECRET.encode()
+    assert as_agent_options(options)["secrets"] == [SECRET.encode()]
 
 
 @pytest.mark.parametrize("transports", [["uv"], ["wire_tcp", "ibv", "uv"], ["shm", "wire_tcp"]])
@@ -181,7 +194,7 @@ def test_a_secret_beside_a_transport_that_asks_for_none_is_refused(secret_file, 
 
 def test_a_secret_that_options_of_pytorch_know_nothing_of_is_not_ignored(secret_file, monkeypatch):
     stock = rpc.TensorPipeRpcBackendOptions(_transports=["uv"])
-    assert as_agent_options(from_any(stock))["secret"] == b""
+    assert as_agent_options(from_any(stock))["secrets"] == []
     path = str(secret_file())
     monkeypatch.setenv(VARIABLE, path)
     with pytest.raises(ValueError, match=f"_transports names 'uv'.*{VARIABLE} '{path}'"):
@@ -382,11 +395,25 @@ def _string(text):
     return struct.pack("<I", len(text)) + text
 
 
-def roster_for(store, group_id):
-    """The roster of the group in the store, as if it were that of the group of this id."""
-    roster = store.get(ROSTER_KEY.format(0))
+HEAD_OF_ENTRY = struct.Struct("<4sQ")  # magic, version
+PROOF_SIZE = 32
+ROSTER_NAME = b"torchwire/roster"
+
+
+def roster_for(store, group_id, secret):
+    """The roster of the group in the store, as if it were that of the group of this id, for who has that secret."""
+    entry = store.get(ROSTER_KEY.format(0))
+    roster = entry[HEAD_OF_ENTRY.size : -PROOF_SIZE]
     magic, version, world_size, _ = HEAD_OF_ROSTER.unpack_from(roster)
-    return HEAD_OF_ROSTER.pack(magic, version, world_size, group_id) + roster[HEAD_OF_ROSTER.size :]
+    roster = HEAD_OF_ROSTER.pack(magic, version, world_size, group_id) + roster[HEAD_OF_ROSTER.size :]
+    forged = entry[: HEAD_OF_ENTRY.size] + roster
+    key = _hmac(secret, b"torchwire transport 2\0" + struct.pack("<Q", group_id))
+    said = struct.pack("<Q", len(ROSTER_NAME)) + ROSTER_NAME + forged
+    return forged + _hmac(key, b"store entry\0" + said)
+
+
+def _hmac(key, message):
+    return hmac.digest(key, message, "sha256")
 
 
 @contextlib.contextmanager
@@ -425,7 +452,7 @@ def test_a_worker_with_a_wrong_secret_is_refused(transports):
         forged = HostedStore()
         credentials = Credentials(store)
         forged.set(CREDENTIALS_KEY.format(0), credentials.with_drawn_secret(OTHER_SECRET.encode()))
-        forged.set(ROSTER_KEY.format(0), roster_for(store, credentials.group_id))
+        forged.set(ROSTER_KEY.format(0), roster_for(store, credentials.group_id, OTHER_SECRET.encode()))
         try_to_get_in(forged, None, transports)
         check_refusals(group)
 
@@ -435,7 +462,7 @@ def test_a_member_of_another_group_with_the_same_secret_is_refused(transports):
     with running_group(SECRET, transports) as (group, store), running_group(SECRET, transports) as (_, other):
         forged = HostedStore()
         forged.set(CREDENTIALS_KEY.format(0), other.get(CREDENTIALS_KEY.format(0)))
-        forged.set(ROSTER_KEY.format(0), roster_for(store, Credentials(other).group_id))
+        forged.set(ROSTER_KEY.format(0), roster_for(store, Credentials(other).group_id, SECRET.encode()))
         try_to_get_in(forged, SECRET, transports)
         check_refusals(group)
 

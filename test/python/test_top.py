@@ -77,7 +77,8 @@ def status_at(time, calls, pid=1, counts=(0, 0, 0, 0)):
         ],
         "counts": {"calls_in_flight": 2, "requests_active": 3},
         "peers": [
-            {"bytes_sent": calls * 100, "bytes_received": 0, "transport": "wire_tcp", "state": "connected"},
+            {"bytes_sent": calls * 100, "bytes_received": 0, "transport": "wire_tcp", "state": "connected",
+             "encryption": "AES-256-GCM"},
             {"bytes_sent": 0, "bytes_received": 0, "transport": "", "state": "dead"},
         ],
         "rrefs": {"owners": 1, "users": 2},
@@ -295,7 +296,7 @@ def test_rates_are_of_the_time_between_two_looks():
     row = rates.row_of(answer(12.0, 300, counts=(0, 300, 0, 0)), answer(10.0, 100, counts=(0, 100, 0, 0)), BOUNDS)
     assert (row.calls_out, row.calls_in, row.failures, row.errors, row.bytes_out) == (100, 100, 10, 2, 10_000)
     assert 0.001 < row.p50 < row.p99 <= 0.002
-    assert (row.peers, row.peers_lost, row.rrefs, row.contexts, row.transports) == (1, 1, 3, 4, "wire_tcp")
+    assert (row.peers, row.peers_lost, row.rrefs, row.contexts, row.transports) == (1, 1, 3, 4, "wire_tcp encrypted")
     first = rates.row_of(answer(12.0, 300), None, BOUNDS)
     assert first.calls_out == 0
     again = rates.row_of(answer(12.0, 5, pid=2), answer(10.0, 100), BOUNDS)

@@ -17,7 +17,7 @@ from sockets import open_files, tcp_ports, unix_names
 # Connections to each endpoint.
 COUNT = int(os.environ.get("TORCHWIRE_TEST_UNKNOWN_PEERS", "3000"))
 
-SECRET = "this is sixteen bytes and more"
+SECRET = "this is thirty-two bytes, or more"
 MAX_PENDING = 256  # in the handshake, at each endpoint: AcceptorLimits
 MAX_GROWTH = 12.0  # MiB of memory
 MAX_LINES = 11  # in the log, in ten seconds, about each endpoint: RejectionLog

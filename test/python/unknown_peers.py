@@ -17,7 +17,9 @@ import tempfile
 
 from repetition import Repetition
 
-GREETING = struct.Struct("<4sHBBQ32s")  # magic, version, medium, lane, group id, nonce
+# Magic, version, medium, lane, group id, addressee, sealing, ephemeral key.
+GREETING = struct.Struct("<4sHBBQ16sB7x32s")
+KEY_OF_CHALLENGE = slice(8, 40)
 CHALLENGE_SIZE = 40
 PROOF_SIZE = 32
 AUTH_RESULT_SIZE = 33
@@ -38,8 +40,31 @@ def unix(name):
     return socket.AF_UNIX, name
 
 
-def greeting(endpoint, group_id):
-    return GREETING.pack(b"TWIR", 1, MEDIA[endpoint[0]], 0, group_id, os.urandom(32))
+def greeting(endpoint, group_id, public_key):
+    family, address = endpoint
+    text = "{}:{}".format(*address) if family == socket.AF_INET else address.removeprefix("\0")
+    addressee = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return GREETING.pack(b"TWIR", 2, MEDIA[family], 0, group_id, addressee, 0, public_key)
+
+
+def _x25519(secret, point):
+    """RFC 7748, section 5."""
+    prime = 2**255 - 19
+    scalar = int.from_bytes(secret, "little") & ~7 & ~(1 << 255) | 1 << 254
+    x1 = int.from_bytes(point, "little") & ~(1 << 255)
+    x2, z2, x3, z3, swapped = 1, 0, x1, 1, 0
+    for bit in reversed(range(255)):
+        wants = scalar >> bit & 1
+        if wants != swapped:
+            x2, x3, z2, z3 = x3, x2, z3, z2
+        swapped = wants
+        a, b, c, d = x2 + z2, x2 - z2, x3 + z3, x3 - z3
+        da, cb, aa, bb = d * a, c * b, a * a, b * b
+        x3, z3 = (da + cb) ** 2 % prime, x1 * (da - cb) ** 2 % prime
+        x2, z2 = aa * bb % prime, (aa - bb) * (aa + 121665 * (aa - bb)) % prime
+    if swapped:
+        x2, z2 = x3, z3
+    return (x2 * pow(z2, prime - 2, prime) % prime).to_bytes(32, "little")
 
 
 def recorded_handshake(endpoint, group_id, secret):
@@ -47,11 +72,14 @@ def recorded_handshake(endpoint, group_id, secret):
     with socket.socket(endpoint[0]) as connection:
         connection.settimeout(60)
         connection.connect(endpoint[1])
-        said = greeting(endpoint, group_id)
+        ephemeral = os.urandom(32)
+        said = greeting(endpoint, group_id, _x25519(ephemeral, (9).to_bytes(32, "little")))
         connection.sendall(said)
         challenge = connection.recv(CHALLENGE_SIZE, socket.MSG_WAITALL)
-        key = _hmac(secret, b"torchwire transport 1\0" + struct.pack("<Q", group_id))
-        proof = _hmac(key, b"dialling side\0" + said + challenge)
+        key = _hmac(secret, b"torchwire transport 2\0" + struct.pack("<Q", group_id))
+        agreed = _x25519(ephemeral, challenge[KEY_OF_CHALLENGE])
+        session = _hmac(key, b"session\0" + agreed + said + challenge)
+        proof = _hmac(session, b"dialling side\0")
         with tempfile.TemporaryFile() as no_memory_file:
             if endpoint[0] == socket.AF_UNIX:
                 socket.send_fds(connection, [proof], [no_memory_file.fileno()])

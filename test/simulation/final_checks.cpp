@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "backend/wire/store_entry.h"
 #include "test/simulation/simulation.h"
 
 namespace torchwire::simulation {
@@ -150,7 +151,8 @@ void Simulation::checkAgreement() {
 }
 
 void Simulation::checkRoster(const std::vector<uint64_t>& living) {
-  const auto bytes = world_.store.get("torchwire/roster");
+  const std::string name = "torchwire/roster";
+  const auto bytes = StoreEntry::read(nullptr, name, world_.store.get(name)).value;
   const Roster roster = Roster::decode({bytes.begin(), bytes.end()});
   std::vector<uint64_t> listed;
   for (const WorkerRecord& worker : roster.workers) {

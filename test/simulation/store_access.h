@@ -2,7 +2,9 @@
 #pragma once
 
 #include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "test/unit/support/memory_store.h"
 
@@ -49,6 +51,12 @@ class StoreAccess final : public KeyValueStore {
   }
   bool check(const std::string& key) override {
     return perform([&] { return store_.check(key); });
+  }
+  bool checkAll(const std::vector<std::string>& keys) override {
+    return perform([&] { return store_.checkAll(keys); });
+  }
+  std::vector<Value> getAll(const std::vector<std::string>& keys) override {
+    return perform([&] { return store_.getAll(keys); });
   }
 
  private:

@@ -72,7 +72,7 @@ Worker::~Worker() {
 
 bool Worker::start() {
   try {
-    const uint64_t groupId = membership_->agree("").groupId();
+    const uint64_t groupId = membership_->agree({}).front().groupId();
     links_->listen();
     links_->addLoopback(record_, loopback_);
     const Roster roster = membership_->join(record_.address);

@@ -4,6 +4,7 @@ Environment:
     TORCHWIRE_TEST_BACKEND     name of a registered backend, such as TENSORPIPE
     TORCHWIRE_TEST_TRANSPORTS  comma-separated; unset leaves the backend's defaults
     TORCHWIRE_TEST_CHANNELS    likewise
+    TORCHWIRE_TEST_ENCRYPTION  1: encryption=True
     TORCHWIRE_TEST_BACKWARD_MODE  smart or fast; unset leaves the backend's default
     TORCHWIRE_TEST_FAULT_PLAN  a TOML file, for FAULTY_TORCHWIRE; unset: nothing goes wrong
     TORCHWIRE_TEST_FAULT_SEED  in the place of the plan's
@@ -41,6 +42,7 @@ def _extra_options():
     extra = {
         "_transports": _names("TORCHWIRE_TEST_TRANSPORTS"),
         "_channels": _names("TORCHWIRE_TEST_CHANNELS"),
+        "encryption": os.environ.get("TORCHWIRE_TEST_ENCRYPTION") == "1" or None,
     }
     if backward_mode.NAME != backward_mode.DEFAULT:
         extra["backward_mode"] = backward_mode.NAME

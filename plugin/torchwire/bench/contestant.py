@@ -68,11 +68,21 @@ def _rpc(family: str, transport: str = "") -> Contestant:
     return Contestant(name, f"{title} {where}", _EVERYTHING, "rpc_member:RpcMember", options)
 
 
+def _encrypted() -> Contestant:
+    plain = _rpc("torchwire", "wire_tcp")
+    return plain._replace(
+        name="torchwire/encrypted",
+        description=f"{plain.description}, encrypted",
+        options={**plain.options, "encryption": True},
+    )
+
+
 CONTESTANTS = (
     _rpc("stock"),
     _rpc("stock", "uv"),
     _rpc("torchwire"),
     _rpc("torchwire", "wire_tcp"),
+    _encrypted(),
     *map(_pipe, ("shm", "uv", "wire_shm", "wire_tcp")),
     Contestant("mp.Pipe", "multiprocessing's pipe, pickles", frozenset({CALLS, ECHO}), "plain_members:PipeMember"),
     Contestant(

@@ -130,6 +130,8 @@ def _result(way: Way, result: Measurement) -> Check:
         f"{result.p50 * 1e6:.0f} µs a call (p99 {result.p99 * 1e6:.0f} µs), "
         f"{result.bytes_per_second / 1e9:.2f} GB/s with tensors of {result.size >> 20} MiB"
     )
+    if result.encryption:
+        found = f"encrypted ({result.encryption}), {found}"
     if not way.transport:
         found = f"by {result.transport}, large tensors by {result.channel}: {found}"
     return ok(_name_of(way), found, **result._asdict())

@@ -34,6 +34,7 @@ class Measurement(NamedTuple):
 
     transport: str
     channel: str
+    encryption: str  # the cipher; empty: not encrypted
     p50: float
     p99: float
     bytes_per_second: float
@@ -81,6 +82,7 @@ def _measure_calls() -> Measurement:
     return Measurement(
         way.transport,
         way.channel,
+        way.encryption,
         percentile(small, 50),
         percentile(small, 99),
         size / statistics.median(large),

@@ -15,14 +15,15 @@ def secret_file(path: str | None) -> Check:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            secret = group_secret.of(None, path)
+            secrets = group_secret.of(None, path)
         except ValueError as error:
             found, _, remedy = str(error).partition("; ")
             return failed(name, found, remedy)
     if caught:
         found, _, remedy = str(caught[0].message).rpartition(": ")
         return warning(name, found, remedy)
-    if secret is None:
+    if not secrets:
         return ok(name, "none of the workers' own: the group draws one, which whoever reads the store knows")
     source = path or os.environ[group_secret.ENVIRONMENT_VARIABLE]
-    return ok(name, f"{len(secret)} bytes in {source}, which others may not read")
+    what = f"{len(secrets[0])} bytes" if len(secrets) == 1 else f"{len(secrets)} secrets"
+    return ok(name, f"{what} in {source}, which others may not read")

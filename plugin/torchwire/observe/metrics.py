@@ -35,6 +35,8 @@ def metrics() -> dict[str, Any]:
         requests_waiting (see max_bytes_in_flight), buffer_bytes_lent and buffer_bytes_kept (see receive_cache).
     peers: what `torchwire.peers()` returns.
     rrefs: pending users, owners and forks by PyTorch's names. autograd_contexts: how many are open.
+    secrets: 8 hexadecimal digits for each of the group's secrets that this worker accepts, the one that it uses first.
+        They tell secrets apart, and nothing of these: workers with the same digits have the same secrets.
 
     Raises RuntimeError when RPC is not initialized or runs on another backend. Thread-safe. Takes about 50 us for ten
     functions, and asks no other worker.
@@ -60,6 +62,7 @@ def metrics_of(agent: TorchwireAgent) -> dict[str, Any]:
         "peers": agent.peers(),
         "rrefs": agent.rref_counts(),
         "autograd_contexts": len(agent.autograd_contexts()),
+        "secrets": agent.secret_labels(),
     }
 
 

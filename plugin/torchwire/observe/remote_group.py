@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ class RemoteWorker:
     rank: int
     address: str
     death: str  # why the group takes it for dead; empty: it does not
+    encrypts: bool = True  # whether it lets connections be encrypted
 
 
 class RemoteGroup:
@@ -42,17 +43,24 @@ class RemoteGroup:
     that it knows.
     """
 
-    def __init__(self, place: Place, secret: bytes | None) -> None:
-        """Raises RuntimeError when there is no such group, or the secret (None: there is none) is not its own."""
+    def __init__(self, place: Place, secrets: Callable[[], Sequence[bytes]] = tuple) -> None:
+        """`secrets` gives those that its secret is among (none: it has drawn one), again when that has been changed.
+
+        Raises RuntimeError when there is no such group, or none of these is its secret.
+        """
+        secrets()  # a file that cannot be read is found before anybody is asked
         self._place = place
+        self._secrets = secrets
         self._workers: list[RemoteWorker] = []
         self.store_problem = ""  # why the list may be old
         problem = problem_with(place, _LISTENER)
         if problem is not None:
             raise RuntimeError(f"{problem.found}; {problem.remedy}")
         self._store, keys = self._asking_store(lambda: _connect(place))
-        self._roster, self._deaths, credentials = _keys_of_group(place, keys)
-        self._access = _C.GroupAccess(self._asking_store(lambda: self._store.get(credentials)), secret or b"")
+        self._prefix, self._roster, self._credentials = _keys_of_group(place, keys)
+        self._access = self._open()
+        self._is_refused = False  # by a worker, since
+        self._deaths = f"{self._roster.removesuffix('roster')}deaths/{self._access.group_id}"
         self._read_workers()
 
     def workers(self) -> list[RemoteWorker]:
@@ -68,15 +76,44 @@ class RemoteGroup:
         """What the worker answers. Raises RuntimeError, with words that its name can stand before."""
         if worker.death:
             raise RuntimeError(f"is dead: {worker.death}")
-        return remote_worker.ask(self._access, worker.address, question, patience)
+        try:
+            return remote_worker.ask(self._access, worker.address, question, patience, encrypts=worker.encrypts)
+        except remote_worker.NotLetInError:
+            self._is_refused = True  # the group may have changed its secret
+            raise
+
+    def _open(self) -> _C.GroupAccess:
+        return _C.GroupAccess(self._asking_store(lambda: self._store.get(self._credentials)), self._secrets())
 
     def _read_workers(self) -> None:
         roster, deaths = self._asking_store(lambda: _read(self._store, self._roster, self._deaths))
-        dead = {(rank, incarnation): reason for rank, incarnation, reason in _C.read_deaths(deaths)} if deaths else {}
-        self._workers = [
-            RemoteWorker(each["name"], each["id"], each["address"], dead.get((each["id"], each["incarnation"]), ""))
-            for each in sorted(_C.read_roster(roster), key=lambda each: each["id"])
+        try:
+            if self._is_refused:
+                self._access = self._open()
+                self._is_refused = False
+            self._workers = self._listed(roster, deaths)
+        except RuntimeError:  # they were written with another secret
+            self._access = self._open()
+            self._workers = self._listed(roster, deaths)
+
+    def _listed(self, roster: bytes, deaths: bytes) -> list[RemoteWorker]:
+        told = self._access.read_deaths(self._own_name(self._deaths), deaths) if deaths else []
+        dead = {(rank, incarnation): reason for rank, incarnation, reason in told}
+        listed = self._access.read_roster(self._own_name(self._roster), roster)
+        return [
+            RemoteWorker(
+                each["name"],
+                each["id"],
+                each["address"],
+                dead.get((each["id"], each["incarnation"]), ""),
+                each["encrypts"],
+            )
+            for each in sorted(listed, key=lambda each: each["id"])
         ]
+
+    def _own_name(self, key: str) -> str:
+        """As the workers name it, for the proof of what it holds."""
+        return key.removeprefix(self._prefix)
 
     def _asking_store(self, ask: Callable[[], _Result]) -> _Result:
         try:
@@ -99,7 +136,10 @@ def _read(store: TCPStore, roster: str, deaths: str) -> tuple[bytes, bytes]:
 
 
 def _keys_of_group(place: Place, keys: Iterable[str]) -> tuple[str, str, str]:
-    """Those of the roster, of the deaths and of the credentials. Raises RuntimeError where there is no group."""
+    """What PyTorch puts before them, and those of the roster and of the credentials.
+
+    Raises RuntimeError where there is no group.
+    """
     found = [match for key in keys if (match := _ROSTER.fullmatch(key))]
     if not found:
         raise RuntimeError(
@@ -107,8 +147,7 @@ def _keys_of_group(place: Place, keys: Iterable[str]) -> tuple[str, str, str]:
             "MASTER_PORT) with which the workers called init_rpc, once they have"
         )
     last = max(found, key=lambda match: (_with_numbers(match["prefix"]), int(match["generation"] or 0)))
-    own = last[0].removesuffix("roster")
-    return last[0], f"{own}deaths", f"{last['prefix']}torchwire/credentials"
+    return last["prefix"], last[0], f"{last['prefix']}torchwire/credentials"
 
 
 def _with_numbers(prefix: str) -> list[tuple[int, str]]:

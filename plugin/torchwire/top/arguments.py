@@ -10,6 +10,7 @@ from collections.abc import Callable
 from torchwire import group_secret
 from torchwire.doctor.reachability import place_of
 from torchwire.observe.remote_group import RemoteGroup
+from torchwire.printable import printable
 
 FAILED = 1
 BAD_USAGE = 2
@@ -41,7 +42,7 @@ def remote_group(command: argparse.Namespace) -> RemoteGroup | None:
             raise ValueError("--secret-file goes with --store only: on this host it is the user that counts")
         return None
     place = place_of(command.store.removeprefix("tcp://"), "--store")
-    return RemoteGroup(place, group_secret.of(None, command.secret_file))
+    return RemoteGroup(place, lambda: group_secret.of(None, command.secret_file))
 
 
 def name_filter(command: argparse.Namespace) -> re.Pattern[str]:
@@ -57,10 +58,10 @@ def exit_status(program: str, run: Callable[[], int]) -> int:
     try:
         return run()
     except ValueError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"{program}: {printable(str(error))}", file=sys.stderr)
         return BAD_USAGE
     except RuntimeError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"{program}: {printable(str(error))}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return 0

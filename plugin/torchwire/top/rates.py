@@ -89,13 +89,17 @@ def row_of(now: Answer, before: Answer | None, bounds: list[float]) -> Row:
         active=int(status["counts"]["requests_active"]),
         bytes_out=rate(lambda each: sum(peer["bytes_sent"] for peer in each["peers"])),
         bytes_in=rate(lambda each: sum(peer["bytes_received"] for peer in each["peers"])),
-        transports=",".join(sorted({peer["transport"] for peer in peers if peer["transport"]})),
+        transports=",".join(sorted({_shown_transport(peer) for peer in peers if peer["transport"]})),
         peers=sum(peer["state"] == "connected" for peer in peers),
         peers_lost=sum(peer["state"] in ("dead", "resuming") for peer in peers),
         rrefs=sum(status["rrefs"].values()),
         contexts=status["autograd_contexts"],
         memory=status["worker"]["memory_bytes"],
     )
+
+
+def _shown_transport(peer: Mapping[str, Any]) -> str:
+    return f"{peer['transport']} encrypted" if peer.get("encryption") else peer["transport"]
 
 
 def quantile(counts: list[int], bounds: list[float], part: float) -> float:

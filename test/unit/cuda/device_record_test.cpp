@@ -18,6 +18,7 @@ DeviceRecord sample() {
   record.host = "a boot's id";
   record.automatic = true;
   record.nccl = true;
+  record.ncclLeavesHost = false;
   record.devices = {gpu(1), gpu(0)};
   record.maps["ps"] = {{gpu(0), gpu(3)}, {kCpu, gpu(1)}};
   record.maps["trainer1"] = {};
@@ -30,6 +31,7 @@ void checkEqual(const DeviceRecord& a, const DeviceRecord& b) {
   CHECK((a.maps == b.maps));
   CHECK(a.automatic == b.automatic);
   CHECK(a.nccl == b.nccl);
+  CHECK(a.ncclLeavesHost == b.ncclLeavesHost);
   CHECK((a.devices == b.devices));
   CHECK((a.counts == b.counts));
 }

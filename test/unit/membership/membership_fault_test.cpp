@@ -150,7 +150,7 @@ TEST_CASE(
     SimulatedWorker::Settings second;
     second.id = 1;
     second.worldSize = 2;
-    second.secret = "a secret that the first has not";
+    second.secret = "a secret that the first has not, at all";
     second.start = seconds(1);
     group.add(second, join);
     REQUIRE(group.run() == kNobody);

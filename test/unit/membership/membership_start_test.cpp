@@ -57,7 +57,7 @@ std::function<void(SimulatedWorker&)> joinAsProcess(bool isYounger) {
         std::make_unique<ScheduledStore>(*self.store, *self.scheduler, self.settings.store), record,
         self.settings.worldSize, seconds(60), std::make_unique<ScheduledClock>(*self.scheduler),
         self.settings.hasEnded);
-    membership.agree("");
+    membership.agree({});
     membership.join("tcp://192.168.100.100:1");
   };
 }
@@ -278,7 +278,7 @@ TEST_CASE("who comes when all others have ended hears of it", "[membership_start
     settings.store.diesAt = 5 + seed % 8;
     endEarly(group, settings, [](Membership& membership) {
       membership.announce();
-      membership.agree("");
+      membership.agree({});
       membership.join("tcp://192.168.100.100:1");
     });
     settings.store.diesAt = SimulatedWorker::Settings().store.diesAt;

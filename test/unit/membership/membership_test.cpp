@@ -43,7 +43,7 @@ TEST_CASE("a worker alone joins and shuts down on the system's clock", "[members
   self.id = 0;
   self.protocolVersion = kProtocolVersion;
   Membership membership(std::make_unique<MemoryStore>(), self, 1, seconds(10));
-  membership.agree("");
+  membership.agree({});
   const Roster roster = membership.join("tcp://here");
   REQUIRE(namesIn(roster) == std::vector<std::string>{"alone"});
   CHECK(roster.workers[0].address == "tcp://here");
@@ -78,7 +78,7 @@ TEST_CASE("all workers of a static group get the same roster", "[membership]") {
 
 TEST_CASE("all workers of a group agree on one key", "[membership]") {
   for (const unsigned seed : seeds(20)) {
-    for (const std::string secret : {"", "the secret of all workers"}) {
+    for (const std::string secret : {"", "the secret of all workers, not stretched"}) {
       CAPTURE(seed, secret);
       SimulatedGroup group(seed);
       std::set<Proof> proofs;
@@ -91,7 +91,12 @@ TEST_CASE("all workers of a group agree on one key", "[membership]") {
               std::make_unique<ScheduledStore>(
                   group.store, group.scheduler, ScheduledStore::Settings()),
               record, 5, seconds(60), std::make_unique<ScheduledClock>(group.scheduler));
-          proofs.insert(membership.agree(secret).prove("test", {}));
+          proofs.insert(membership
+                            .agree(
+                                secret.empty() ? std::vector<std::string>()
+                                               : std::vector<std::string>{secret})
+                            .front()
+                            .prove("test", {}));
         });
       }
       REQUIRE(group.run() == kNobody);
@@ -142,7 +147,7 @@ TEST_CASE("a worker that cannot be in a static group ends it on all", "[membersh
     sentence = " but worker 'odd' (rank 3) speaks 99: install the same torchwire on both";
   }
   SECTION("for its secret") {
-    odd.secret = "a secret that nobody else has";
+    odd.secret = "a secret that nobody else has, not stretched";
     sentence = "worker 'odd' (rank 3) was started with a group secret, but ";
   }
   for (const unsigned seed : seeds(30)) {
@@ -174,7 +179,7 @@ TEST_CASE("workers that do not fit together all fail, whoever comes first", "[me
     odd.worldSize = 5;
   }
   SECTION("in secret") {
-    odd.secret = "a secret that nobody else has";
+    odd.secret = "a secret that nobody else has, not stretched";
   }
   for (const unsigned seed : seeds(50)) {
     CAPTURE(seed);
@@ -310,7 +315,8 @@ TEST_CASE("a dynamic group that all have left begins anew with another secret", 
     for (WorkerId id = 0; id < 8; ++id) {
       SimulatedWorker::Settings settings = rankOf(0, id);
       const bool late = id >= 4;
-      settings.secret = late ? "the secret of the second" : "the secret of the first ";
+      settings.secret = late ? "the secret of the second, not stretched"
+                             : "the secret of the first , not stretched";
       settings.start = seconds(late ? 10 : 0);
       group.add(settings, [late](SimulatedWorker& self) {
         self.start();
@@ -334,7 +340,8 @@ TEST_CASE("workers of two secrets are never in one dynamic group", "[membership]
     SimulatedGroup group(seed);
     for (WorkerId id = 0; id < 6; ++id) {
       SimulatedWorker::Settings settings = rankOf(0, id);
-      settings.secret = id % 2 == 0 ? "the secret of the even" : "the secret of the odd ";
+      settings.secret = id % 2 == 0 ? "the secret of the even, not stretched"
+                                    : "the secret of the odd , not stretched";
       group.add(settings, [](SimulatedWorker& self) { joinAndLeave(self, 3); });
     }
     REQUIRE(group.run() == kNobody);

@@ -88,7 +88,8 @@ void Visitor::reset() {
 
 // ---- AcceptorUnderTest ----------------------------------------------------------------------------
 
-AcceptorUnderTest::AcceptorUnderTest(Medium theMedium, AcceptorLimits limits, Descriptor listening)
+AcceptorUnderTest::AcceptorUnderTest(
+    Medium theMedium, AcceptorLimits limits, Descriptor listening, Encryption encryption)
     : medium(theMedium),
       loop(Loop::start("acceptor")),
       address(SocketAddress::ofSocket(listening.get())) {
@@ -103,7 +104,9 @@ AcceptorUnderTest::AcceptorUnderTest(Medium theMedium, AcceptorLimits limits, De
   };
   onLoop(*loop, [&] {
     acceptor_ = std::make_unique<Acceptor>(
-        *loop, listening.take(), key, medium, memorySize(), std::move(events), limits);
+        *loop, listening.take(), std::make_shared<const KeyRing>(key),
+        Acceptor::Place{address.describe(), medium, memorySize(), encryption}, std::move(events),
+        limits);
   });
 }
 
@@ -139,7 +142,7 @@ Acceptor::Admitted AcceptorUnderTest::take() {
 }
 
 Answer AcceptorUnderTest::enter(Visitor& visitor, int memory) {
-  HandshakeInitiator initiator(key, medium, kAcceptorLane);
+  HandshakeInitiator initiator(key, medium, kAcceptorLane, terms());
   visitor.send(initiator.greet());
   const HandshakeBytes challenge = visitor.receive(kChallengeSize);
   const HandshakeInitiator::Step step = initiator.answerChallenge(challenge);

@@ -55,7 +55,9 @@ class AcceptorUnderTest {
  public:
   explicit AcceptorUnderTest(Medium theMedium, AcceptorLimits limits = AcceptorLimits())
       : AcceptorUnderTest(theMedium, limits, listenSomewhere(theMedium)) {}
-  AcceptorUnderTest(Medium theMedium, AcceptorLimits limits, Descriptor listening);
+  AcceptorUnderTest(
+      Medium theMedium, AcceptorLimits limits, Descriptor listening,
+      Encryption encryption = Encryption::off);
   ~AcceptorUnderTest();
   AcceptorUnderTest(const AcceptorUnderTest&) = delete;
   AcceptorUnderTest& operator=(const AcceptorUnderTest&) = delete;
@@ -76,6 +78,10 @@ class AcceptorUnderTest {
   const GroupKey key{kAcceptorGroup, kAcceptorSecret};
   const std::shared_ptr<Loop> loop;
   const SocketAddress address;
+  /// Of whoever dials it.
+  HandshakeTerms terms() const {
+    return {.address = address.describe()};
+  }
   size_t memorySize() const {
     return medium == Medium::shm ? kAcceptorMemory : 0;
   }

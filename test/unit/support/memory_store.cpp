@@ -49,6 +49,28 @@ bool MemoryStore::check(const std::string& key) {
   return has(key);
 }
 
+bool MemoryStore::checkAll(const std::vector<std::string>& keys) {
+  size_t bytes = 1;
+  bool all = true;
+  for (const std::string& key : keys) {
+    bytes += key.size();
+    all = all && has(key);
+  }
+  count(&StoreTraffic::checks, bytes);
+  return all;
+}
+
+std::vector<MemoryStore::Value> MemoryStore::getAll(const std::vector<std::string>& keys) {
+  std::vector<Value> values;
+  size_t bytes = 0;
+  for (const std::string& key : keys) {
+    values.push_back(LocalStore::get(key));
+    bytes += key.size() + values.back().size();
+  }
+  count(&StoreTraffic::gets, bytes);
+  return values;
+}
+
 void MemoryStore::count(uint64_t StoreTraffic::* kind, size_t bytes) {
   ++(traffic_.*kind);
   traffic_.bytes += bytes;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "backend/membership/local_store.h"
 
@@ -34,6 +35,8 @@ class MemoryStore : public LocalStore {
   void set(const std::string& key, const Value& value) override;
   int64_t add(const std::string& key, int64_t amount) override;
   bool check(const std::string& key) override;
+  bool checkAll(const std::vector<std::string>& keys) override;
+  std::vector<Value> getAll(const std::vector<std::string>& keys) override;
 
   /// As check(), but not counted.
   bool has(const std::string& key) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "backend/transport/authentication.h"
@@ -10,6 +11,7 @@ namespace torchwire {
 
 inline constexpr uint64_t kTestGroup = 42;
 inline constexpr uint8_t kTestLane = 3;
+inline const std::string kTestAddress = "10.0.0.1:4711";
 inline const std::string kTestSecret = "0123456789abcdef";
 
 using HandshakeChange = std::function<void(HandshakeBytes&)>;
@@ -28,8 +30,8 @@ struct ObservedHandshake {
       }
       return message;
     };
-    HandshakeInitiator initiator(initiatorsKey, initiatorsMedium, lane);
-    HandshakeResponder responder(respondersKey, respondersMedium);
+    HandshakeInitiator initiator(initiatorsKey, initiatorsMedium, lane, initiatorsTerms);
+    HandshakeResponder responder(respondersKey, respondersMedium, respondersTerms);
     greeting = onTheWay(initiator.greet(), changes.greeting);
     const HandshakeResponder::Reply reply =
         responder.challenge(greeting, [this](uint8_t asked) { return asked == openLane; });
@@ -42,10 +44,12 @@ struct ObservedHandshake {
       return;
     }
     proof = onTheWay(step.send, changes.proof);
-    respondersAnswer = responder.check(proof) ? Answer::welcome : Answer::wrongProof;
+    respondersAnswer = responder.check(proof);
     authResult = onTheWay(responder.authResult(respondersAnswer), changes.authResult);
     initiatorsRefusal = initiator.judge(authResult).value_or("");
     admittedLane = responder.lane();
+    initiatorSealedBy = initiator.sealedBy();
+    responderSealedBy = responder.sealedBy();
   }
 
   bool responderAdmits() const {
@@ -59,10 +63,12 @@ struct ObservedHandshake {
   GroupKey respondersKey{kTestGroup, kTestSecret};
   Medium initiatorsMedium = Medium::tcp, respondersMedium = Medium::tcp;
   uint8_t lane = kTestLane, openLane = kTestLane;
+  HandshakeTerms initiatorsTerms{kTestAddress}, respondersTerms{kTestAddress};
 
   HandshakeBytes greeting, challenge, proof, authResult;
   Answer respondersAnswer = Answer::notUnderstood; // the last
   std::string initiatorsRefusal;
+  std::optional<SealedBy> initiatorSealedBy, responderSealedBy;
   int admittedLane = -1; // the responder's; -1: it did not come so far
 };
 

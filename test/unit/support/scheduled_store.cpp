@@ -71,6 +71,21 @@ bool ScheduledStore::check(const std::string& key) {
   return perform([&] { return store_.check(key); });
 }
 
+bool ScheduledStore::checkAll(const std::vector<std::string>& keys) {
+  return perform([&] { return store_.checkAll(keys); });
+}
+
+std::vector<ScheduledStore::Value> ScheduledStore::getAll(const std::vector<std::string>& keys) {
+  return perform([&] {
+    while (!std::all_of(
+        keys.begin(), keys.end(), [&](const std::string& key) { return store_.has(key); })) {
+      scheduler_.waitForChange("get of " + keys.front() + " and others");
+      throwIfGone();
+    }
+    return store_.getAll(keys);
+  });
+}
+
 void ScheduledStore::throwIfGone() {
   if (store_.traffic().operations() >= settings_.goneAt || settings_.isGone()) {
     scheduler_.changed(); // those who wait for a key notice, too

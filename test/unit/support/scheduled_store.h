@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "test/unit/support/memory_store.h"
 #include "test/unit/support/scheduler.h"
@@ -40,6 +41,8 @@ class ScheduledStore : public KeyValueStore {
   void set(const std::string& key, const Value& value) override;
   int64_t add(const std::string& key, int64_t amount) override;
   bool check(const std::string& key) override;
+  bool checkAll(const std::vector<std::string>& keys) override;
+  std::vector<Value> getAll(const std::vector<std::string>& keys) override;
 
  private:
   template <typename Operation>

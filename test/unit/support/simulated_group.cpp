@@ -19,7 +19,9 @@ void SimulatedWorker::start() {
       std::make_unique<ScheduledStore>(*store, *scheduler, settings.store), std::move(record),
       settings.worldSize, settings.timeout, std::make_unique<ScheduledClock>(*scheduler),
       settings.hasEnded);
-  membership->agree(settings.secret);
+  membership->agree(
+      settings.secret.empty() ? std::vector<std::string>()
+                              : std::vector<std::string>{settings.secret});
   roster = membership->join("tcp://192.168.100.100:" + std::to_string(10000 + settings.id));
 }
 
@@ -82,7 +84,8 @@ std::vector<std::string> SimulatedGroup::errors() const {
 }
 
 Roster SimulatedGroup::storedRoster() {
-  const KeyValueStore::Value bytes = store.get("torchwire/roster");
+  const std::string name = "torchwire/roster";
+  const KeyValueStore::Value bytes = StoreEntry::read(nullptr, name, store.get(name)).value;
   return Roster::decode(std::vector<char>(bytes.begin(), bytes.end()));
 }
 

@@ -23,13 +23,19 @@ TransportKind referenceKind() {
 }
 
 std::shared_ptr<TpContext> makeShm(const std::string& secret) {
-  return makeShmTransport(Loop::start("shm"), GroupKey(7, secret));
+  return makeShmTransport(Loop::start("shm"), std::make_shared<const KeyRing>(GroupKey(7, secret)));
 }
 
-std::shared_ptr<TpContext> makeTcp(const std::string& secret) {
-  auto loop = Loop::start("tcp");
-  const TcpOptions options{.bindAddress = "127.0.0.1", .advertiseAddress = {}};
-  return makeTcpTransport(openTcpEndpoint(std::move(loop), GroupKey(7, secret), options), 0);
+TransportKind::MakeContext makeTcp(Encryption encryption) {
+  return [encryption](const std::string& secret) {
+    auto loop = Loop::start("tcp");
+    const TcpOptions options{
+        .bindAddress = "127.0.0.1", .advertiseAddress = {}, .encryption = encryption};
+    return makeTcpTransport(
+        openTcpEndpoint(
+            std::move(loop), std::make_shared<const KeyRing>(GroupKey(7, secret)), options),
+        0);
+  };
 }
 
 Catch::ScopedMessage namedInReports(const TransportKind& kind) {
@@ -42,7 +48,8 @@ Catch::ScopedMessage namedInReports(const TransportKind& kind) {
 std::vector<TransportKind> ownTransportKinds() {
   return {
       {.name = "wire_shm", .makeContext = makeShm, .listenAddress = ""},
-      {.name = "wire_tcp", .makeContext = makeTcp, .listenAddress = ""}};
+      {.name = "wire_tcp", .makeContext = makeTcp(Encryption::automatic), .listenAddress = ""},
+      {.name = "wire_tcp, encrypted", .makeContext = makeTcp(Encryption::on), .listenAddress = ""}};
 }
 
 std::vector<TransportKind> transportKinds() {

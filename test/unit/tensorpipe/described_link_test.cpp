@@ -17,14 +17,18 @@ using Names = std::optional<std::vector<std::string>>;
 /// Without a key, torchwire's own transports cannot be made; with one, they are.
 class Side {
  public:
-  explicit Side(Names transports = {}, Names channels = {}, bool hasKey = true) {
+  explicit Side(
+      Names transports = {}, Names channels = {}, bool hasKey = true,
+      Encryption encryption = Encryption::automatic) {
     TensorPipeOptions options;
+    options.encryption = encryption;
     options.workerName = "worker";
     options.bindAddress = "127.0.0.1";
     options.transports = std::move(transports);
     options.channels = std::move(channels);
     if (hasKey) {
-      options.groupKey = GroupKey(7, "a secret of sixteen bytes or more");
+      options.keys =
+          std::make_shared<const KeyRing>(GroupKey(7, "a secret of sixteen bytes or more"));
     }
     options.loop = loop_;
     context_ = makeTensorPipeContext(
@@ -51,6 +55,12 @@ class Side {
 
 LinkDescription between(Side& here, Side& there) {
   return (*here).describe((*there).offer());
+}
+
+LinkDescription betweenHosts(Side& here, Side& there) {
+  std::vector<char> offer = (*there).offer();
+  offer.back() = offer.back() == '0' ? '1' : '0'; // of the boot's id
+  return (*here).describe(offer);
 }
 
 std::vector<std::string> textsOf(const std::vector<NotTaken>& notTaken) {
@@ -111,12 +121,20 @@ TEST_CASE("the order of an option is the order of preference", "[described_link]
   CHECK(link.alternatives->transports.empty());
 }
 
-TEST_CASE(
-    "an offer of an earlier release, which says no more than it has, is read", "[described_link]") {
-  Side here;
-  Side there({{"wire_tcp"}}, {{"basic"}});
-  std::vector<char> offer = (*there).offer();
-  offer.resize(offer.size() - 2 * sizeof(uint32_t)); // two empty lists
-  CHECK((*here).describe(offer).transport == "wire_tcp");
-  CHECK((*here).describe(offer).channel == "basic");
+TEST_CASE("nothing goes to another host by what cannot be encrypted", "[described_link]") {
+  Side uv({{"uv"}}, {{"basic"}}, false);
+  CHECK(between(uv, uv).objection.empty());
+  CHECK(
+      betweenHosts(uv, uv).objection ==
+      "it is on another host, and its transport with this worker, 'uv', cannot be encrypted: leave "
+      "it out of _transports, or set encryption=False, on all workers");
+  Side lanes({}, {{"mpt_uv"}});
+  CHECK(between(lanes, lanes).objection.empty());
+  CHECK(
+      betweenHosts(lanes, lanes).objection.find("its channel with this worker, 'mpt_uv'") !=
+      std::string::npos);
+  Side sealed({{"wire_tcp"}}, {{"basic"}});
+  CHECK(betweenHosts(sealed, sealed).objection.empty());
+  Side plain({{"uv"}}, {{"basic"}}, false, Encryption::off);
+  CHECK(betweenHosts(plain, plain).objection.empty());
 }

@@ -27,11 +27,12 @@ namespace tp = tensorpipe;
 
 std::shared_ptr<tp::transport::Context> makeTransport(
     const std::string& name, const std::shared_ptr<Loop>& loop) {
-  const GroupKey key(7, "0123456789abcdef0123456789abcdef");
+  const auto keys =
+      std::make_shared<const KeyRing>(GroupKey(7, "0123456789abcdef0123456789abcdef"));
   return name == "wire_shm"
-      ? makeShmTransport(loop, key)
+      ? makeShmTransport(loop, keys)
       : makeTcpTransport(
-            openTcpEndpoint(loop, key, {.bindAddress = "127.0.0.1", .advertiseAddress = {}}), 0);
+            openTcpEndpoint(loop, keys, {.bindAddress = "127.0.0.1", .advertiseAddress = {}}), 0);
 }
 
 // One of two workers.

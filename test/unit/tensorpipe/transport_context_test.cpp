@@ -19,6 +19,9 @@ TEST_CASE("contexts of different transports are in different domains", "[transpo
   const std::vector<TransportKind> kinds = transportKinds();
   for (size_t i = 0; i < kinds.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
+      if (kinds[i].name.starts_with(kinds[j].name)) { // one transport with other options
+        continue;
+      }
       TransportUnderTest one(kinds[i]);
       TransportUnderTest other(kinds[j]);
       CHECK_FALSE(one.server().canCommunicateWithRemote(other.server().domainDescriptor()));

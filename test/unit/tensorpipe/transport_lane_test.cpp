@@ -12,14 +12,13 @@ using namespace torchwire;
 
 namespace {
 
-const GroupKey& key() {
-  static const GroupKey key(7, kGroupSecret);
-  return key;
+std::shared_ptr<const KeyRing> keys() {
+  return std::make_shared<const KeyRing>(GroupKey(7, kGroupSecret));
 }
 
 std::shared_ptr<Endpoint> openEndpoint(const std::string& bind, const std::string& advertise = "") {
   return openTcpEndpoint(
-      Loop::start("endpoint"), key(), {.bindAddress = bind, .advertiseAddress = advertise});
+      Loop::start("endpoint"), keys(), {.bindAddress = bind, .advertiseAddress = advertise});
 }
 
 // Both sides on one endpoint.
@@ -36,13 +35,13 @@ std::vector<TransportKind> kindsOnOneLoop() {
   const auto loop = Loop::start("both");
   return {
       {.name = "wire_shm on one loop",
-       .makeContext = [loop](const std::string&) { return makeShmTransport(loop, key()); },
+       .makeContext = [loop](const std::string&) { return makeShmTransport(loop, keys()); },
        .listenAddress = ""},
       {.name = "wire_tcp on one loop",
        .makeContext =
            [loop](const std::string&) {
              const TcpOptions options{.bindAddress = "127.0.0.1", .advertiseAddress = ""};
-             return makeTcpTransport(openTcpEndpoint(loop, key(), options), 0);
+             return makeTcpTransport(openTcpEndpoint(loop, keys(), options), 0);
            },
        .listenAddress = ""}};
 }

@@ -72,7 +72,7 @@ TEST_CASE(
     "what a peer sends right behind its proof is left for whoever takes the socket", "[acceptor]") {
   AcceptorUnderTest acceptor(Medium::tcp);
   Visitor visitor(acceptor.address);
-  HandshakeInitiator initiator(acceptor.key, Medium::tcp, kAcceptorLane);
+  HandshakeInitiator initiator(acceptor.key, Medium::tcp, kAcceptorLane, acceptor.terms());
   visitor.send(initiator.greet());
   HandshakeBytes proof = initiator.answerChallenge(visitor.receive(kChallengeSize)).send;
   proof.push_back('x');
@@ -88,7 +88,7 @@ TEST_CASE("a handshake may come byte by byte", "[acceptor]") {
   AcceptorUnderTest acceptor(GENERATE(Medium::shm, Medium::tcp));
   Visitor visitor(acceptor.address);
   const auto memory = memoryFor(acceptor);
-  HandshakeInitiator initiator(acceptor.key, acceptor.medium, kAcceptorLane);
+  HandshakeInitiator initiator(acceptor.key, acceptor.medium, kAcceptorLane, acceptor.terms());
   const auto sendSlowly = [&](const HandshakeBytes& message, int descriptor) {
     for (size_t i = 0; i < message.size(); ++i) {
       visitor.send(ForeignBytes(message).subspan(i, 1), i == message.size() / 2 ? descriptor : -1);
@@ -109,7 +109,7 @@ TEST_CASE("many peers at a time are all let in, whatever the order of their word
   std::list<HandshakeInitiator> initiators;
   for (size_t i = 0; i < kPeers; ++i) {
     visitors.emplace_back(acceptor.address);
-    initiators.emplace_back(acceptor.key, acceptor.medium, kAcceptorLane);
+    initiators.emplace_back(acceptor.key, acceptor.medium, kAcceptorLane, acceptor.terms());
     visitors.back().send(initiators.back().greet());
   }
   auto initiator = initiators.rbegin();
@@ -136,7 +136,7 @@ TEST_CASE("an acceptor that closes ends its pending handshakes", "[acceptor]") {
     AcceptorUnderTest acceptor(medium);
     Visitor silent(acceptor.address);
     Visitor greeting(acceptor.address);
-    HandshakeInitiator initiator(acceptor.key, acceptor.medium, kAcceptorLane);
+    HandshakeInitiator initiator(acceptor.key, acceptor.medium, kAcceptorLane, acceptor.terms());
     greeting.send(initiator.greet());
     CHECK(greeting.receive(kChallengeSize).size() == kChallengeSize);
     acceptor.close();
@@ -161,11 +161,12 @@ TEST_CASE("an acceptor may be closed by the peer that it lets in", "[acceptor]")
     loop->post([&] { acceptor.reset(); });
   };
   onLoop(*loop, [&] {
-    acceptor =
-        std::make_unique<Acceptor>(*loop, listening.take(), key, Medium::tcp, 0, std::move(events));
+    acceptor = std::make_unique<Acceptor>(
+        *loop, listening.take(), std::make_shared<const KeyRing>(key),
+        Acceptor::Place{address.describe(), Medium::tcp}, std::move(events));
   });
   Visitor visitor(address), other(address);
-  HandshakeInitiator initiator(key, Medium::tcp, kAcceptorLane);
+  HandshakeInitiator initiator(key, Medium::tcp, kAcceptorLane, {address.describe()});
   visitor.send(initiator.greet());
   visitor.send(initiator.answerChallenge(visitor.receive(kChallengeSize)).send);
   CHECK_FALSE(initiator.judge(visitor.receive(kAuthResultSize)).has_value());

@@ -61,7 +61,7 @@ class BesiegedAcceptor : public AcceptorUnderTest {
 
 // A greeting of the acceptor's own group, and what the initiator makes of the challenge.
 HandshakeBytes proofFor(Visitor& visitor, const AcceptorUnderTest& acceptor) {
-  HandshakeInitiator initiator(acceptor.key, acceptor.medium, kAcceptorLane);
+  HandshakeInitiator initiator(acceptor.key, acceptor.medium, kAcceptorLane, acceptor.terms());
   visitor.send(initiator.greet());
   return initiator.answerChallenge(visitor.receive(kChallengeSize)).send;
 }
@@ -114,7 +114,7 @@ TEST_CASE(
   {
     Visitor visitor(acceptor.address);
     const auto begin = Clock::now();
-    HandshakeInitiator initiator(acceptor.key, acceptor.medium, kAcceptorLane);
+    HandshakeInitiator initiator(acceptor.key, acceptor.medium, kAcceptorLane, acceptor.terms());
     const HandshakeBytes greeting = initiator.greet();
     char byte = 0;
     size_t sent = 0;
@@ -137,7 +137,7 @@ TEST_CASE("a peer that comes and goes leaves nothing behind", "[acceptor_unknown
     if (i % 4 == 1) {
       visitor.send(bytesOf("TWIR"));
     } else if (i % 4 == 2) {
-      HandshakeInitiator initiator(acceptor.key, acceptor.medium, kAcceptorLane);
+      HandshakeInitiator initiator(acceptor.key, acceptor.medium, kAcceptorLane, acceptor.terms());
       visitor.send(initiator.greet()); // and does not read the challenge
     } else if (i % 4 == 3) {
       proofFor(visitor, acceptor);
@@ -178,11 +178,14 @@ TEST_CASE(
   };
   HandshakeBytes otherVersion = greet(acceptor.key, acceptor.medium, kAcceptorLane);
   otherVersion[4] = 77;
+  HandshakeBytes shorter(
+      otherVersion.begin(), otherVersion.begin() + 48); // as one is that waits then
   const std::vector<std::pair<HandshakeBytes, Answer>> cases = {
       {greet(otherGroup, acceptor.medium, kAcceptorLane), Answer::otherGroup},
       {greet(acceptor.key, other, kAcceptorLane), Answer::otherMedium},
       {greet(acceptor.key, acceptor.medium, kAcceptorLane + 1), Answer::noSuchLane},
       {otherVersion, Answer::otherVersion},
+      {shorter, Answer::otherVersion},
       {HandshakeBytes(kGreetingSize), Answer::notUnderstood}};
   for (const auto& [greeting, answer] : cases) {
     Visitor visitor(acceptor.address);
@@ -202,7 +205,7 @@ TEST_CASE(
   {
     const GroupKey otherKey(kAcceptorGroup, "another secret...");
     Visitor visitor(acceptor.address);
-    HandshakeInitiator initiator(otherKey, acceptor.medium, kAcceptorLane);
+    HandshakeInitiator initiator(otherKey, acceptor.medium, kAcceptorLane, acceptor.terms());
     visitor.send(initiator.greet());
     const MemoryFile memory = MemoryFile::create(kAcceptorMemory);
     visitor.send(
@@ -220,7 +223,7 @@ TEST_CASE("a recorded handshake lets nobody in", "[acceptor_unknown_peer]") {
   BesiegedAcceptor acceptor(Medium::tcp);
   {
     Visitor honest(acceptor.address);
-    HandshakeInitiator initiator(acceptor.key, Medium::tcp, kAcceptorLane);
+    HandshakeInitiator initiator(acceptor.key, Medium::tcp, kAcceptorLane, acceptor.terms());
     const HandshakeBytes greeting = initiator.greet();
     honest.send(greeting);
     const HandshakeBytes proof = initiator.answerChallenge(honest.receive(kChallengeSize)).send;
@@ -264,7 +267,7 @@ TEST_CASE(
   BesiegedAcceptor acceptor(Medium::shm);
   {
     Visitor visitor(acceptor.address);
-    HandshakeInitiator initiator(acceptor.key, Medium::shm, kAcceptorLane);
+    HandshakeInitiator initiator(acceptor.key, Medium::shm, kAcceptorLane, acceptor.terms());
     visitor.send(initiator.greet());
     visitor.send(initiator.answerChallenge(visitor.receive(kChallengeSize)).send);
     CHECK(visitor.isDisconnected());
@@ -277,7 +280,7 @@ TEST_CASE("memory that comes with the greeting does not count", "[acceptor_unkno
   {
     Visitor visitor(acceptor.address);
     const MemoryFile memory = MemoryFile::create(kAcceptorMemory);
-    HandshakeInitiator initiator(acceptor.key, Medium::shm, kAcceptorLane);
+    HandshakeInitiator initiator(acceptor.key, Medium::shm, kAcceptorLane, acceptor.terms());
     visitor.send(initiator.greet(), memory.descriptor());
     visitor.send(initiator.answerChallenge(visitor.receive(kChallengeSize)).send);
     CHECK(visitor.isDisconnected());

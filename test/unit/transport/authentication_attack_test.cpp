@@ -76,9 +76,9 @@ TEST_CASE("no message may be any byte shorter or longer", "[authentication]") {
     const HandshakeBytes proof = initiator.answerChallenge(challenge).send;
     if (size != kProofSize) {
       HandshakeResponder cheated = responder;
-      CHECK_FALSE(cheated.check(resized(proof, size)));
+      CHECK(cheated.check(resized(proof, size)) == Answer::wrongProof);
     }
-    CHECK(responder.check(proof));
+    CHECK(responder.check(proof) == Answer::welcome);
     const HandshakeBytes authResult = responder.authResult(Answer::welcome);
     if (size != kAuthResultSize) {
       CHECK(initiator.judge(resized(authResult, size)) == describe(Answer::notUnderstood));
@@ -88,7 +88,8 @@ TEST_CASE("no message may be any byte shorter or longer", "[authentication]") {
 }
 
 TEST_CASE("an answer that nobody has defined is not understood", "[authentication]") {
-  for (unsigned answer = static_cast<unsigned>(Answer::outOfMemory) + 1; answer < 256; ++answer) {
+  for (unsigned answer = static_cast<unsigned>(Answer::otherAddressee) + 1; answer < 256;
+       ++answer) {
     ObservedHandshake handshake;
     handshake.run({.challenge = [answer](HandshakeBytes& message) {
       message[kAnswerAt] = static_cast<unsigned char>(answer);
@@ -97,7 +98,7 @@ TEST_CASE("an answer that nobody has defined is not understood", "[authenticatio
     handshake.run({.authResult = [answer](HandshakeBytes& message) {
       message[0] = static_cast<unsigned char>(answer);
     }});
-    REQUIRE(handshake.initiatorsRefusal == describe(Answer::notUnderstood));
+    REQUIRE(handshake.initiatorsRefusal == describe(Answer::wrongProof)); // it is not what was said
   }
 }
 
@@ -133,7 +134,7 @@ TEST_CASE("a recorded handshake cannot be replayed to another responder", "[auth
   HandshakeResponder responder(recorded.respondersKey, Medium::tcp);
   const auto reply = responder.challenge(recorded.greeting, [](uint8_t) { return true; });
   CHECK(reply.answer == Answer::welcome); // a greeting alone proves nothing
-  CHECK_FALSE(responder.check(recorded.proof));
+  CHECK(responder.check(recorded.proof) == Answer::wrongProof);
 }
 
 TEST_CASE("a recorded handshake cannot be replayed to another dialer", "[authentication]") {
@@ -155,9 +156,9 @@ TEST_CASE("a responder's proof is no dialer's proof", "[authentication]") {
   const HandshakeBytes challenge = responder.challenge(initiator.greet(), anyLane).send;
   const HandshakeBytes proof = initiator.answerChallenge(challenge).send;
   HandshakeResponder fooled = responder;
-  REQUIRE(responder.check(proof));
+  REQUIRE(responder.check(proof) == Answer::welcome);
   const HandshakeBytes authResult = responder.authResult(Answer::welcome);
-  CHECK_FALSE(fooled.check(ForeignBytes(authResult).subspan(1)));
+  CHECK(fooled.check(ForeignBytes(authResult).subspan(1)) == Answer::wrongProof);
   HandshakeBytes reflected{static_cast<unsigned char>(Answer::welcome)};
   reflected.insert(reflected.end(), proof.begin(), proof.end());
   CHECK(initiator.judge(reflected) == describe(Answer::wrongProof));
@@ -171,6 +172,7 @@ TEST_CASE("a dialer's own messages sent back to it are refused", "[authenticatio
   HandshakeBytes cut = greeting;
   cut.resize(kChallengeSize);
   cut[kAnswerAt] = static_cast<unsigned char>(Answer::welcome);
+  cut[kLaneAt] = 0; // where a challenge has its algorithm
   const HandshakeBytes proof = initiator.answerChallenge(cut).send;
   HandshakeBytes authResult{static_cast<unsigned char>(Answer::welcome)};
   authResult.insert(authResult.end(), proof.begin(), proof.end());
@@ -191,5 +193,5 @@ TEST_CASE("a proof for one lane or medium does not open another", "[authenticati
   HandshakeResponder responder(key, changesLane ? Medium::tcp : Medium::shm);
   const auto reply = responder.challenge(greeting, anyLane);
   REQUIRE(reply.answer == Answer::welcome);
-  CHECK_FALSE(responder.check(initiator.answerChallenge(reply.send).send));
+  CHECK(responder.check(initiator.answerChallenge(reply.send).send) == Answer::wrongProof);
 }

@@ -30,12 +30,13 @@ class Dial {
  public:
   Dial(
       Medium medium, SocketAddress address, const GroupKey& key, DialLimits limits = kPatient,
-      uint8_t lane = kAcceptorLane)
-      : key_(key), note_(ledger_.note("the dial to " + address.describe())) {
+      uint8_t lane = kAcceptorLane, Encryption encryption = Encryption::off)
+      : note_(ledger_.note("the dial to " + address.describe())) {
     const size_t memorySize = medium == Medium::shm ? kAcceptorMemory : 0;
     onLoop(*loop_, [&] {
       connector_ = std::make_unique<Connector>(
-          *loop_, key_, Connector::Target{address, medium, lane, memorySize},
+          *loop_, std::make_shared<const KeyRing>(key),
+          Connector::Target{address, medium, lane, memorySize, encryption},
           [this](const Error& error, Connector::Reached reached) {
             done(error, std::move(reached));
           },
@@ -70,18 +71,19 @@ class Dial {
   // What was reached, after error().
   Descriptor socket;
   std::unique_ptr<MemoryFile> memory;
+  std::optional<SealedBy> sealedBy;
 
  private:
   void done(const Error& error, Connector::Reached reached) {
     connector_.reset();
     socket = Descriptor(reached.socket);
+    sealedBy = std::move(reached.sealedBy);
     if (reached.memory) {
       memory = std::make_unique<MemoryFile>(std::move(*reached.memory));
     }
     note_.add(error);
   }
 
-  const GroupKey key_;
   CallbackLedger ledger_;
   CallbackNote& note_;
   const std::shared_ptr<Loop> loop_ = Loop::start("connector");
@@ -229,7 +231,7 @@ TEST_CASE("a connection that is closed during the handshake is tried again", "[c
     CHECK(dialing.receive(kGreetingSize).size() == kGreetingSize);
   }
   {
-    HandshakeResponder responder(kKey, fake.medium);
+    HandshakeResponder responder(kKey, fake.medium, {fake.address().describe()});
     Visitor dialing = fake.accept();
     const HandshakeBytes greeting = dialing.receive(kGreetingSize);
     dialing.send(responder.challenge(greeting, [](uint8_t) { return true; }).send);
@@ -273,6 +275,51 @@ TEST_CASE("an address that cannot be dialed is an error", "[connector]") {
   CHECK(dial.error().code() == ErrorCode::unreachable);
 }
 
+TEST_CASE(
+    "a connector and an acceptor seal a connection where one of them wants it", "[connector]") {
+  const auto [dialing, accepting] = GENERATE(
+      std::pair(Encryption::on, Encryption::automatic),
+      std::pair(Encryption::automatic, Encryption::on), std::pair(Encryption::on, Encryption::on));
+  AcceptorUnderTest acceptor(Medium::tcp, {}, listenSomewhere(Medium::tcp), accepting);
+  Dial dial(Medium::tcp, acceptor.address, kKey, kPatient, kAcceptorLane, dialing);
+  REQUIRE_FALSE(dial.error());
+  const Acceptor::Admitted peer = acceptor.take();
+  const Descriptor socket(peer.socket);
+  REQUIRE(dial.sealedBy);
+  REQUIRE(peer.sealedBy);
+  CHECK(dial.sealedBy->outgoing.key == peer.sealedBy->incoming.key);
+  CHECK(dial.sealedBy->incoming.key == peer.sealedBy->outgoing.key);
+}
+
+TEST_CASE("shared memory is not sealed, nor a connection within a host by itself", "[connector]") {
+  const Medium medium = GENERATE(Medium::shm, Medium::tcp);
+  const Encryption encryption = medium == Medium::shm ? Encryption::on : Encryption::automatic;
+  AcceptorUnderTest acceptor(medium, {}, listenSomewhere(medium), encryption);
+  Dial dial(medium, acceptor.address, kKey, kPatient, kAcceptorLane, encryption);
+  REQUIRE_FALSE(dial.error());
+  const Acceptor::Admitted peer = acceptor.take();
+  const Descriptor socket(peer.socket);
+  CHECK_FALSE(dial.sealedBy);
+  CHECK_FALSE(peer.sealedBy);
+}
+
+TEST_CASE("a connection between two addresses is to be sealed", "[connector]") {
+  const Descriptor listening = listenSomewhere(Medium::tcp);
+  const SocketAddress to = SocketAddress::ofSocket(listening.get());
+  const SocketAddress from = SocketAddress::tcp(GENERATE("127.0.0.1", "127.0.0.2"));
+  const Descriptor dialing(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(bind(dialing.get(), from.get(), from.size()) == 0);
+  REQUIRE(connect(dialing.get(), to.get(), to.size()) == 0);
+  SocketAddress peer;
+  const Descriptor accepted(peer.accept(listening.get()));
+  const Sealing expected = from.host() == to.host() ? Sealing::ifWanted : Sealing::wanted;
+  for (const int end : {dialing.get(), accepted.get()}) {
+    CHECK(sealingOf(Encryption::automatic, end) == expected);
+    CHECK(sealingOf(Encryption::on, end) == Sealing::wanted);
+    CHECK(sealingOf(Encryption::off, end) == Sealing::off);
+  }
+}
+
 // ---- refused --------------------------------------------------------------------------------------
 
 TEST_CASE("a connector that is refused says why, and does not try again", "[connector]") {
@@ -280,7 +327,7 @@ TEST_CASE("a connector that is refused says why, and does not try again", "[conn
   const auto objection = [&](const GroupKey& key, uint8_t lane) {
     Dial dial(acceptor.medium, acceptor.address, key, kPatient, lane);
     const Error error = dial.error();
-    CHECK(error.code() == ErrorCode::refused);
+    CHECK(error.code() == ErrorCode::notAdmitted);
     CHECK_THAT(error.message(), Catch::StartsWith("refused by " + acceptor.address.describe()));
     return error.message();
   };
@@ -305,7 +352,7 @@ TEST_CASE("a connector talks to nobody who does not prove to be of the group", "
   impostor.check(dialing.receive(kProofSize));
   dialing.send(impostor.authResult(Answer::welcome));
   const Error error = dial.error();
-  CHECK(error.code() == ErrorCode::refused);
+  CHECK(error.code() == ErrorCode::notAdmitted);
   CHECK_THAT(error.message(), Catch::EndsWith(describe(Answer::wrongProof)));
   CHECK(dial.socket.get() == -1);
   CHECK(dialing.isDisconnected());
@@ -318,7 +365,7 @@ TEST_CASE("a connector that finds something else says that it is not torchwire",
   const std::string banner = "220 mail.example.com ESMTP, how may we help you?\r\n";
   dialing.send(HandshakeBytes(banner.begin(), banner.end()));
   const Error error = dial.error();
-  CHECK(error.code() == ErrorCode::refused);
+  CHECK(error.code() == ErrorCode::notAdmitted);
   CHECK_THAT(error.message(), Catch::EndsWith(describe(Answer::notUnderstood)));
 }
 
@@ -360,10 +407,10 @@ TEST_CASE("a connector may be destroyed at any stage", "[connector]") {
     const FakeAcceptor fake(medium);
     Dial dial(medium, fake.address(), kKey);
     Visitor dialing = fake.accept();
-    HandshakeResponder responder(kKey, medium);
+    HandshakeResponder responder(kKey, medium, {fake.address().describe()});
     const HandshakeBytes greeting = dialing.receive(kGreetingSize);
     dialing.send(responder.challenge(greeting, [](uint8_t) { return true; }).send);
-    CHECK(responder.check(dialing.receive(kProofSize)));
+    CHECK(responder.check(dialing.receive(kProofSize)) == Answer::welcome);
     dial.destroy();
     CHECK(dialing.isDisconnected());
   }
@@ -379,7 +426,8 @@ TEST_CASE("a connector that is kept after its end does nothing more", "[connecto
   std::unique_ptr<Connector> connector;
   onLoop(*loop, [&] {
     connector = std::make_unique<Connector>(
-        *loop, kKey, Connector::Target{fake.address(), Medium::tcp, kAcceptorLane, 0},
+        *loop, std::make_shared<const KeyRing>(kKey),
+        Connector::Target{fake.address(), Medium::tcp, kAcceptorLane, 0},
         [&](const Error& error, Connector::Reached) { note.add(error); },
         refused ? kPatient : kImpatient);
     connector->start();

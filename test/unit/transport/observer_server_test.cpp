@@ -24,7 +24,8 @@ class ServerUnderTest {
  public:
   explicit ServerUnderTest(ObserverLimits limits = ObserverLimits())
       : loop(Loop::start("observers")),
-        endpoint_(openTcpEndpoint(loop, key, {.bindAddress = "127.0.0.1:0"})),
+        endpoint_(openTcpEndpoint(
+            loop, std::make_shared<const KeyRing>(key), {.bindAddress = "127.0.0.1:0"})),
         server_(
             std::make_shared<ObserverServer>(
                 endpoint_,
@@ -45,9 +46,12 @@ class ServerUnderTest {
   SocketAddress address() const {
     return SocketAddress::tcp(endpoint_->addressOf(0));
   }
+  HandshakeTerms terms() const {
+    return {.address = address().describe(), .sealing = Sealing::ifWanted};
+  }
   /// What the endpoint answers last.
   Answer enter(Visitor& visitor, uint8_t lane = kStatus) {
-    HandshakeInitiator initiator(key, Medium::tcp, lane);
+    HandshakeInitiator initiator(key, Medium::tcp, lane, terms());
     visitor.send(initiator.greet());
     const HandshakeBytes challenge = visitor.receive(kChallengeSize);
     const HandshakeInitiator::Step step = initiator.answerChallenge(challenge);
@@ -158,7 +162,7 @@ TEST_CASE("who does not know the secret asks nothing", "[observer_server]") {
   ServerUnderTest server;
   Visitor visitor(server.address());
   const GroupKey other(kAcceptorGroup, "another secret of enough bytes");
-  HandshakeInitiator initiator(other, Medium::tcp, kStatus);
+  HandshakeInitiator initiator(other, Medium::tcp, kStatus, server.terms());
   visitor.send(initiator.greet());
   visitor.send(initiator.answerChallenge(visitor.receive(kChallengeSize)).send);
   CHECK(answerIn(visitor.receive(kAuthResultSize)) == Answer::wrongProof);

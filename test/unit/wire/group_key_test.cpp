@@ -1,10 +1,11 @@
 #include "backend/wire/group_key.h"
 
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <set>
 #include <string>
 #include <vector>
+
+#include "test/unit/support/hex.h"
 
 using namespace torchwire;
 
@@ -15,16 +16,6 @@ constexpr char kRole[] = "dialling side";
 
 std::vector<unsigned char> bytesOf(const std::string& text) {
   return {text.begin(), text.end()};
-}
-
-std::string hex(const Proof& proof) {
-  std::string text;
-  for (const unsigned char byte : proof) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", byte);
-    text += digits;
-  }
-  return text;
 }
 
 // All bytes that there are, one after the other, so many times.
@@ -38,19 +29,19 @@ std::string allBytes(int times) {
 
 } // namespace
 
-// Computed with Python: the key is hmac(secret, b"torchwire transport 1\0" + group), the proof
+// Computed with Python: the key is hmac(secret, b"torchwire transport 2\0" + group), the proof
 // hmac(key, role + b"\0" + transcript), both with SHA-256, the group as 8 bytes, little-endian.
 TEST_CASE("a proof is what Python computes, too", "[group_key]") {
   const GroupKey key(0x0123456789abcdef, kSecret);
   CHECK(
       hex(key.prove("dialling side", {})) ==
-      "3557123b1ea557ff3b84be7821e6431c50b66e759f083d263c43770a2cb5d9a2");
+      "14bc8300846f1098ef27842b1a1e4271747967eec164bd47e97796fd701530f8");
   CHECK(
       hex(key.prove("accepting side", bytesOf("what was said"))) ==
-      "fed378c2c1b142e87b2cc0482f1ab809ea6903a06007f2cb99d687bd607506a4");
+      "990aa933a18e79d27be41218218c687c432f7fe97a98a2171c0d9c541477d103");
   CHECK(
       hex(GroupKey(7, allBytes(1)).prove("dialling side", bytesOf(allBytes(4)))) ==
-      "ad8fbbc503bc2dd3f4cd618efc66713fd111922fc366bf0e079253d760eef08f");
+      "85b02e2e3f2b90650d45f79b3eb225973f431662f8f93711db9356720d42fe44");
 }
 
 TEST_CASE("a secret that could be guessed is refused", "[group_key]") {
@@ -58,6 +49,22 @@ TEST_CASE("a secret that could be guessed is refused", "[group_key]") {
   CHECK_THROWS_WITH(
       GroupKey(1, "0123456789abcde"), "the group secret has 15 bytes; give at least 16");
   CHECK_NOTHROW(GroupKey(1, "0123456789abcdef"));
+}
+
+TEST_CASE("a secret that may be a password is stretched, for each group anew", "[group_key]") {
+  // Computed with Node's crypto.argon2Sync: argon2id, 64 MiB, 2 passes, one lane; the salt is the first 16 bytes of
+  // hmac(b"\0", b"torchwire password\0" + group).
+  const std::string vector = GroupKey::stretched(0x0123456789abcdef, kSecret);
+  CHECK(hex(bytesOf(vector)) == "85a3208cef23327cc863772194b47fd54fd9a9e16ad34366a71a20b4e696f5eb");
+  const std::string stretched = GroupKey::stretched(1, kSecret);
+  CHECK(stretched.size() == GroupKey::kRandomSecret);
+  CHECK(stretched == GroupKey::stretched(1, kSecret));
+  CHECK(stretched != GroupKey::stretched(2, kSecret));
+  CHECK(stretched != GroupKey::stretched(1, "0123456789abcdeg"));
+  const std::string random = GroupKey::drawSecret();
+  CHECK(GroupKey::stretched(1, random) == random);
+  CHECK_THROWS_WITH(
+      GroupKey::stretched(1, "short"), "the group secret has 5 bytes; give at least 16");
 }
 
 TEST_CASE("a proof holds for the same secret, group, role and transcript", "[group_key]") {
@@ -100,6 +107,15 @@ TEST_CASE("where the role ends and the transcript begins is part of the proof", 
   CHECK(key.prove("role", bytesOf("said")) != key.prove("roles", bytesOf("aid")));
 }
 
+TEST_CASE("a key has a label of its own", "[group_key]") {
+  const std::string secret(32, 'a');
+  const std::string label = GroupKey(1, secret).label();
+  CHECK(label.size() == 8);
+  CHECK(GroupKey(1, secret).label() == label);
+  CHECK(GroupKey(2, secret).label() != label);
+  CHECK(GroupKey(1, std::string(32, 'b')).label() != label);
+}
+
 TEST_CASE("secrets with zeros in them count to their end", "[group_key]") {
   std::string one(20, '\0'), other(20, '\0');
   other.back() = 1;
@@ -108,13 +124,10 @@ TEST_CASE("secrets with zeros in them count to their end", "[group_key]") {
 
 TEST_CASE("what is drawn is never drawn again, and is long enough", "[group_key]") {
   std::set<std::string> secrets;
-  std::set<Nonce> nonces;
   for (int i = 0; i < 100; ++i) {
     secrets.insert(GroupKey::drawSecret());
-    nonces.insert(GroupKey::drawNonce());
   }
   CHECK(secrets.size() == 100);
-  CHECK(nonces.size() == 100);
   CHECK(secrets.begin()->size() == 32);
   CHECK_NOTHROW(GroupKey(1, *secrets.begin()));
 }

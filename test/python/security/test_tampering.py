@@ -1,0 +1,143 @@
+"""What becomes of calls while somebody on the path changes what passes."""
+
+import contextlib
+import os
+import random
+import threading
+
+import pytest
+import torch
+import torch.distributed.rpc as rpc
+from group import Group, HostedStore, free_port, init
+from proxy import Proxy
+
+HANDSHAKE = 200  # bytes, more than either side says in it
+CHANGES = int(os.environ.get("TORCHWIRE_TEST_CHANGES", "20"))
+
+
+class Tamperer(Proxy):
+    """Changes a piece now and then, where one is due."""
+
+    def __init__(self, to, seed):
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._due = 0
+        self._in_handshake = False
+        self.changes = 0
+        super().__init__(to)
+
+    def one_more(self, in_handshake=False):
+        """Of the pieces to come one is changed: of what a connection begins with, or of what comes behind that."""
+        with self._lock:
+            self._due += 1
+            self._in_handshake = in_handshake
+
+    def no_more(self):
+        with self._lock:
+            self._due = 0
+
+    def connected(self):
+        return self._side(), self._side()
+
+    def _side(self):
+        said = 0
+        before = b""
+
+        def hear(data):
+            nonlocal said, before
+            said += len(data)
+            with self._lock:
+                if self._due == 0 or (said < HANDSHAKE + len(data)) is not self._in_handshake:
+                    before = data
+                    return data
+                self._due -= 1
+                self.changes += 1
+                return self._changed(data, before)
+
+        return hear
+
+    def _changed(self, data, before):
+        at = self._random.randrange(len(data))
+        way = self._random.choice(["flip", "leave out", "insert", "repeat", "swap", "put before"])
+        if way == "flip":
+            changed = bytearray(data)
+            changed[at] ^= 1 << self._random.randrange(8)
+            return bytes(changed)
+        if way == "leave out":
+            return data[:at] + data[at + 1 + self._random.randrange(64) :]
+        if way == "insert":
+            return data[:at] + self._random.randbytes(1 + self._random.randrange(64)) + data[at:]
+        if way == "repeat":
+            return data + data
+        if way == "swap":
+            return data[at:] + data[:at] if at else data[1:]
+        return before + data if before else data[1:]
+
+
+# ---- what the workers run ----
+
+
+def echo(value):
+    return value
+
+
+def calls(to, size, count):
+    """So many calls, one after another, each of which has to come back right."""
+    for number in range(count):
+        value = torch.full((size,), number % 251, dtype=torch.uint8)
+        returned = rpc.rpc_sync(to, echo, (value,), timeout=60)
+        assert torch.equal(returned, value), f"call {number} came back wrong"
+
+
+# ---- tests ----
+
+
+@contextlib.contextmanager
+def tampered_pair(seed):
+    """Two workers, each of which the other reaches by way of a tamperer."""
+    with contextlib.ExitStack() as stack:
+        store = HostedStore()
+        group = stack.enter_context(Group(2, store.environment))
+        ports = [free_port() for _ in group]
+        tamperers = [
+            stack.enter_context(contextlib.closing(Tamperer(port, seed + rank))) for rank, port in enumerate(ports)
+        ]
+        pending = [
+            worker.start(
+                init,
+                store.init_method,
+                world_size=2,
+                encryption=True,
+                _transports=["wire_tcp"],
+                bind_address=f"127.0.0.1:{port}",
+                advertise_address=f"127.0.0.1:{tamperer.port}",
+            )
+            for worker, port, tamperer in zip(group, ports, tamperers)
+        ]
+        [one.result() for one in pending]
+        yield group, tamperers
+        for tamperer in tamperers:
+            tamperer.no_more()
+        group.shut_down()
+
+
+@pytest.mark.parametrize("size", [10, 100_000, 3_000_000])
+def test_no_call_comes_back_wrong_or_not_at_all(size):
+    with tampered_pair(size) as (group, tamperers):
+        for _ in range(CHANGES):
+            for tamperer in tamperers:  # of which one is in use
+                tamperer.no_more()
+                tamperer.one_more()
+            group[0].run(calls, "worker1", size, 3)
+        assert sum(tamperer.changes for tamperer in tamperers) >= CHANGES
+
+
+def test_a_handshake_that_is_changed_harms_no_call():
+    with tampered_pair(1) as (group, tamperers):
+        for _ in range(CHANGES):
+            for tamperer in tamperers:
+                tamperer.no_more()
+                tamperer.one_more(in_handshake=True)
+                tamperer.cut()
+            group[0].run(calls, "worker1", 10, 3)
+        assert sum(tamperer.changes for tamperer in tamperers) >= CHANGES

@@ -1,0 +1,180 @@
+#include "backend/transport/sealed_stream.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <numeric>
+#include <string>
+
+#include "test/unit/support/memory_stream.h"
+#include "test/unit/support/notifier.h"
+#include "test/unit/support/on_loop.h"
+
+using namespace torchwire;
+
+namespace {
+
+RecordKey keyOf(unsigned char first) {
+  RecordKey key{RecordAlgorithm::aes256Gcm, {}, {}};
+  std::iota(key.key.begin(), key.key.end(), first);
+  std::iota(key.nonce.begin(), key.nonce.end(), static_cast<unsigned char>(first + 100));
+  return key;
+}
+
+std::string patterned(size_t length, unsigned seed) {
+  std::string text(length, '\0');
+  for (size_t i = 0; i < length; ++i) {
+    text[i] = static_cast<char>((i + seed) * 7 + i / 251);
+  }
+  return text;
+}
+
+std::string sealedBy(RecordSealer& sealer, std::string content) {
+  const iovec part{content.data(), content.size()};
+  ContentCursor cursor(&part, 1);
+  std::string record(content.size() + kRecordOverhead, '\0');
+  sealer.seal(cursor, content.size(), reinterpret_cast<unsigned char*>(record.data()));
+  return record;
+}
+
+/// Reads what there is, in pieces of that size, and keeps the error.
+std::string readFrom(Stream& stream, size_t piece, std::string& error) {
+  std::string all, into(piece, '\0');
+  for (;;) {
+    const Progress progress = stream.read(into.data(), into.size());
+    all.append(into, 0, progress.bytes);
+    if (progress.bytes == 0) {
+      error = progress.error;
+      return all;
+    }
+  }
+}
+
+} // namespace
+
+TEST_CASE("both ends of sealed streams read what the other has written", "[sealed_stream]") {
+  const RecordAlgorithm algorithm =
+      GENERATE(RecordAlgorithm::aes256Gcm, RecordAlgorithm::chaCha20Poly1305);
+  const size_t capacity = GENERATE(size_t{100}, size_t{70'000}, size_t{10'000'000});
+  const size_t piece = GENERATE(size_t{1000}, size_t{40'000}, size_t{3'000'000});
+  RecordKey there = {algorithm, {1}, {2}}, back = {algorithm, {3}, {4}};
+  const auto loop = Loop::start("sealed");
+  const auto wire = MemoryWire::make(capacity);
+  const std::string said = patterned(300'000, 1);
+  std::string heard;
+  onLoop(*loop, [&] {
+    SealedStream a(*loop, wire->stream(*loop, 0), there, back);
+    SealedStream b(*loop, wire->stream(*loop, 1), back, there);
+    size_t written = 0, offered = 0;
+    std::string error;
+    while (heard.size() < said.size() && error.empty()) {
+      // In two parts; what has not been taken is offered again, and more behind it.
+      const size_t most = std::min(said.size() - written, piece + offered);
+      offered += 100;
+      char* from = const_cast<char*>(said.data()) + written;
+      const iovec parts[] = {{from, most / 3}, {from + most / 3, most - most / 3}};
+      const Progress progress = a.write(parts, 2);
+      REQUIRE(progress.error.empty());
+      written += progress.bytes;
+      heard += readFrom(b, piece, error);
+    }
+    CHECK(error.empty());
+  });
+  CHECK(heard == said);
+}
+
+TEST_CASE("what is on the wire shows nothing of what is said", "[sealed_stream]") {
+  const auto loop = Loop::start("sealed");
+  const auto wire = MemoryWire::make(1 << 20, 0);
+  const std::string said(1000, 'x');
+  onLoop(*loop, [&] {
+    SealedStream stream(
+        *loop, wire->stream(*loop, 0), {RecordAlgorithm::aes256Gcm, {1}, {2}},
+        {RecordAlgorithm::aes256Gcm, {3}, {4}});
+    const iovec part{const_cast<char*>(said.data()), said.size()};
+    CHECK(stream.write(&part, 1).bytes == said.size());
+  });
+  const std::string sealed = wire->take(1);
+  CHECK(sealed.size() == said.size() + kRecordOverhead);
+  CHECK(sealed.find("xxxx") == std::string::npos);
+}
+
+TEST_CASE("of what was changed on the way nothing is read", "[sealed_stream]") {
+  const RecordKey key = keyOf(1);
+  RecordSealer sealer(key);
+  const std::string first = sealedBy(sealer, "first"), second = sealedBy(sealer, "second");
+  std::string third = sealedBy(sealer, "third");
+  std::string arrives;
+  SECTION("a bit") {
+    third[kRecordHeader + 2] = static_cast<char>(third[kRecordHeader + 2] ^ 1);
+    arrives = first + second + third;
+  }
+  SECTION("a record of no sense") {
+    arrives = first + second + "what is this?";
+  }
+  SECTION("a record twice") {
+    arrives = first + second + second;
+  }
+  SECTION("bytes in between") {
+    arrives = first + second + 'x' + third;
+  }
+  const auto loop = Loop::start("sealed");
+  const auto wire = MemoryWire::make(1 << 20, 0);
+  wire->put(0, arrives);
+  onLoop(*loop, [&] {
+    SealedStream stream(*loop, wire->stream(*loop, 1), keyOf(2), key);
+    std::string error;
+    CHECK(readFrom(stream, 4, error) == "firstsecond");
+    CHECK_THAT(error, Catch::Contains("it was changed on the way"));
+    CHECK(readFrom(stream, 4, error).empty()); // nor afterwards
+    CHECK_FALSE(error.empty());
+  });
+}
+
+TEST_CASE("the end of the stream is told once all before it has been read", "[sealed_stream]") {
+  const RecordKey key = keyOf(1);
+  RecordSealer sealer(key);
+  const auto loop = Loop::start("sealed");
+  const auto wire = MemoryWire::make(1 << 20, 0);
+  wire->put(0, sealedBy(sealer, "the last"));
+  wire->leave(0);
+  onLoop(*loop, [&] {
+    SealedStream stream(*loop, wire->stream(*loop, 1), keyOf(2), key);
+    std::string error;
+    CHECK(readFrom(stream, 3, error) == "the last");
+    CHECK(error == "the other end has left");
+  });
+}
+
+TEST_CASE("a record that does not end ends the stream", "[sealed_stream]") {
+  const RecordKey key = keyOf(1);
+  RecordSealer sealer(key);
+  const std::string record = sealedBy(sealer, "what is said");
+  const auto loop = Loop::start("sealed");
+  const auto wire = MemoryWire::make(1 << 20, 0);
+  Notifier notifier;
+  std::atomic<bool> over{false};
+  std::string heard, error;
+  std::unique_ptr<SealedStream> stream;
+  const bool goesOn = GENERATE(false, true);
+  const std::chrono::milliseconds patience(goesOn ? 10000 : 20);
+  onLoop(*loop, [&] {
+    stream = std::make_unique<SealedStream>(
+        *loop, wire->stream(*loop, 1), keyOf(2), key, SealedStreamLimits{patience});
+    stream->start([&] {
+      heard += readFrom(*stream, 100, error);
+      over = !error.empty() || !heard.empty();
+      notifier.notify();
+    });
+    stream->setInterest(true, false);
+  });
+  wire->put(0, record.substr(0, 10));
+  if (goesOn) {
+    onLoop(*loop, [] {}); // the beginning has been read
+    wire->put(0, record.substr(10));
+  }
+  REQUIRE(notifier.waitUntil([&] { return over.load(); }));
+  onLoop(*loop, [&] { stream.reset(); });
+  CHECK(heard == (goesOn ? "what is said" : ""));
+  CHECK(error.empty() == goesOn);
+}
