@@ -72,7 +72,7 @@ namespace torchwire {
   X(loopback)          /* LoopbackLink: frames of this worker to itself */                            \
   X(tensorPipeContext) /* TensorPipeContext: the current listener */                                  \
   X(transportContext)  /* TransportContext: its accept queues */                                      \
-  X(endpoint)          /* Endpoint: how connections are sealed */                                     \
+  X(sealedPeers)       /* SealedPeers: with whom connections are sealed, and how */                   \
   X(keyRing)           /* KeyRing: the keys of the group */                                           \
   X(messageStreams)    /* MessageStreams: those that are open */                                      \
   X(messageStream)     /* MessageStream: reads and writes; posts to the loop, writes to its stream */ \

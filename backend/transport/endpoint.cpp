@@ -140,22 +140,13 @@ std::unique_ptr<Stream> Endpoint::makeStream(
     int socket, std::optional<MemoryFile> memory, bool dialed, uint64_t peer,
     const std::optional<SealedBy>& sealedBy) {
   std::unique_ptr<Stream> stream = traits_->makeStream(loop_, socket, std::move(memory), dialed);
-  if (peer != 0) {
-    MutexLock lock(mutex_);
-    algorithms_[peer] = sealedBy ? sealedBy->outgoing.algorithm : RecordAlgorithm::none;
-  }
   if (!sealedBy) {
     return stream;
   }
   return std::make_unique<SealedStream>(
       loop_, std::move(stream), sealedBy->outgoing, sealedBy->incoming,
-      SealedStreamLimits{traits_->stallPatience()});
-}
-
-RecordAlgorithm Endpoint::algorithmWith(const std::string& dialedAs) const {
-  MutexLock lock(mutex_);
-  const auto found = algorithms_.find(tagOf(dialedAs));
-  return found == algorithms_.end() ? RecordAlgorithm::none : found->second;
+      SealedStreamLimits{traits_->stallPatience()},
+      peer == 0 ? nullptr : sealedPeers_->add(peer, sealedBy->outgoing.algorithm));
 }
 
 } // namespace torchwire

@@ -9,11 +9,11 @@
 #include <optional>
 #include <string>
 
-#include "backend/base/annotations.h"
 #include "backend/base/error.h"
 #include "backend/transport/acceptor.h"
 #include "backend/transport/connector.h"
 #include "backend/transport/loop.h"
+#include "backend/transport/sealed_peers.h"
 #include "backend/transport/stream.h"
 #include "backend/wire/key_ring.h"
 
@@ -58,8 +58,11 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   const EndpointTraits& traits() const {
     return *traits_;
   }
-  /// How the last connection with the worker that is `dialedAs` there was sealed; none where it was not, or there was none.
-  RecordAlgorithm algorithmWith(const std::string& dialedAs) const EXCLUDES(mutex_);
+  /// How the connections with the worker that is `dialedAs` there are sealed; none where they are not, or there is none.
+  /// So the worker says: nothing binds it to that address.
+  RecordAlgorithm algorithmWith(const std::string& dialedAs) const {
+    return sealedPeers_->algorithmWith(tagOf(dialedAs));
+  }
   /// This worker's address in the form that both sides of a handshake have.
   const std::string& dialedAs() const {
     return dialedAs_;
@@ -84,7 +87,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   /// `peer`: the tag of its address.
   std::unique_ptr<Stream> makeStream(
       int socket, std::optional<MemoryFile> memory, bool dialed, uint64_t peer,
-      const std::optional<SealedBy>& sealedBy) EXCLUDES(mutex_);
+      const std::optional<SealedBy>& sealedBy);
   void onDialed(
       uint64_t number, uint64_t peer, const Error& error, Connector::Reached reached,
       const Dialed& dialed);
@@ -95,9 +98,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   const std::unique_ptr<EndpointTraits> traits_;
   const std::string address_;
   const std::string dialedAs_;
+  const std::shared_ptr<SealedPeers> sealedPeers_ = std::make_shared<SealedPeers>();
 
-  mutable Mutex mutex_{LockRank::endpoint};
-  std::map<uint64_t, RecordAlgorithm> algorithms_ GUARDED_BY(mutex_); // by the peer's tag
   // Loop-bound.
   std::unique_ptr<Acceptor> acceptor_;
   std::map<uint8_t, Admitted> lanes_;

@@ -28,10 +28,11 @@ const char* const kStalled =
 
 SealedStream::SealedStream(
     Loop& loop, std::unique_ptr<Stream> inner, const RecordKey& outgoing, const RecordKey& incoming,
-    SealedStreamLimits limits)
+    SealedStreamLimits limits, std::shared_ptr<const void> registration)
     : loop_(loop),
       inner_(std::move(inner)),
       limits_(limits),
+      registration_(std::move(registration)),
       sealer_(outgoing),
       opener_(incoming),
       stall_(loop) {}
@@ -205,9 +206,17 @@ bool SealedStream::receive() {
 
 // ---- records that do not end ----------------------------------------------------------------------
 
+/// Whether what came in last is a record that has begun. Whole ones may wait for a reader as long as that likes.
+bool SealedStream::awaitsRest() const {
+  const std::span<const unsigned char> there(incoming_.get() + opened_, unopened());
+  size_t content = 0;
+  const bool isWhole =
+      RecordOpener::readHeader(there, content) && there.size() >= content + kRecordOverhead;
+  return !there.empty() && !isWhole && error_.empty();
+}
+
 void SealedStream::watchForStall() {
-  const bool isPartial = unopened() > 0 && unread() == 0 && error_.empty();
-  if (!isPartial || limits_.patience.count() == 0) {
+  if (!awaitsRest() || limits_.patience.count() == 0) {
     stalledAt_.reset();
     stall_.stop();
   } else if (!stalledAt_) {

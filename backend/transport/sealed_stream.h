@@ -30,7 +30,8 @@ class SealedStream final : public Stream {
  public:
   SealedStream(
       Loop& loop, std::unique_ptr<Stream> inner, const RecordKey& outgoing,
-      const RecordKey& incoming, SealedStreamLimits limits = SealedStreamLimits());
+      const RecordKey& incoming, SealedStreamLimits limits = SealedStreamLimits(),
+      std::shared_ptr<const void> registration = nullptr);
 
   void start(std::function<void()> ready) override;
   void setInterest(bool reading, bool writing) override;
@@ -48,6 +49,7 @@ class SealedStream final : public Stream {
   bool receive();
   std::optional<std::span<const unsigned char>> nextRecord();
   bool openNext(unsigned char* into, size_t length, size_t& given);
+  bool awaitsRest() const;
   void watchForStall();
   void onStall(bool lastLook);
   size_t unopened() const {
@@ -60,6 +62,7 @@ class SealedStream final : public Stream {
   Loop& loop_;
   const std::unique_ptr<Stream> inner_;
   const SealedStreamLimits limits_;
+  const std::shared_ptr<const void> registration_; // goes with it
   std::function<void()> ready_;
 
   // Of whoever writes.

@@ -136,7 +136,7 @@ Progress TcpStream::read(void* into, size_t length) {
   return {given, given == 0 && error_ != 0 ? sentenceFor(error_) : std::string()};
 }
 
-/// Receives: first into `into`, as far as there is a length, then into the staging area.
+/// Receives into `into`, as far as there is a length, and unless that is large into the staging area.
 bool TcpStream::fill(void* into, size_t length, size_t& given) {
   if (!staging_) {
     staging_ = std::make_unique_for_overwrite<char[]>(kStaging);
@@ -148,8 +148,8 @@ bool TcpStream::fill(void* into, size_t length, size_t& given) {
   iovec parts[2] = {{into, length}, {staging_.get() + staged_, kStaging - staged_}};
   msghdr message{};
   message.msg_iov = length != 0 ? parts : parts + 1;
-  message.msg_iovlen = length != 0 ? 2 : 1;
-  const size_t asked = length + kStaging - staged_;
+  message.msg_iovlen = length != 0 && length < kStaging ? 2 : 1;
+  const size_t asked = length < kStaging ? length + kStaging - staged_ : length;
   if (asked == 0) {
     return false;
   }
@@ -158,7 +158,8 @@ bool TcpStream::fill(void* into, size_t length, size_t& given) {
     given = std::min(static_cast<size_t>(got), length);
     staged_ += static_cast<size_t>(got) - given;
     // Of something large more comes while this is copied: ask until there is none.
-    drained_ = length == 0 && static_cast<size_t>(got) < asked;
+    const bool isLarge = length != 0 && static_cast<size_t>(got) >= kDirect;
+    drained_ = static_cast<size_t>(got) < asked && !isLarge;
     return true;
   }
   drained_ = true;

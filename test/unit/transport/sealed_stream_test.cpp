@@ -146,6 +146,42 @@ TEST_CASE("the end of the stream is told once all before it has been read", "[se
   });
 }
 
+TEST_CASE("records that are there wait for whoever reads later", "[sealed_stream]") {
+  const RecordKey key = keyOf(1);
+  RecordSealer sealer(key);
+  const auto loop = Loop::start("sealed");
+  const auto wire = MemoryWire::make(1 << 20, 0);
+  wire->put(0, sealedBy(sealer, "the first"));
+  wire->put(0, sealedBy(sealer, "the second"));
+  const std::chrono::milliseconds patience(1);
+  std::unique_ptr<SealedStream> stream;
+  std::string heard(9, ' '), error;
+  onLoop(*loop, [&] {
+    stream = std::make_unique<SealedStream>(
+        *loop, wire->stream(*loop, 1), keyOf(2), key, SealedStreamLimits{patience});
+    stream->start([] {});
+    CHECK(stream->read(heard.data(), heard.size()).bytes == heard.size());
+  });
+  CHECK(heard == "the first");
+  Notifier later;
+  std::atomic<bool> isLater{false};
+  std::unique_ptr<LoopTimer> timer;
+  onLoop(*loop, [&] { // longer than any patience for a record
+    timer = std::make_unique<LoopTimer>(*loop);
+    timer->start(std::chrono::milliseconds(300), [&] {
+      isLater = true;
+      later.notify();
+    });
+  });
+  REQUIRE(later.waitUntil([&] { return isLater.load(); }));
+  onLoop(*loop, [&] {
+    CHECK(readFrom(*stream, 100, error) == "the second");
+    CHECK(error.empty());
+    timer.reset();
+    stream.reset();
+  });
+}
+
 TEST_CASE("a record that does not end ends the stream", "[sealed_stream]") {
   const RecordKey key = keyOf(1);
   RecordSealer sealer(key);
