@@ -1,15 +1,12 @@
 #include "backend/membership/membership.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
-#include <ctime>
 #include <limits>
 #include <stdexcept>
 #include <utility>
 
-#include "backend/base/one_line.h"
+#include "backend/membership/startup_keys.h"
 #include "backend/membership/store_access.h"
 #include "backend/wire/group_credentials.h"
 
@@ -22,53 +19,18 @@ const std::string kCredentialsKey = kPrefix + "credentials"; // GroupCredentials
 // Below kPrefix, or, where a static group has ended and another begun in its place, below a longer one: see keyOf().
 const std::string kDeaths =
     "deaths/"; // and the group's id: Deaths, changed by compare-and-set only
-const std::string kStartupDecision =
-    "startup_decision"; // "ok", or why the static group cannot start
-const std::string kAccepted = "ok";
-const std::string kArrived =
-    "arrived/"; // and a rank: systemTime(), and a Roster of its worker alone, which has begun to start
-const std::string kFailedAt =
-    "startup_failed_at"; // where a worker has failed or ended: systemTime()
 const std::string kRefused =
     "refused/"; // and a rank: of a worker that could not be in the group for want of its secret
-constexpr size_t kMaxDecision = 1000; // bytes of what a stranger may have written
 constexpr char kOfTheseProcesses[] = "these processes"; // goes into a key, so that it stays
 const std::string kAnotherGroup =
     " was about to join a group that has ended, and another has begun in its place: start this "
     "worker again";
-
-// What was being done when the store failed.
-const std::string kJoining = "join the RPC group";
-
-// How often a worker that waits for the others looks whether those that have come still live.
-constexpr std::chrono::milliseconds kLookAtStart{500};
-// How often it asks the host of one of them, where the process is not to be seen.
-constexpr std::chrono::milliseconds kAskAtStart{2000};
-// In that time those who wait for the startup decision look it up.
-constexpr std::chrono::milliseconds kFarewellAtStart{300};
 
 /// A time that anyone may have written; for ever if it is none.
 int64_t timeIn(const std::string& text) {
   int64_t time = std::numeric_limits<int64_t>::max();
   std::from_chars(text.data(), text.data() + text.size(), time);
   return time;
-}
-
-/// In milliseconds, by a clock that is about the same on all hosts.
-int64_t systemTime() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-}
-
-/// The same of a process's start; 0 where that is not known.
-int64_t startOf(const ProcessIdentity& process) {
-  timespec sinceBoot{};
-  if (!process.isKnown() || clock_gettime(CLOCK_BOOTTIME, &sinceBoot) != 0) {
-    return 0;
-  }
-  const int64_t uptime = int64_t{sinceBoot.tv_sec} * 1000 + sinceBoot.tv_nsec / 1'000'000;
-  return systemTime() - uptime +
-      static_cast<int64_t>(process.startTime) * 1000 / sysconf(_SC_CLK_TCK);
 }
 
 } // namespace
@@ -355,201 +317,6 @@ Roster Membership::currentRoster() {
     return exists ? store_.get(keyOf(kRosterKey)) : std::vector<uint8_t>();
   });
   return bytes.empty() ? Roster() : decoded<Roster>(bytes);
-}
-
-void Membership::refuse(const std::string& objection, const Roster& roster) {
-  if (worldSize_ != 0 ||
-      roster.isStatic()) { // those who wait for the group to be complete would wait in vain
-    const std::string standing = decide(objection);
-    if (standing != kAccepted && roster.isStatic()) {
-      listAsRefused();
-    }
-    throwRefused(standing, objection);
-  }
-  throw std::runtime_error(objection);
-}
-
-void Membership::endStartup(const std::string& objection) {
-  throwRefused(decide(objection), objection);
-}
-
-void Membership::throwRefused(const std::string& standing, const std::string& objection) {
-  // Of several that object each throws what the first has said; one that comes to a group that runs says its own.
-  throw std::runtime_error(standing == kAccepted ? objection : standing);
-}
-
-// The first decision stands: a worker that comes to a group that already runs does not end it.
-std::string Membership::decide(const std::string& decision) {
-  return decisionIn(asking(self_, kJoining, [&] {
-    return store_.exchange(
-        keyOf(kStartupDecision), {},
-        toStore(store_.canProve() ? decision : oneLine(decision, kMaxDecision)));
-  }));
-}
-
-// Whoever does not know the group's secret has to be able to say so. That the group may start is for members to say.
-std::string Membership::decisionIn(const StoreEntry& entry) {
-  const std::string decision(entry.value.begin(), entry.value.end());
-  if (entry.proven) {
-    return decision;
-  }
-  return decision == kAccepted
-      ? "somebody who does not know the group's secret has written into the rendezvous store that "
-        "the RPC group may start"
-      : oneLine(decision, kMaxDecision);
-}
-
-void Membership::awaitStartupDecision() {
-  std::optional<std::string> decision;
-  lookedFor_ =
-      clock_->now(); // most groups are complete before a look at each process is worth its time
-  poll(*clock_, timeout_, [&] {
-    decision = startupDecision();
-    if (!decision) {
-      endStartupWithoutTheDead();
-    }
-    return decision.has_value();
-  });
-  if (!decision) {
-    const std::string missing = missingRanks();
-    throw std::runtime_error(
-        self_.describe() + " waited " + std::to_string(timeout_.count() / 1000) +
-        " s for the RPC group of world_size=" + std::to_string(worldSize_) + " to be complete; " +
-        (missing.empty() ? "all are there, but the last to come ended before it could say so"
-                         : "not there: " + missing));
-  }
-  if (*decision != kAccepted) {
-    throw std::runtime_error(*decision);
-  }
-}
-
-std::optional<std::string> Membership::startupDecision() {
-  return asking(self_, kJoining, [&]() -> std::optional<std::string> {
-    if (!store_.check(keyOf(kStartupDecision))) { // else find() would wait for it
-      return std::nullopt;
-    }
-    return decisionIn(store_.find(keyOf(kStartupDecision)));
-  });
-}
-
-/// A static group will never be complete once one of its workers has ended before the last has come, unless others may come
-/// in the place of workers. Each asks the host of the next one: so all are asked about, and nobody by all.
-void Membership::endStartupWithoutTheDead() {
-  if (self_.isElastic() || clock_->now() < lookedFor_ + kLookAtStart) {
-    return;
-  }
-  lookedFor_ = clock_->now();
-  const Roster roster = currentRoster();
-  const WorkerRecord* asked = clock_->now() < askedFor_ + kAskAtStart ? nullptr : nextTo(roster);
-  if (asked != nullptr) {
-    askedFor_ = clock_->now();
-  }
-  for (const WorkerRecord& worker : roster.workers) {
-    if (worker.incarnation != self_.incarnation && hasEnded_(worker, &worker == asked)) {
-      endStartupWithout(worker);
-      return;
-    }
-  }
-  if (const auto arrived = nextMissing(roster); arrived && hasEnded_(*arrived, false)) {
-    endStartupWithout(*arrived);
-  }
-}
-
-void Membership::endStartupWithout(const WorkerRecord& dead) {
-  asking(self_, kJoining, [&] {
-    store_.set(keyOf(kFailedAt), toStore(std::to_string(systemTime())));
-  });
-  decide(
-      "the RPC group of world_size=" + std::to_string(worldSize_) +
-      " cannot start: " + dead.describe() + " ended before all workers were there");
-}
-
-/// The worker of the first rank after this one's that is not on the list, where it has begun to start. So each looks for one,
-/// and all for the last.
-std::optional<WorkerRecord> Membership::nextMissing(const Roster& roster) {
-  WorkerId id = self_.id;
-  do {
-    id = (id + 1) % static_cast<WorkerId>(worldSize_);
-  } while (id != self_.id && roster.find(id) != nullptr);
-  return arrivalOf(id);
-}
-
-/// Of a worker that has begun to start. None of an earlier group, all of whose workers have ended: it came before this
-/// process began.
-std::optional<WorkerRecord> Membership::arrivalOf(WorkerId id) {
-  const std::string key = keyOf(kArrived + std::to_string(id));
-  const std::vector<uint8_t> bytes = asking(self_, kJoining, [&] {
-    return store_.check(key) ? store_.find(key).value : std::vector<uint8_t>();
-  });
-  try { // it is written before a worker can have the group's key
-    const std::vector<char> announced(bytes.begin(), bytes.end());
-    if (ByteReader(announced).number<int64_t>() < startOf(self_.process)) {
-      return std::nullopt;
-    }
-    return Roster::decode({announced.begin() + sizeof(int64_t), announced.end()}).workers.at(0);
-  } catch (const FormatError&) {
-    return std::nullopt;
-  } catch (const std::out_of_range&) {
-    return std::nullopt;
-  }
-}
-
-/// The one with the next rank, after the highest the lowest; none where there is no other.
-const WorkerRecord* Membership::nextTo(const Roster& roster) const {
-  const WorkerRecord* lowest = nullptr;
-  const WorkerRecord* next = nullptr;
-  for (const WorkerRecord& worker : roster.workers) {
-    const WorkerRecord*& first = worker.id > self_.id ? next : lowest;
-    if (worker.id != self_.id && (first == nullptr || worker.id < first->id)) {
-      first = &worker;
-    }
-  }
-  return next != nullptr ? next : lowest;
-}
-
-void Membership::giveUpStart(const std::string& why) {
-  if (worldSize_ == 0) {
-    return;
-  }
-  try {
-    Roster roster = currentRoster();
-    while (isOver(roster, store_.canProve())) {
-      ++generation_;
-      roster = currentRoster();
-    }
-    store_.set(keyOf(kFailedAt), toStore(std::to_string(systemTime())));
-    if (decide(why) == why) {
-      listAsFailed();
-    }
-    if (self_.id == 0 && roster.workers.size() > 1) { // PyTorch's launchers put the store there
-      clock_->sleepFor(kFarewellAtStart);
-    }
-  } catch (const std::exception&) {
-    // The others cannot be told.
-  }
-}
-
-/// For those that start in its place, see isOver().
-void Membership::listAsFailed() {
-  Roster alone;
-  alone.worldSize = worldSize_;
-  alone.groupId = groupId_;
-  alone.workers.push_back(self_);
-  const std::vector<uint8_t> wanted = toStore(alone.encode());
-  if (store_.exchange(keyOf(kRosterKey), {}, wanted).value != wanted) {
-    listAsRefused();
-  }
-}
-
-std::string Membership::missingRanks() {
-  const Roster roster = currentRoster();
-  std::string ranks;
-  for (WorkerId id = 0; id < static_cast<WorkerId>(worldSize_); ++id) {
-    if (roster.find(id) == nullptr) {
-      ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(id);
-    }
-  }
-  return ranks;
 }
 
 void Membership::leave() {

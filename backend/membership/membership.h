@@ -156,7 +156,6 @@ class Membership {
   bool wasRefused();
   bool nextHasBegun();
   void listAsRefused();
-  void listAsFailed();
   std::string keyOf(const std::string& name) const {
     return keyOf(name, generation_);
   }
@@ -165,6 +164,8 @@ class Membership {
   void makeRoom(Roster& roster) const;
   void takeOff(const WorkerRecord& worker);
   void changeRoster(const std::function<bool(Roster&)>& change);
+
+  // membership_start.cpp: whether a static group can start.
   [[noreturn]] void refuse(const std::string& objection, const Roster& roster);
   void awaitStartupDecision();
   std::optional<std::string> startupDecision();
@@ -177,6 +178,7 @@ class Membership {
   [[noreturn]] static void throwRefused(const std::string& standing, const std::string& objection);
   std::string decide(const std::string& decision);
   static std::string decisionIn(const StoreEntry& entry);
+  void listAsFailed();
   std::string missingRanks();
 
   // membership_rounds.cpp: shutting down.

@@ -78,7 +78,7 @@ void ProvenStore::renew(const std::string& key) {
 
 bool ProvenStore::isProvenByFirst(const std::string& key, const StoreEntry& entry) const {
   MutexLock lock(mutex_);
-  return StoreEntry::read(&keys_.front(), key, entry.bytes).proven;
+  return keys_.empty() || StoreEntry::read(&keys_.front(), key, entry.bytes).proven;
 }
 
 bool ProvenStore::canProve() const {
@@ -90,7 +90,11 @@ KeyValueStore::Value ProvenStore::compareSet(
     const std::string& key, const Value& expected, const Value& wanted) {
   StoreEntry before;
   before.bytes = bytesOf(key, expected);
-  return proven(key, exchange(key, before, wanted));
+  const StoreEntry now = exchange(key, before, wanted);
+  if (now.proven && !isProvenByFirst(key, now)) { // another thread has changed the keys meanwhile
+    renew(key);
+  }
+  return proven(key, now);
 }
 
 /// Of two threads that have seen different versions, one expects what is not there any more.
@@ -109,12 +113,11 @@ KeyValueStore::Value ProvenStore::get(const std::string& key) {
 }
 
 void ProvenStore::set(const std::string& key, const Value& value) {
-  Value bytes;
+  Value
+      bytes; // once more where another thread has changed the keys meanwhile, and written it anew before
   for (Value now = toSet(key, value); now != bytes; now = toSet(key, value)) {
     bytes = now;
-    store_->set(
-        key,
-        bytes); // another thread may change the keys meanwhile, and have written it anew before
+    store_->set(key, bytes);
   }
 }
 

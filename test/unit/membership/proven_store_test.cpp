@@ -1,8 +1,10 @@
 #include "backend/membership/proven_store.h"
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "test/unit/support/memory_store.h"
@@ -24,6 +26,9 @@ Value valueOf(const std::string& text) {
 struct Shared : KeyValueStore {
   explicit Shared(MemoryStore& its) : store(its) {}
   Value compareSet(const std::string& key, const Value& expected, const Value& wanted) override {
+    if (const auto due = std::exchange(beforeExchange, nullptr)) {
+      due();
+    }
     return store.compareSet(key, expected, wanted);
   }
   Value get(const std::string& key) override {
@@ -39,15 +44,22 @@ struct Shared : KeyValueStore {
     return store.check(key);
   }
   MemoryStore& store;
+  std::function<void()> beforeExchange; // once
 };
 
 struct Worker : ProvenStore {
   explicit Worker(MemoryStore& store, const GroupKey* key = &kKey)
-      : ProvenStore(std::make_unique<Shared>(store)) {
+      : Worker(std::make_unique<Shared>(store)) {
     if (key != nullptr) {
       proveWith({*key});
     }
   }
+  Shared& access;
+
+ private:
+  explicit Worker(std::unique_ptr<Shared> its) : Worker(*its, std::move(its)) {}
+  Worker(Shared& shared, std::unique_ptr<KeyValueStore> its)
+      : ProvenStore(std::move(its)), access(shared) {}
 };
 
 } // namespace
@@ -168,6 +180,18 @@ TEST_CASE("keys that are made of others follow when those change", "[proven_stor
   CHECK(other.get("note") == valueOf("here"));
   Worker without(store, &kOtherKey);
   CHECK_THROWS_AS(without.get("note"), UnprovenEntry);
+}
+
+TEST_CASE("what is exchanged while the keys change is proven by the new one", "[proven_store]") {
+  MemoryStore store;
+  Worker ahead(store), one(store);
+  ahead.proveWith({kOtherKey, kKey});
+  one.proveWith({kKey, kOtherKey});
+  ahead.compareSet("list", {}, valueOf("a"));
+  CHECK(one.get("list") == valueOf("a"));
+  one.access.beforeExchange = [&] { one.proveWith({kOtherKey, kKey}); };
+  CHECK(one.compareSet("list", valueOf("a"), valueOf("ab")) == valueOf("ab"));
+  CHECK(Worker(store, &kOtherKey).get("list") == valueOf("ab"));
 }
 
 TEST_CASE("while the secret is changed what either key proves is read", "[proven_store]") {
