@@ -24,7 +24,8 @@ constexpr int kShortDials = 6;
 bool isTransient(ErrorCode code) {
   return code == ErrorCode::unreachable || code == ErrorCode::nobodyListens ||
       code == ErrorCode::linkBroken || code == ErrorCode::duplicateLink ||
-      code == ErrorCode::atLimit;
+      code == ErrorCode::atLimit ||
+      code == ErrorCode::notAdmitted; // nothing proves that it was the peer's word
 }
 
 } // namespace

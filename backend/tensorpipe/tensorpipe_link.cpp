@@ -25,9 +25,9 @@ Error fromTensorPipe(const tp::Error& error) {
   // The sentence itself, without the place in the source that Error::what() adds.
   const auto inner = error.castToType<tp::BaseError>();
   const ErrorCode found = codeIn(error);
-  const ErrorCode code = found == ErrorCode::nobodyListens || found == ErrorCode::atLimit
-      ? found
-      : ErrorCode::linkBroken;
+  const bool tellsMore = found == ErrorCode::nobodyListens || found == ErrorCode::atLimit ||
+      found == ErrorCode::notAdmitted;
+  const ErrorCode code = tellsMore ? found : ErrorCode::linkBroken;
   return Error(code, inner ? inner->what() : error.what());
 }
 

@@ -25,8 +25,8 @@ struct GroupCredentials {
   /// Throws std::runtime_error when one is too short.
   static GroupCredentials draw(const WorkerRecord& worker, const std::vector<std::string>& secrets);
 
-  /// How a worker's secrets fit this group: the first, which it uses, has to be one that the group accepts. Throws std::runtime_error when one
-  /// is too short.
+  /// How a worker's secrets fit this group: the first, which it uses, has to be one that the group accepts. Throws
+  /// std::runtime_error when one is too short.
   enum class Fit { right, missing, needless, otherFirst, wrong };
   struct Admission {
     Fit fit;

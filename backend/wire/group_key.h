@@ -36,7 +36,8 @@ class GroupKey {
     return groupId_;
   }
 
-  /// 8 hexadecimal digits by which people tell keys of a group apart. Nothing of the key follows from them.
+  /// 8 hexadecimal digits by which people tell keys of a group apart. By them a guess can be checked, as by a proof: random
+  /// secrets cannot be guessed, and passwords cost an Argon2id each.
   std::string label() const;
 
   /// The key of those who know this one and have all that in common.

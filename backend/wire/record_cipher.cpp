@@ -88,8 +88,9 @@ void RecordCipher::setKey() {
 }
 
 void RecordCipher::ratchet() {
-  const Proof next = hmac(key_.key, {labelBytes(kNextKey)});
+  Proof next = hmac(key_.key, {labelBytes(kNextKey)});
   std::copy_n(next.begin(), key_.key.size(), key_.key.begin());
+  sodium_memzero(next.data(), next.size());
   setKey();
 }
 

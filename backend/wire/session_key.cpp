@@ -3,6 +3,7 @@
 #include <sodium.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "backend/wire/hmac.h"
@@ -32,9 +33,9 @@ EphemeralKey::~EphemeralKey() {
 }
 
 std::optional<std::array<unsigned char, 32>> EphemeralKey::agreeWith(const PublicKey& other) const {
-  std::array<unsigned char, 32> agreed{};
-  if (crypto_scalarmult(agreed.data(), secret_.data(), other.data()) != 0) {
-    return std::nullopt;
+  std::optional<std::array<unsigned char, 32>> agreed(std::in_place); // no copy stays behind
+  if (crypto_scalarmult(agreed->data(), secret_.data(), other.data()) != 0) {
+    agreed.reset();
   }
   return agreed;
 }
@@ -59,7 +60,9 @@ std::vector<SessionKey> SessionKey::derive(
   material.insert(material.end(), transcript.begin(), transcript.end());
   std::vector<SessionKey> keys;
   for (const GroupKey& group : groups) {
-    keys.push_back(SessionKey(group.prove(kSession, material)));
+    Proof key = group.prove(kSession, material);
+    keys.push_back(SessionKey(key));
+    sodium_memzero(key.data(), key.size());
   }
   sodium_memzero(material.data(), material.size());
   sodium_memzero(agreed->data(), agreed->size());
@@ -81,10 +84,12 @@ bool SessionKey::verify(
 
 RecordKey SessionKey::recordKey(const char* role, RecordAlgorithm algorithm) const {
   RecordKey record{algorithm, {}, {}};
-  const Proof key = hmac(key_, {labelBytes(kRecordKey), labelBytes(role)});
-  const Proof nonce = hmac(key_, {labelBytes(kRecordNonce), labelBytes(role)});
+  Proof key = hmac(key_, {labelBytes(kRecordKey), labelBytes(role)});
+  Proof nonce = hmac(key_, {labelBytes(kRecordNonce), labelBytes(role)});
   std::copy_n(key.begin(), record.key.size(), record.key.begin());
   std::copy_n(nonce.begin(), record.nonce.size(), record.nonce.begin());
+  sodium_memzero(key.data(), key.size());
+  sodium_memzero(nonce.data(), nonce.size());
   return record;
 }
 
