@@ -1,5 +1,6 @@
 #include "cuda/transfer/device_paths.h"
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -30,6 +31,14 @@ std::string textOf(const std::vector<DevicePaths::Objection>& objections) {
     text += reason;
   }
   return text;
+}
+
+/// Whether an option asks for a path that is not taken, and no other option says so.
+bool hasUnmetWish(const std::vector<DevicePaths::Objection>& objections) {
+  return std::any_of(
+      objections.begin(), objections.end(), [](const DevicePaths::Objection& objection) {
+        return objection.path == DevicePath::nccl && objection.reason != kLeftOut;
+      });
 }
 
 } // namespace
@@ -80,6 +89,8 @@ DevicePath DevicePaths::choose(const DeviceRoute& route, size_t bytes) {
   }
   if (stage == State::trying) {
     hooks_.tryPath(route, first.path, trial);
+  } else if (hasUnmetWish(first.objections)) {
+    hooks_.fellBack(route, DevicePath::host, textOf(first.objections));
   }
   return DevicePath::host; // this tensor does not wait for the trial
 }

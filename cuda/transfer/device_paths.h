@@ -46,7 +46,8 @@ class DevicePaths {
     std::function<std::optional<std::string>(const DeviceRoute&, DevicePath)> objectionTo;
     /// Starts to try, elsewhere; the result comes by tried(), with the same number. Does not wait.
     std::function<void(const DeviceRoute&, DevicePath, uint64_t trial)> tryPath;
-    /// What has been tried does not work, and why: this path is taken now, `nccl` or `host`. Once for each path.
+    /// What has been tried does not work, or what an option asks for cannot be tried, and why: this path is taken now, `nccl`
+    /// or `host`. Once for each path.
     std::function<void(const DeviceRoute&, DevicePath taken, const std::string& why)> fellBack;
   };
   struct Objection {

@@ -106,9 +106,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         environment variable TORCHWIRE_SECRET_FILE. With no secret at all, the first worker draws one and the others
         find it in the store. docs/security.md says what each protects from.
     encryption: which connections of 'wire_tcp' are encrypted. "auto", the default: all but those within one host, where
-        the kernel keeps others out; what cannot be ('uv', 'mpt_uv', `nccl`) does not leave the host then. True: those
-        within one host, too; then `init_rpc` refuses what cannot be. False: none. All workers have to agree on False.
-        Costs some CPU: docs/performance.md says how much.
+        the kernel keeps others out; connections between hosts by what cannot be ('uv', 'mpt_uv') are refused then, and
+        `nccl` is not used there. True: those within one host, too; then `init_rpc` refuses what cannot be. False: none.
+        All workers have to agree on False. Costs some CPU: docs/performance.md says how much.
     keepalive_interval: seconds after which a silent TCP connection is probed; a peer that does not answer for twice
         as long is taken for gone. Default 10, at least 2; 0 means never.
     session_timeout: seconds that two workers whose connection has broken have to connect again. Within them nothing is
@@ -146,9 +146,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         workers. Default False. Costs a call with small tensors nothing that could be measured, one that echoes 16 MiB
         two thirds more time over shared memory. A large tensor must not be changed while it is sent: the checksum
         would no longer fit.
-    nccl: whether large tensors of CUDA devices go by NCCL to workers whose memory cannot be opened, of other hosts
-        too, if those have the option as well. Default False. A transfer that waits for its other end
-        occupies some of the GPU.
+    nccl: whether large tensors of CUDA devices go by NCCL to workers whose memory cannot be opened, if those have the
+        option as well; to workers of other hosts only with `encryption=False`, since NCCL does not encrypt. Default
+        False. A transfer that waits for its other end occupies some of the GPU.
     device_stream_order: what a request and the default streams of its devices wait for. "none", the default: not for
         each other, as with PyTorch's backend. "default_stream": a request begins behind them, and they go on behind
         it, so that it sees what the program and earlier requests have left, such as a parameter server's optimizer; a
@@ -398,7 +398,8 @@ def _encryption_of_all_ways(options: TorchwireRpcBackendOptions) -> bool | str:
     ]
     if plain:
         raise ValueError(
-            f"encryption=True, but {plain[0]}, which cannot be encrypted: leave it out, or say encryption='auto'"
+            f"encryption=True, but {plain[0]}, which cannot be encrypted: leave it out, or say encryption=False on all "
+            "workers"
         )
     return True
 

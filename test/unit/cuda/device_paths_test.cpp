@@ -241,6 +241,20 @@ TEST_CASE("nccl is tried at once where ipc is known to be impossible", "[device_
   CHECK(staged.explained(kRoute) == "host: it runs on another host; nccl: one GPU");
 }
 
+TEST_CASE("that nccl cannot be tried is told where it is the last path", "[device_paths]") {
+  StagedPaths staged;
+  staged.objection = "it runs on another host";
+  staged.objectionToNccl = "it cannot be encrypted";
+  for (int i = 0; i < 2; ++i) { // once for a route
+    CHECK(staged.choose(kRoute) == DevicePath::host);
+  }
+  CHECK(staged.trials.empty());
+  CHECK(
+      staged.fallbacks ==
+      std::vector<std::string>{"it runs on another host; nccl: it cannot be encrypted"});
+  CHECK(staged.takenPaths == std::vector{DevicePath::host});
+}
+
 TEST_CASE("why nccl is not tried is said where a worker has it", "[device_paths]") {
   StagedPaths staged;
   staged.objectionToNccl = "worker 'ps' does not have the option nccl";
