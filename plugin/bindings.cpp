@@ -400,8 +400,7 @@ void bindState(AgentClass& agent) {
       .def(
           "secret_labels", &Agent::secretLabels, ReleaseGil(),
           "8 hexadecimal digits for each secret that this worker accepts, the one that it uses "
-          "first; "
-          "the same in all workers of the group. Raises nothing.")
+          "first; the same in all workers of the group. Raises nothing.")
       .def(
           "explain_devices", &explainDevices, py::arg("peer"), ReleaseGil(),
           "For each entry of the device map for the worker with that rank: (its device here, "

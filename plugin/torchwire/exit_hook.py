@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from torchwire import _C, concurrent_shutdown, ending, failed_start
+from torchwire import _C, concurrent_shutdown, ending, failed_start, secret_watch
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import current_agent
 
@@ -94,6 +94,7 @@ def _shut_down() -> None:
 
 
 def _end(agent: TorchwireAgent) -> None:
+    secret_watch.close(patience=0)
     agent.end_deletes_of_rrefs()  # or libtorch would say of each that is dropped from here on that it cannot be sent
     agent.shutdown()
 

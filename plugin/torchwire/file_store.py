@@ -50,7 +50,8 @@ def check(init_method: str) -> None:
         return
     path = os.path.realpath(path)
     try:
-        file, *folders = (os.stat(place) for place in (path, *pathlib.Path(path).parents))
+        places = (pathlib.Path(path), *pathlib.Path(path).parents)
+        file, *folders = (os.stat(place) for place in places)
     except OSError:  # PyTorch says what is wrong
         return
     of_file = f"the file of init_method {init_method!r}"
@@ -59,12 +60,12 @@ def check(init_method: str) -> None:
         raise ValueError(
             f"{of_file} belongs to another user (id {file.st_uid}), {who}: name another file, {_OTHER_WAYS}"
         )
-    open_folder = next((one for one in folders if one.st_mode & stat.S_IWOTH and not one.st_mode & stat.S_ISVTX), None)
-    if open_folder is not None:
-        raise ValueError(
-            f"{of_file} can be replaced by other users (mode {_mode(open_folder)} of a folder that it is in), {who}: "
-            f"name a file in a folder of your own, {_OTHER_WAYS}"
-        )
+    for place, folder in zip(places[1:], folders):
+        if folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX:
+            raise ValueError(
+                f"{of_file} can be replaced by other users (mode {_mode(folder)} of the folder {str(place)!r}), {who}: "
+                f"chmod o-w or +t that folder, name a file in a folder of your own, {_OTHER_WAYS}"
+            )
     if file.st_mode & _OTHERS and folders[0].st_mode & _OTHERS:
         raise ValueError(
             f"{of_file} is open to other users (mode {_mode(file)}), {who}: chmod 600 {path}, {_OTHER_WAYS}"

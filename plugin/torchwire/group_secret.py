@@ -67,7 +67,7 @@ def in_file(path: str, described: str) -> list[bytes]:
         raise ValueError(f"{described} holds more than {_MAX_SIZE} bytes; is it the file with the group's secret?")
     secrets = _secrets_in(content, described)
     if not secrets[0]:
-        raise ValueError(f"{described} is empty; make a secret with {option_checks.HOW_TO_MAKE_A_SECRET} > {path}")
+        raise ValueError(f"{described} is empty; remove it, and make one with `python -m torchwire secret {path}`")
     _warn_if_open(path, mode, described)
     for secret in secrets:
         option_checks.secret(described, secret)

@@ -35,7 +35,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def running_handler() -> FrameType | None:
-    """Of a handler of a signal that runs on this thread, if there is one and it has not been replaced meanwhile."""
+    """The frame of a signal's handler that runs on this thread; None where there is none, or it has been replaced."""
     codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
     frame: FrameType | None = sys._getframe()
     while frame is not None:

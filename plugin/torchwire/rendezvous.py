@@ -42,6 +42,7 @@ import torch.distributed.rpc as rpc
 
 from torchwire import _C, file_store, group_secret
 from torchwire.backend_type import is_torchwires
+from torchwire.doctor import interfaces
 from torchwire.torch_parts import PrefixStore, Store, TCPStore, rendezvous_helper, rendezvous_uses_agent_store
 
 _REACHED_BY_NETWORK = ("tcp", "env")
@@ -200,6 +201,20 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+def _listens_for_other_hosts(port: int) -> bool:
+    """Whether who listens at that port of the loopback interface listens on other addresses of this host, too.
+
+    PyTorch's stores do, whatever address they are given.
+    """
+    for interface in interfaces.all_interfaces():
+        if interface.is_usable() and not interface.is_loopback:
+            for address in interface.addresses:
+                with contextlib.suppress(OSError):
+                    socket.create_connection((address, port), _PROBE_INTERVAL).close()
+                    return True
+    return False
+
+
 def _address_of(url: str) -> tuple[str, int]:
     parts = urlparse(url)
     if parts.scheme == "env":
@@ -264,13 +279,16 @@ def warn_of_open_store(store: Store) -> None:
     """Once, where the secret that a group draws is for all who reach the host of its TCP store."""
     global _warned
     inner = innermost(store)
-    if _warned or not isinstance(inner, TCPStore) or _is_loopback(inner.host):
+    if _warned or not isinstance(inner, TCPStore):
+        return
+    if _is_loopback(inner.host) and not _listens_for_other_hosts(inner.port):
         return
     _warned = True
     logger.warning(
-        "the group draws its secret, and keeps it in the rendezvous store at %s:%s: whoever reaches that can join the "
-        "group, and so run code in its workers. Unless only those can whom you trust, give all workers a secret of "
-        "their own: `python -m torchwire secret FILE` makes one, and TORCHWIRE_SECRET_FILE names it",
+        "the group draws its secret, and keeps it in the rendezvous store at %s:%s, which other hosts can reach: "
+        "whoever connects there, or listens on the way, can join the group, and so run code in its workers. Unless "
+        "only those can whom you trust, give all workers a secret of their own: `python -m torchwire secret FILE` "
+        "makes one, and TORCHWIRE_SECRET_FILE names it",
         inner.host,
         inner.port,
     )

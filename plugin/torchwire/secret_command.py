@@ -44,14 +44,17 @@ def _carry_out(command: argparse.Namespace) -> int:
 def _change(command: argparse.Namespace) -> None:
     path = os.path.realpath(command.file)
     if command.add is None and command.use is None and command.drop is None:
+        if os.path.exists(path):
+            raise ValueError(f"there is a file {path!r} already: --add adds a secret to it")
         _write(path, [randomness.token_hex(32).encode()])
         return
     owner = os.stat(path).st_uid
     if owner != os.geteuid():  # who could read it no more
         raise ValueError(f"the file {path!r} belongs to the user with id {owner}: run this as that user")
     held = group_secret.in_file(path, f"the file {path!r}")
+    made = randomness.token_hex(32) if command.add == "" else ""
     if command.add is not None:
-        added = _added(command.add)
+        added = made.encode() or _told(command.add)
         held = held if added in held else [*held, added]
     elif command.use is not None:
         used = _ending_with(held, command.use)
@@ -62,16 +65,17 @@ def _change(command: argparse.Namespace) -> None:
             raise ValueError("that secret is the one that is used: --use another one first, on all hosts")
         held.remove(dropped)
     _replace(path, held)
+    if made:
+        print(made)
 
 
-def _added(way: str) -> bytes:
-    if way not in ("", "-"):
+def _told(way: str) -> bytes:
+    if way != "-":
         raise ValueError("a secret on the command line could be read by other users: write --add -")
-    if way == "-":
-        return sys.stdin.buffer.readline().strip()
-    made = randomness.token_hex(32)
-    print(made)
-    return made.encode()
+    told = sys.stdin.buffer.readline().strip()
+    if not told:
+        raise ValueError("standard input has no secret: --add - reads a line")
+    return told
 
 
 def _ending_with(held: list[bytes], end: str) -> bytes:
@@ -82,10 +86,13 @@ def _ending_with(held: list[bytes], end: str) -> bytes:
 
 
 def _replace(path: str, held: list[bytes]) -> None:
-    """At once: a worker that looks sees the one or the other. Nobody but its owner may read the file from then on."""
+    """At once: a worker that looks sees the one or the other. Who may read the file stays as it is."""
     beside = f"{path}.new-{os.getpid()}"
+    before = os.stat(path)
     try:
         _write(beside, held)
+        os.chown(beside, -1, before.st_gid)
+        os.chmod(beside, before.st_mode & 0o777)
         if group_secret.in_file(beside, "the new file") != held:
             raise ValueError("a secret in a file of several is a line without blanks at its ends")
         os.replace(beside, path)

@@ -28,10 +28,10 @@ def open_for(path: str | None, secrets: Sequence[bytes]) -> None:
         _watches.append(_Watch(os.path.abspath(path), secrets))
 
 
-def close() -> None:
-    """Looks no more, and waits for a change that is under way. May be called again."""
+def close(patience: float = _PATIENCE) -> None:
+    """Looks no more, and waits so many seconds for a change that is under way. May be called again."""
     while _watches:
-        _watches.pop().close()
+        _watches.pop().close(patience)
 
 
 def leave_to_parent() -> None:
@@ -51,10 +51,10 @@ class _Watch:
         self._thread = threading.Thread(target=self._run, name="torchwire secret", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self, patience: float) -> None:
         self._closed.set()
         if threading.current_thread() is not self._thread:
-            self._thread.join(_PATIENCE)
+            self._thread.join(patience)
 
     def _run(self) -> None:
         while not self._closed.is_set():
@@ -69,12 +69,18 @@ class _Watch:
             if state != self._seen:
                 self._take_over(group_secret.in_file(self._path, f"the file {self._path!r}"))
                 self._seen, self._complaint = state, ""
+        except FileNotFoundError:  # as a launcher may have it once the workers have started
+            self._say(logging.INFO, f"the file {self._path!r} is gone: the group's secrets stay as they are")
         except Exception as error:  # a warning that the program has made an error, too
-            if str(error) != self._complaint:
-                _logger.warning(
-                    "this worker has not followed a change of the group's secret, and tries again: %s", error
-                )
-            self._complaint = str(error)
+            self._say(
+                logging.WARNING, f"this worker has not followed a change of the group's secret, and tries again: {error}"
+            )
+
+    def _say(self, level: int, complaint: str) -> None:
+        """Once, until something else is to be said."""
+        if complaint != self._complaint and not self._closed.is_set():
+            self._complaint = complaint
+            _logger.log(level, "%s", complaint)
 
     def _take_over(self, secrets: list[bytes]) -> None:
         if secrets == self.secrets:

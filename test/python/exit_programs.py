@@ -247,9 +247,9 @@ def exit_on_an_error():
         sys.exit(1)
 
 
-def exit_on_a_signal():
+def exit_on_a_signal(handler):
     """While an error is handled that ends nothing."""
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, handler)
     try:
         raise ValueError("caught")
     except ValueError:
@@ -263,15 +263,6 @@ def exit_on_an_error_as_on_a_signal():
         raise ValueError("on purpose")
     except ValueError:
         stop()
-
-
-def exit_on_an_error_of_a_handler():
-    signal.signal(signal.SIGTERM, fail_to_stop)
-    try:
-        raise ValueError("caught")
-    except ValueError:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(LIMIT)
 
 
 def stop(*_):
@@ -302,9 +293,9 @@ WAYS_TO_END = {
     "error": end_by_an_error,
     "exit": exit_with_3,
     "exit_on_error": exit_on_an_error,
-    "exit_on_signal": exit_on_a_signal,
+    "exit_on_signal": functools.partial(exit_on_a_signal, stop),
     "exit_as_on_signal": exit_on_an_error_as_on_a_signal,
-    "exit_in_handler": exit_on_an_error_of_a_handler,
+    "exit_in_handler": functools.partial(exit_on_a_signal, fail_to_stop),
     "caught_exit": go_on_after_an_exit,
     "leave_on_error": leave_on_an_error,
 }

@@ -141,16 +141,24 @@ def environment_of_store(port, host="127.0.0.1"):
 
 
 class HostedStore:
-    """A TCPStore in pytest's own process, which outlives any worker.
+    """A TCPStore in pytest's own process, which outlives any worker, and listens at that address alone.
 
     With init_method tcp://, PyTorch would let rank 0 host the store. `environment` is how a launcher such as torchrun
     tells the workers that the store is there already.
     """
 
     def __init__(self, host="127.0.0.1"):
-        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        self.init_method = f"tcp://{host}:{self._store.port}"
-        self.environment = environment_of_store(self._store.port, host)
+        with socket.create_server((host, 0)) as listening:
+            self._store = dist.TCPStore(
+                host,
+                listening.getsockname()[1],
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=listening.detach(),
+            )
+        self.port = self._store.port
+        self.init_method = f"tcp://{host}:{self.port}"
+        self.environment = environment_of_store(self.port, host)
 
     def has(self, key):
         return self._store.check([key])

@@ -12,6 +12,7 @@ class Proxy:
         self._to = to
         self._server = socket.create_server(("127.0.0.1", 0))
         self._ends = []
+        self._lock = threading.Lock()
         self.port = self._server.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -24,19 +25,25 @@ class Proxy:
 
     def cut(self):
         """Ends the connections that there are."""
-        for end in self._ends:
+        with self._lock:
+            ends, self._ends = self._ends, []
+        for end in ends:
             with contextlib.suppress(OSError):  # it has ended
                 end.shutdown(socket.SHUT_RDWR)
-        self._ends.clear()
 
     def _accept(self):
         with contextlib.suppress(OSError):  # closed
             while True:
                 dialer, _ = self._server.accept()
-                accepter = socket.create_connection(("127.0.0.1", self._to))
-                self._ends += [dialer, accepter]
-                of_dialler, of_accepter = self.connected()
-                for ends in ((dialer, accepter, of_dialler), (accepter, dialer, of_accepter)):
+                try:
+                    accepter = socket.create_connection(("127.0.0.1", self._to))
+                except OSError:  # nobody listens there just now
+                    dialer.close()
+                    continue
+                with self._lock:
+                    self._ends += [dialer, accepter]
+                of_dialer, of_accepter = self.connected()
+                for ends in ((dialer, accepter, of_dialer), (accepter, dialer, of_accepter)):
                     threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
 
     @staticmethod

@@ -10,11 +10,14 @@ import warnings
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, HostedStore, errors, file_in, free_port, init, running
 from processes import WorkerError, wait_until
 from proxy import Proxy
+from torchwire import rendezvous
+from torchwire.doctor import interfaces
 from torchwire.options import as_agent_options, from_any
 
 SECRET = "this is thirty-two bytes, or more"  # which is not stretched
@@ -37,6 +40,30 @@ def test_a_store_on_the_loopback_interface_listens_on_its_address_alone(host):
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port), 5)
         group.shut_down()
+
+
+def host_with_address(monkeypatch, address):
+    elsewhere = interfaces.Interface("net0", is_up=True, has_carrier=True, is_loopback=False, addresses=(address,))
+    monkeypatch.setattr(interfaces, "all_interfaces", lambda: [elsewhere])
+
+
+@pytest.mark.parametrize("listens_elsewhere", [False, True])
+def test_a_store_that_other_hosts_can_reach_is_warned_of_once(monkeypatch, caplog, listens_elsewhere):
+    monkeypatch.setattr(rendezvous, "_warned", False)
+    host_with_address(monkeypatch, "127.0.0.2")
+    if listens_elsewhere:  # as one that a launcher has made
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    else:
+        hosted = HostedStore()
+        store = dist.TCPStore("127.0.0.1", hosted.port, is_master=False)
+    for _ in range(2):
+        rendezvous.warn_of_open_store(dist.PrefixStore("rpc", store))
+    assert [record.message for record in caplog.records if "which other hosts can reach" in record.message] == [
+        f"the group draws its secret, and keeps it in the rendezvous store at 127.0.0.1:{store.port}, which other hosts "
+        "can reach: whoever connects there, or listens on the way, can join the group, and so run code in its workers. "
+        "Unless only those can whom you trust, give all workers a secret of their own: `python -m torchwire secret FILE` "
+        "makes one, and TORCHWIRE_SECRET_FILE names it"
+    ] * listens_elsewhere
 
 
 @pytest.mark.parametrize("world_size", [2, None])
@@ -73,7 +100,7 @@ def test_a_file_below_a_folder_that_others_can_replace_is_refused_for_a_drawn_se
     folder.mkdir(0o700, parents=True)
     (open_folder / "between").chmod(0o777)
     with Group(1) as group:
-        with pytest.raises(WorkerError, match="can be replaced by other users .mode 777 of a folder that it is in"):
+        with pytest.raises(WorkerError, match="can be replaced by other users .mode 777 of the folder '.*/between'"):
             group.init(file_in(folder))
         (open_folder / "between").chmod(0o1777)
         group.init(file_in(folder))
@@ -202,7 +229,7 @@ def test_a_secret_that_options_of_pytorch_know_nothing_of_is_not_ignored(secret_
 
 
 WRONG_FILES = [
-    ("", "{} is empty; make a secret with .*secrets.token_hex"),
+    ("", "{} is empty; remove it, and make one with `python -m torchwire secret "),
     ("\n", "{} is empty"),
     ("too short\n", "{} has 9 bytes; at least 16 are needed"),
     ("x" * 5000, "{} holds more than 4096 bytes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -28,7 +29,20 @@ _STATUS = {
     "rrefs": {str: float},
     "autograd_contexts": float,
 }
+_NOT_UNDERSTOOD = (
+    f"gives no answer that torchwire {VERSION} understands: it runs another version of torchwire, or has just ended; run "
+    "this command with that worker's own Python"
+)
 _SHAPES: Mapping[str, Any] = {"status": _STATUS, "group": {str: object}, "dump": {"text": str}}
+
+
+def read(question: str, text: str | bytes) -> Any:
+    """The answer that a worker has given to that question as JSON. Raises RuntimeError as `understood` does."""
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        raise RuntimeError(_NOT_UNDERSTOOD) from None
+    return understood(question, answer)
 
 
 def understood(question: str, answer: Any) -> Any:
@@ -39,10 +53,7 @@ def understood(question: str, answer: Any) -> Any:
     if _fits(answer, {"error": str}) and len(answer) == 1:
         raise RuntimeError(answer["error"])
     if not _fits(answer, _SHAPES[question]):
-        raise RuntimeError(
-            f"gives no answer that torchwire {VERSION} understands: it runs another version of torchwire; run this "
-            "command with that worker's own Python"
-        )
+        raise RuntimeError(_NOT_UNDERSTOOD)
     return answer
 
 

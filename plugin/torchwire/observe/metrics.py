@@ -36,7 +36,7 @@ def metrics() -> dict[str, Any]:
     peers: what `torchwire.peers()` returns.
     rrefs: pending users, owners and forks by PyTorch's names. autograd_contexts: how many are open.
     secrets: 8 hexadecimal digits for each of the group's secrets that this worker accepts, the one that it uses first.
-        They tell secrets apart, and nothing of these: workers with the same digits have the same secrets.
+        Workers with the same digits have the same secrets. Like a proof, they let who sees them check a guess.
 
     Raises RuntimeError when RPC is not initialized or runs on another backend. Thread-safe. Takes about 50 us for ten
     functions, and asks no other worker.

@@ -36,6 +36,10 @@ class RemoteWorker:
     encrypts: bool = True  # whether it lets connections be encrypted
 
 
+class _StoreSilentError(RuntimeError):
+    """The store has not answered."""
+
+
 class RemoteGroup:
     """The group of the TCP store at `place`; of several that have met there the last. Not thread-safe, but for ask().
 
@@ -53,6 +57,7 @@ class RemoteGroup:
         self._secrets = secrets
         self._workers: list[RemoteWorker] = []
         self.store_problem = ""  # why the list may be old
+        self._is_silent = False
         problem = problem_with(place, _LISTENER)
         if problem is not None:
             raise RuntimeError(f"{problem.found}; {problem.remedy}")
@@ -65,10 +70,12 @@ class RemoteGroup:
 
     def workers(self) -> list[RemoteWorker]:
         """Those on the list now, by rank."""
-        if not self.store_problem:
+        if not self._is_silent:
             try:
                 self._read_workers()
-            except RuntimeError as error:
+                self.store_problem = ""
+            except RuntimeError as error:  # also while the group has another secret than the observer's file
+                self._is_silent = isinstance(error, _StoreSilentError)
                 self.store_problem = str(error)
         return self._workers
 
@@ -119,7 +126,7 @@ class RemoteGroup:
         try:
             return within(_LIMIT, ask)
         except (RuntimeError, TimeoutError) as error:
-            raise RuntimeError(
+            raise _StoreSilentError(
                 f"{self._place} does not answer as a store: {reason_of(error)}; look whether it is {_LISTENER} that "
                 "has this port, and whether it is stopped"
             ) from None

@@ -6,7 +6,6 @@ sends one answer and closes.
 
 from __future__ import annotations
 
-import json
 import socket
 import struct
 import time
@@ -14,7 +13,7 @@ from typing import Any
 
 from torchwire import _C
 from torchwire.doctor.reachability import Place, place_of
-from torchwire.observe.answer_shape import understood
+from torchwire.observe import answer_shape
 
 _SCHEME = "wire_tcp://"
 _HEAD = struct.Struct("<BQ")  # how it went, length of the text
@@ -133,11 +132,7 @@ def _read(asking: _Asking, handshake: _C.ObserverHandshake, question: str) -> An
     text = asking.hear(length).decode(errors="replace")
     if failed:
         raise RuntimeError(text.partition("\n")[0])
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        raise RuntimeError("gives no answer that can be read: it runs another version of torchwire") from None
-    return understood(question, answer)
+    return answer_shape.read(question, text)
 
 
 def _prove(asking: _Asking, handshake: _C.ObserverHandshake) -> None:

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchwire._build import VERSION
-from torchwire.observe import status_socket
-from torchwire.observe.answer_shape import understood
+from torchwire.observe import answer_shape, status_socket
 from torchwire.observe.parallel import of_each
 from torchwire.observe.remote_group import RemoteGroup, RemoteWorker
 
@@ -95,19 +93,13 @@ def ask(path: Path, question: Mapping[str, Any], patience: float = _PATIENCE) ->
         ) from None
     except OSError as error:
         raise RuntimeError(f"cannot be asked: {error.strerror or error}") from None
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        raise RuntimeError(
-            f"gives no answer that torchwire {VERSION} understands: it runs another version, or has just ended"
-        ) from None
-    return understood(question["ask"], answer)
+    return answer_shape.read(question["ask"], text)
 
 
 def _passed_on(name: str, status: Any) -> Answer:
     """What another worker says that one of its name has said to it."""
     try:
-        return Answer(name, name, understood("status", status))
+        return Answer(name, name, answer_shape.understood("status", status))
     except RuntimeError as error:
         return Answer(name, name, None, str(error))
 

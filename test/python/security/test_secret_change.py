@@ -2,11 +2,14 @@
 
 import contextlib
 import functools
+import io
 import os
+import re
 import shutil
-import subprocess
 import sys
 import threading
+import types
+from unittest import mock
 
 import pytest
 import torch
@@ -15,7 +18,7 @@ import torchwire
 from group import Group, HostedStore, init, results
 from processes import WorkerError, wait_until
 from repetition import Repetition, begin, stop
-from torchwire import group_secret, secret_watch
+from torchwire import command_line, group_secret, secret_watch
 from torchwire.doctor.reachability import place_of
 from torchwire.observe.remote_group import RemoteGroup
 from torchwire.observe.remote_worker import NotLetInError
@@ -49,8 +52,12 @@ def labels():
 
 
 def attempt(*arguments, said=""):
-    command = [sys.executable, "-m", "torchwire", "secret", *map(str, arguments)]
-    return subprocess.run(command, input=said, capture_output=True, text=True)
+    """In this process: one of its own would import torch first."""
+    out, err = io.StringIO(), io.StringIO()
+    told = mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(said.encode())))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), told:
+        returncode = command_line.main(["secret", *map(str, arguments)])
+    return types.SimpleNamespace(returncode=returncode, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def command(*arguments, said=""):
@@ -86,7 +93,7 @@ def test_a_file_is_made_for_this_user_alone_and_changed_step_by_step(tmp_path):
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
-        ([], "File exists"),
+        ([], "already: --add adds a secret to it"),
         (["--drop", "is there"], "is the one that is used"),
         (["--use", "nowhere"], "by its last characters"),
         (["--add", "a secret for all to see"], "could be read by other users"),
@@ -128,6 +135,31 @@ def test_what_is_no_file_is_not_read_again(tmp_path):
         assert "torchwire secret" not in [thread.name for thread in threading.enumerate()]
     finally:
         secret_watch.close()
+
+
+def test_a_file_that_is_of_no_use_is_said_once_and_one_that_is_gone_is_not_taken_for_a_change(
+    tmp_path, monkeypatch, caplog
+):
+    caplog.set_level("INFO")
+    path = tmp_path / "secret"
+    command(path)
+    [secret] = held(path)
+    monkeypatch.setattr(secret_watch, "_INTERVAL", 0.01)
+    secret_watch.open_for(str(path), [secret])
+    try:
+        useless = tmp_path / "useless"
+        useless.write_text("short\n")
+        useless.chmod(0o600)
+        useless.replace(path)
+        wait_until(lambda: caplog.messages)
+        path.unlink()
+        wait_until(lambda: len(caplog.messages) > 1)
+    finally:
+        secret_watch.close()
+    complaint, gone = caplog.messages
+    assert re.search("has not followed a change of the group's secret, and tries again: .* at least 16 are", complaint)
+    assert gone == f"the file {str(path)!r} is gone: the group's secrets stay as they are"
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
 # ---- groups ----
