@@ -5,6 +5,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <vector>
+
+#include "backend/base/bytes.h"
 
 namespace torchwire {
 
@@ -17,6 +20,19 @@ inline void require(bool holds, const char* what) {
     std::fprintf(stderr, "does not hold: %s\n", what);
     std::abort();
   }
+}
+
+/// Bytes are a message, or FormatError says that they are none. A message stays the same when it is encoded and decoded.
+template <typename Decode, typename Encode>
+void readAndWrite(const std::vector<char>& bytes, Decode decode, Encode encode) {
+  std::vector<char> once;
+  try {
+    once = encode(decode(bytes));
+  } catch (const FormatError&) { // not such a message
+    return;
+  }
+  require(encode(decode(once)) == once, "a message that was decoded is the same");
+  require(once.size() <= bytes.size(), "a message is made of what came");
 }
 
 } // namespace torchwire

@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 
@@ -18,7 +19,9 @@ from torchwire.observe.remote_group import RemoteGroup
 
 STORE = f"tcp://{Hosts.ADDRESSES[0][0]}:29500"
 TEXT = "what nobody else is to read"
+SECRET = "a secret of thirty-two bytes or more, at least"
 PATTERN = b"ABCDEFGH" * 4
+LAST = b"nothing comes behind this"
 
 SNIFFER = """
 import socket, sys
@@ -42,6 +45,12 @@ def exchange(to):
     tensor = torch.frombuffer(bytearray(PATTERN * 2048), dtype=torch.uint8)
     text, large, small = rpc.rpc_sync(to, echo, (TEXT, tensor, tensor[: len(PATTERN)]))
     return text == TEXT and torch.equal(large, tensor) and torch.equal(small, tensor[: len(PATTERN)])
+
+
+def send_last():
+    """On worker1's end of the cable, behind all that has been said there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+        datagrams.sendto(LAST, (Hosts.ADDRESSES[0][0], 9))
 
 
 def encryption_to(worker):
@@ -87,18 +96,19 @@ def cable_of(hosts, folder):
 
 @pytest.mark.parametrize(
     "options, encrypted",
-    [({}, True), ({"encryption": True}, True), ({"encryption": False}, False)],
-    ids=["by default", "True", "False"],
+    [({}, True), ({"secret": SECRET}, True), ({"encryption": True}, True), ({"encryption": False}, False)],
+    ids=["by default", "with a secret of their own", "True", "False"],
 )
 def test_text_and_tensors_can_be_read_on_the_cable_without_encryption_alone(hosts, tmp_path, options, encrypted):
     with cable_of(hosts, tmp_path) as seen, Group(2, {}, hosts.entrances()) as group:
         group.all(init, STORE, world_size=2, **options)
         assert group[0].run(exchange, "worker1")
-        # All is there once the call's bytes are: the end of a call that shows in any case.
-        wait_until(lambda: len(seen()) > 2 * len(PATTERN) * 2048)
+        group[1].run(send_last)
+        wait_until(lambda: LAST in seen())
         cable = seen()
         assert (TEXT.encode() in cable) == (not encrypted)
         assert (PATTERN in cable) == (not encrypted)
+        assert SECRET.encode() not in cable
         cipher, explained = group[0].run(encryption_to, "worker1")
         assert bool(cipher) == encrypted
         assert (f"wire_tcp, encrypted ({cipher})" in explained) == encrypted
@@ -110,10 +120,23 @@ def test_an_observers_answer_is_encrypted_as_the_workers_connections_are(hosts, 
     with cable_of(hosts, tmp_path) as seen, Group(2, {}, hosts.entrances()) as group:
         group.all(init, STORE, world_size=2, encryption=encryption)
         assert "functions" in group[1].run(status_of, "worker0")
-        if encryption is False:
-            wait_until(lambda: b'"functions"' in seen())
         group.shut_down()
+        group[1].run(send_last)
+        wait_until(lambda: LAST in seen())
         assert (b'"functions"' in seen()) == (encryption is False)
+
+
+@pytest.mark.parametrize("options", [{"_transports": ["uv"]}, {"_channels": ["mpt_uv", "basic"]}], ids=["uv", "mpt_uv"])
+def test_what_cannot_be_encrypted_does_not_leave_the_host_unless_that_is_asked_for(hosts, options):
+    with Group(2, {}, hosts.machines()) as group:
+        group.all(init, STORE, world_size=2, **options)
+        with pytest.raises(WorkerError, match="it is on another host, and .* cannot be encrypted: leave it out of _"):
+            group[0].run(exchange, "worker1")
+        group.kill()
+    with Group(2, {}, hosts.machines()) as group:
+        group.all(init, STORE, world_size=2, encryption=False, **options)
+        assert group[0].run(exchange, "worker1")
+        group.shut_down()
 
 
 def test_one_that_asks_for_encryption_within_a_host_has_it():

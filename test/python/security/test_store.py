@@ -135,7 +135,7 @@ def test_nothing_that_is_forged_ends_a_shutdown_early(group, store, forge):
         else:
             attacker.set_like("torchwire/shutdown/failed", ROSTER, b"it is over")
     pending = group[0].start(rpc.shutdown)
-    wait_until(lambda: attacker.has("torchwire/shutdown/reach0/of/0") or forge in ("sums", "failure"))
+    wait_until(lambda: attacker.has("torchwire/shutdown/begun/of/0"))
     assert group[1].run(call, "worker0") == 3  # it has not ended
     group[1].run(rpc.shutdown)
     pending.result()

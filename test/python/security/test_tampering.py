@@ -11,7 +11,9 @@ import torch.distributed.rpc as rpc
 from group import Group, HostedStore, free_port, init
 from proxy import Proxy
 
+SAID_BY_DIALER, SAID_BY_ACCEPTER = 104, 73  # bytes of the handshake
 HANDSHAKE = 200  # bytes, more than either side says in it
+RECORD_HEADER = 5  # bytes; the last two say how many follow
 CHANGES = int(os.environ.get("TORCHWIRE_TEST_CHANGES", "20"))
 
 
@@ -74,6 +76,51 @@ class Tamperer(Proxy):
         return before + data if before else data[1:]
 
 
+class RecordTamperer(Tamperer):
+    """Leaves out a record as a whole, repeats it, puts it behind the next one, or brings one of another connection."""
+
+    def __init__(self, to, seed):
+        self._foreign = b""
+        super().__init__(to, seed)
+
+    def connected(self):
+        return self._side_of(SAID_BY_DIALER), self._side_of(SAID_BY_ACCEPTER)
+
+    def _side_of(self, handshake):
+        plain = handshake
+        unread = held = b""
+
+        def hear(data):
+            nonlocal plain, unread, held
+            passed_on, unread = data[:plain], unread + data[plain:]
+            plain -= len(passed_on)
+            while record := unread[: self._record_size(unread)]:
+                unread = unread[len(record) :]
+                with self._lock:
+                    becomes, held = self._becomes(record, held)
+                passed_on += becomes
+            return passed_on
+
+        return hear
+
+    @staticmethod
+    def _record_size(unread):
+        size = RECORD_HEADER + int.from_bytes(unread[3:RECORD_HEADER], "big")
+        return size if RECORD_HEADER < size <= len(unread) else 0
+
+    def _becomes(self, record, held):
+        """What is passed on for it, and what is held back until the next one."""
+        foreign, self._foreign = self._foreign, record
+        if self._due == 0 or held:
+            return record + held, b""
+        self._due -= 1
+        self.changes += 1
+        way = self._random.choice(["leave out", "repeat", "put behind the next", "bring another"])
+        if way == "put behind the next":
+            return b"", record
+        return {"leave out": b"", "repeat": record + record, "bring another": foreign + record}[way], b""
+
+
 # ---- what the workers run ----
 
 
@@ -93,14 +140,14 @@ def calls(to, size, count):
 
 
 @contextlib.contextmanager
-def tampered_pair(seed):
-    """Two workers, each of which the other reaches by way of a tamperer."""
+def tampered_pair(seed, kind=Tamperer):
+    """Two workers, each of which the other reaches by way of a tamperer of that kind."""
     with contextlib.ExitStack() as stack:
         store = HostedStore()
         group = stack.enter_context(Group(2, store.environment))
         ports = [free_port() for _ in group]
         tamperers = [
-            stack.enter_context(contextlib.closing(Tamperer(port, seed + rank))) for rank, port in enumerate(ports)
+            stack.enter_context(contextlib.closing(kind(port, seed + rank))) for rank, port in enumerate(ports)
         ]
         pending = [
             worker.start(
@@ -121,9 +168,10 @@ def tampered_pair(seed):
         group.shut_down()
 
 
+@pytest.mark.parametrize("kind", [Tamperer, RecordTamperer])
 @pytest.mark.parametrize("size", [10, 100_000, 3_000_000])
-def test_no_call_comes_back_wrong_or_not_at_all(size):
-    with tampered_pair(size) as (group, tamperers):
+def test_no_call_comes_back_wrong_or_not_at_all(size, kind):
+    with tampered_pair(size, kind) as (group, tamperers):
         for _ in range(CHANGES):
             for tamperer in tamperers:  # of which one is in use
                 tamperer.no_more()
