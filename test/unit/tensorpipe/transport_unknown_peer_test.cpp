@@ -156,7 +156,9 @@ TEST_CASE("bytes that are no parcel break the connection", "[transport_unknown_p
   // Of some there are too few bytes, which TensorPipe's reader does not notice.
   dialer.write(GENERATE(
       as<std::string>(), "no parcel", std::string(1000, '\xba'), "\xb9", "\xb9\x02\x01",
-      "\xbd\x05ab", "\x83\x01", ""));
+      "\xbd\x05"
+      "ab",
+      "\x83\x01", ""));
   const auto parcel = accepter.readParcel();
   const auto behind = accepter.read();
   const auto other = dialer.read();
