@@ -3,8 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "cuda/device_record.h"
@@ -22,7 +22,7 @@ void readAndWriteMessage(const std::vector<char>& bytes) {
 
 at::Tensor tensorOf(const std::vector<char>& bytes) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
-  std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  std::copy(bytes.begin(), bytes.end(), static_cast<char*>(tensor.mutable_data_ptr()));
   return tensor;
 }
 

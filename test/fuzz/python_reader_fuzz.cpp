@@ -63,8 +63,13 @@ void run(Script script) {
 } // namespace
 } // namespace torchwire
 
+/// Python and torch keep what they have, and the search through all that takes minutes.
+extern "C" const char* __asan_default_options() {
+  return "detect_leaks=0";
+}
+
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  static const py::scoped_interpreter interpreter;
+  py::initialize_interpreter(); // and never finalized: torch's threads keep that from coming to an end
   const auto folder = std::filesystem::path(TORCH_ROOT).parent_path();
   py::module_::import("sys").attr("path").attr("insert")(0, folder.string());
   py::module_::import("torch");

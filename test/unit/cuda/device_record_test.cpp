@@ -97,8 +97,9 @@ TEST_CASE("a malformed device record is refused", "[device_record]") {
   record.counts = {{c10::DeviceType::CUDA, 1}};
   record.maps["b"] = {{gpu(0), gpu(0)}};
   std::vector<char> bytes = record.encode();
-  // Where its parts are: name 0-3, host 4-7, automatic 8, nccl 9, devices 10-15, counts 16-21, maps 22-38.
-  REQUIRE(bytes.size() == 39);
+  // Where its parts are: name 0-3, host 4-7, automatic 8, nccl 9, ncclLeavesHost 10, devices 11-16, counts 17-22,
+  // maps 23-39.
+  REQUIRE(bytes.size() == 40);
   const auto refusal = [](const std::vector<char>& changed) -> std::string {
     try {
       DeviceRecord::decode(changed);
@@ -107,25 +108,25 @@ TEST_CASE("a malformed device record is refused", "[device_record]") {
     }
     return "";
   };
-  SECTION("automatic, or nccl, is neither yes nor no") {
-    for (const size_t at : {8u, 9u}) {
+  SECTION("a switch is neither yes nor no") {
+    for (const size_t at : {8u, 9u, 10u}) {
       std::vector<char> neither = bytes;
       neither[at] = 2;
       CHECK(refusal(neither) == "a device record has 2 for yes or no");
     }
   }
   SECTION("a device's type is unknown") {
-    bytes[14] = 99;
+    bytes[15] = 99;
     CHECK(refusal(bytes) == "there is no device type 99");
-    bytes[14] = -1;
+    bytes[15] = -1;
     CHECK(refusal(bytes) == "there is no device type -1");
   }
   SECTION("a count is negative") {
-    bytes[21] = -1;
+    bytes[22] = -1;
     CHECK(refusal(bytes) == "a device record has no good count of cuda devices");
   }
   SECTION("a count of items exceeds what follows") {
-    for (const size_t at : {10u, 16u, 22u, 31u}) {
+    for (const size_t at : {11u, 17u, 23u, 32u}) {
       std::vector<char> hostile = bytes;
       std::fill_n(hostile.begin() + static_cast<ptrdiff_t>(at), 4, '\xff');
       CHECK(refusal(hostile) == "a count of 4294967295 exceeds what follows it");
@@ -140,6 +141,7 @@ TEST_CASE("what comes twice in a device record is refused", "[device_record]") {
   out.string(""); // host
   out.number<uint8_t>(0); // automatic
   out.number<uint8_t>(0); // nccl
+  out.number<uint8_t>(0); // ncclLeavesHost
   out.number<uint32_t>(0);
   const auto writeDevice = [&](c10::Device device) {
     out.number(device.type());

@@ -1,5 +1,6 @@
 #include "backend/transport/sealed_stream.h"
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -60,7 +61,7 @@ TEST_CASE("both ends of sealed streams read what the other has written", "[seale
   RecordKey there = {algorithm, {1}, {2}}, back = {algorithm, {3}, {4}};
   const auto loop = Loop::start("sealed");
   const auto wire = MemoryWire::make(capacity);
-  const std::string said = patterned(300'000, 1);
+  const std::string said = patterned(std::min(300 * capacity, size_t{300'000}), 1);
   std::string heard;
   onLoop(*loop, [&] {
     SealedStream a(*loop, wire->stream(*loop, 0), there, back);
