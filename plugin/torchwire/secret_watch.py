@@ -73,7 +73,8 @@ class _Watch:
             self._say(logging.INFO, f"the file {self._path!r} is gone: the group's secrets stay as they are")
         except Exception as error:  # a warning that the program has made an error, too
             self._say(
-                logging.WARNING, f"this worker has not followed a change of the group's secret, and tries again: {error}"
+                logging.WARNING,
+                f"this worker has not followed a change of the group's secret, and tries again: {error}",
             )
 
     def _say(self, level: int, complaint: str) -> None:

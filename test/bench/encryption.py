@@ -1,11 +1,11 @@
 """What it costs that connections are encrypted: python test/bench/encryption.py
 
-    between    two workers, each on a core and in a network namespace of its own (needs root): calls, and tensors one way
+    between    two workers, each on a core and in a network namespace of its own (needs root): calls, tensors one way
     first      the first call of two workers, with which they connect
     many       64 workers on one host, each of which calls each other one
 
-Groups that encrypt and groups that do not take turns. Prints the medians, the ratio of the medians, and the median ratio
-of the rounds; above 1 is what encryption costs.
+Groups that encrypt and groups that do not take turns. Prints the medians, the ratio of the medians, and the median
+ratio of the rounds; above 1 is what encryption costs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import torch.distributed.rpc as rpc
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 
-from group import Group, HostedStore, init, results  # noqa: E402
-from network import Hosts  # noqa: E402
+from group import Group, HostedStore, init, results
+from network import Hosts
 
 STORE = f"tcp://{Hosts.ADDRESSES[0][0]}"
 LARGE = 64 << 20  # bytes
@@ -63,7 +63,7 @@ def calls(to, size, count):
 
 
 def stream(to, count):
-    """The seconds that a gigabyte takes to there, in large tensors of which two are under way, and this side's CPU's."""
+    """The seconds that a gigabyte takes, in large tensors of which two are under way, and those of this side's CPU."""
     tensor = torch.ones(LARGE, dtype=torch.uint8)
     used, begun = cpu(), time.perf_counter()
     pending = [rpc.rpc_async(to, take, (tensor,))]

@@ -58,12 +58,10 @@ def test_a_store_that_other_hosts_can_reach_is_warned_of_once(monkeypatch, caplo
         store = dist.TCPStore("127.0.0.1", hosted.port, is_master=False)
     for _ in range(2):
         rendezvous.warn_of_open_store(dist.PrefixStore("rpc", store))
-    assert [record.message for record in caplog.records if "which other hosts can reach" in record.message] == [
-        f"the group draws its secret, and keeps it in the rendezvous store at 127.0.0.1:{store.port}, which other hosts "
-        "can reach: whoever connects there, or listens on the way, can join the group, and so run code in its workers. "
-        "Unless only those can whom you trust, give all workers a secret of their own: `python -m torchwire secret FILE` "
-        "makes one, and TORCHWIRE_SECRET_FILE names it"
-    ] * listens_elsewhere
+    warned = [record.message for record in caplog.records if "which other hosts can reach" in record.message]
+    assert len(warned) == listens_elsewhere
+    assert all(f"the rendezvous store at 127.0.0.1:{store.port}" in message for message in warned)
+    assert all("`python -m torchwire secret FILE` makes one" in message for message in warned)
 
 
 @pytest.mark.parametrize("world_size", [2, None])

@@ -30,8 +30,8 @@ _STATUS = {
     "autograd_contexts": float,
 }
 _NOT_UNDERSTOOD = (
-    f"gives no answer that torchwire {VERSION} understands: it runs another version of torchwire, or has just ended; run "
-    "this command with that worker's own Python"
+    f"gives no answer that torchwire {VERSION} understands: it runs another version of torchwire, or has just ended; "
+    "run this command with that worker's own Python"
 )
 _SHAPES: Mapping[str, Any] = {"status": _STATUS, "group": {str: object}, "dump": {"text": str}}
 

@@ -78,7 +78,7 @@ class Counts:
 class Path(Proxy):
     """Leads connections where `to` says, and rewrites what they begin with.
 
-    Counts the handshakes that have begun, and the bytes that are said behind one, on connections since the attack began.
+    Counts, on connections since the attack began, handshakes that have begun and bytes that are said behind one.
     """
 
     def __init__(self, to):
