@@ -77,7 +77,10 @@ class Tamperer(Proxy):
 
 
 class RecordTamperer(Tamperer):
-    """Leaves out a record as a whole, repeats it, puts it behind the next one, or brings one of another connection."""
+    """Repeats a record as a whole, or brings one of another connection; leaves one out, or puts it behind the next.
+
+    The last two where another follows: nothing tells of a record at the end (test/findings/encryption.md).
+    """
 
     def __init__(self, to, seed):
         self._foreign = b""
@@ -97,7 +100,7 @@ class RecordTamperer(Tamperer):
             while record := unread[: self._record_size(unread)]:
                 unread = unread[len(record) :]
                 with self._lock:
-                    becomes, held = self._becomes(record, held)
+                    becomes, held = self._becomes(record, held, self._record_size(unread) > 0)
                 passed_on += becomes
             return passed_on
 
@@ -108,14 +111,14 @@ class RecordTamperer(Tamperer):
         size = RECORD_HEADER + int.from_bytes(unread[3:RECORD_HEADER], "big")
         return size if RECORD_HEADER < size <= len(unread) else 0
 
-    def _becomes(self, record, held):
+    def _becomes(self, record, held, is_followed):
         """What is passed on for it, and what is held back until the next one."""
         foreign, self._foreign = self._foreign, record
         if self._due == 0 or held:
             return record + held, b""
         self._due -= 1
         self.changes += 1
-        way = self._random.choice(["leave out", "repeat", "put behind the next", "bring another"])
+        way = self._random.choice(["repeat", "bring another", *(["leave out", "put behind the next"] * is_followed)])
         if way == "put behind the next":
             return b"", record
         return {"leave out": b"", "repeat": record + record, "bring another": foreign + record}[way], b""

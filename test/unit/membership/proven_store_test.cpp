@@ -48,8 +48,7 @@ struct Shared : KeyValueStore {
 };
 
 struct Worker : ProvenStore {
-  explicit Worker(MemoryStore& store, const GroupKey* key = &kKey)
-      : Worker(std::make_unique<Shared>(store)) {
+  explicit Worker(MemoryStore& store, const GroupKey* key = &kKey) : Worker(new Shared(store)) {
     if (key != nullptr) {
       proveWith({*key});
     }
@@ -57,9 +56,7 @@ struct Worker : ProvenStore {
   Shared& access;
 
  private:
-  explicit Worker(std::unique_ptr<Shared> its) : Worker(*its, std::move(its)) {}
-  Worker(Shared& shared, std::unique_ptr<KeyValueStore> its)
-      : ProvenStore(std::move(its)), access(shared) {}
+  explicit Worker(Shared* its) : ProvenStore(std::unique_ptr<KeyValueStore>(its)), access(*its) {}
 };
 
 } // namespace
