@@ -3,7 +3,6 @@
 #include <torch/csrc/distributed/autograd/rpc_messages/rpc_with_autograd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <stdexcept>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "backend/base/bytes.h"
 #include "backend/base/interruption.h"
 #include "backend/base/log.h"
+#include "backend/base/process_identity.h"
 #include "backend/base/random.h"
 #include "backend/base/resource_limits.h"
 #include "backend/codec/codec.h"
@@ -56,16 +56,9 @@ constexpr size_t kMaxEvaluations = 256;
 // lengths, should not wait for each other. Only those are started that are needed at a time.
 constexpr size_t kMaxCopies = 64;
 
-/// Tells hosts apart, and containers of one not.
-std::string idOfHost() {
-  std::string id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  return id;
-}
-
 cuda::DeviceRecord named(cuda::DeviceRecord record, const std::string& worker) {
   record.name = worker;
-  record.host = idOfHost();
+  record.host = ProcessIdentity::ofThisProcess().boot; // containers of one have the same
   return record;
 }
 

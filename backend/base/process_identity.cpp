@@ -33,7 +33,9 @@ std::optional<ProcessStatus> statusOfProcess(int32_t pid) {
   return fields ? std::optional(status) : std::nullopt;
 }
 
-ProcessIdentity ProcessIdentity::ofThisProcess() {
+namespace {
+
+ProcessIdentity readOfThisProcess() {
   ProcessIdentity identity;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> identity.boot;
   struct stat ns{};
@@ -46,6 +48,13 @@ ProcessIdentity ProcessIdentity::ofThisProcess() {
   identity.startTime = status->startTime;
   identity.stack = status->stack;
   return identity;
+}
+
+} // namespace
+
+ProcessIdentity ProcessIdentity::ofThisProcess() {
+  static const ProcessIdentity first = readOfThisProcess();
+  return first.pid == ::getpid() ? first : readOfThisProcess();
 }
 
 bool ProcessIdentity::sharesNumbersWith(const ProcessIdentity& other) const {

@@ -65,7 +65,7 @@ void MessageStream::push(WriteOp op) {
   writes_.push_back(std::move(op));
   // Small writes go out at once, from here. On the loop several may follow, which then go out together.
   if (writes_.size() == 1 && !loop_->isLoopThread()) {
-    pumpWrites();
+    pumpWrites(lock);
     if (writes_.empty() && !writeError_) { // what is left is to say so
       schedule(Urgency::quiet);
       return;
@@ -119,21 +119,32 @@ void MessageStream::schedule(Urgency urgency) {
 
 // ---- writing --------------------------------------------------------------------------------------
 
-void MessageStream::pumpWrites() {
-  while (!writes_.empty() && stream_ && !writeError_) {
+/// The stream encrypts what it takes: meanwhile the loop is to be able to read. What is being written, and the stream, stay
+/// until then (settle()).
+void MessageStream::pumpWrites(MutexLock& lock) {
+  if (writing_) {
+    return; // that thread goes on
+  }
+  writing_ = true;
+  bool goesOn = true;
+  while (goesOn && !writes_.empty() && stream_ && !writeError_) {
     iovec parts[2 * kWritesAtOnce];
     size_t wanted = 0;
     const size_t count = gather(parts, wanted);
-    const Progress progress = stream_->write(parts, count);
-    if (!progress.error.empty()) {
-      writeError_ = broken(progress.error);
-      return;
-    }
+    Stream& stream = *stream_;
+    lock.unlock();
+    const Progress progress = stream.write(parts, count);
+    lock.lock();
     advanceWrites(progress.bytes);
     noRoom_ = progress.bytes < wanted;
-    if (noRoom_) {
-      return;
+    if (!progress.error.empty() && !writeError_) {
+      writeError_ = broken(progress.error);
     }
+    goesOn = !noRoom_;
+  }
+  writing_ = false;
+  if (std::exchange(settlesLater_, false)) {
+    schedule();
   }
 }
 
@@ -310,7 +321,7 @@ void MessageStream::advance() {
     // Once, before anything is called back: what callbacks write is scheduled instead, so that writes on
     // several connections go out in the order in which they were asked for.
     MutexLock lock(mutex_);
-    pumpWrites();
+    pumpWrites(lock);
   }
   bool more = true;
   for (int round = 0; more && round < kRounds && readThisTurn_ < kBytesPerTurn; ++round) {
@@ -329,6 +340,10 @@ void MessageStream::advance() {
 void MessageStream::settle() {
   std::unique_ptr<Stream> useless;
   MutexLock lock(mutex_);
+  if (writing_) {
+    settlesLater_ = settlesLater_ || writeError_ || readError_ || awaitsRead_ == reads_.empty();
+    return;
+  }
   if (writeError_) {
     for (WriteOp& op : writes_) {
       done_.emplace_back(
@@ -346,7 +361,8 @@ void MessageStream::settle() {
     useless = std::move(stream_);
   }
   if (reading_ != nullptr) {
-    reading_->setInterest(!reads_.empty(), noRoom_ && !writes_.empty());
+    awaitsRead_ = !reads_.empty();
+    reading_->setInterest(awaitsRead_, noRoom_ && !writes_.empty());
   }
 }
 

@@ -78,7 +78,7 @@ class MessageStream final : public std::enable_shared_from_this<MessageStream> {
   // Any thread.
   void push(WriteOp op) EXCLUDES(mutex_);
   void push(ReadOp op) EXCLUDES(mutex_);
-  void pumpWrites() REQUIRES(mutex_);
+  void pumpWrites(MutexLock& lock) REQUIRES(mutex_);
   size_t gather(iovec* parts, size_t& bytes) const REQUIRES(mutex_);
   void advanceWrites(size_t bytes) REQUIRES(mutex_);
   enum class Urgency { now, quiet };
@@ -119,6 +119,9 @@ class MessageStream final : public std::enable_shared_from_this<MessageStream> {
   Error readError_ GUARDED_BY(mutex_);
   bool scheduled_ GUARDED_BY(mutex_) = false;
   bool scheduledQuietly_ GUARDED_BY(mutex_) = false;
+  bool writing_ GUARDED_BY(mutex_) = false; // a thread is in stream_->write(), without the mutex
+  bool settlesLater_ GUARDED_BY(mutex_) = false; // once it no longer is
+  bool awaitsRead_ GUARDED_BY(mutex_) = false; // as the stream has been told
   bool noRoom_ GUARDED_BY(mutex_) = false; // the stream did not take all of the last write
   bool closed_ GUARDED_BY(mutex_) = false;
 };
