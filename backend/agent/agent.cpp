@@ -33,6 +33,7 @@
 #include "backend/tensorpipe/observers.h"
 #include "backend/transport/loop.h"
 #include "backend/wire/failure.h"
+#include "backend/wire/record_cipher.h"
 #include "rref/backward.h"
 #include "rref/context_lifetime.h"
 #include "rref/failed_creation.h"
@@ -450,7 +451,22 @@ void Agent::enter(const std::string& address) {
     }
   }
   links_->acceptPeers(); // from now on a peer may be replaced by its successor
+  prepareToEncrypt(roster);
   checkDevices();
+}
+
+/// The first record of a process takes a millisecond longer. It is not to be that of a call, nor to delay a group that
+/// encrypts nothing.
+void Agent::prepareToEncrypt(const Roster& roster) {
+  const std::string& here = membership_->self().onHost.host;
+  const bool encrypts =
+      options_.encryption != Encryption::off &&
+      std::any_of(roster.workers.begin(), roster.workers.end(), [&](const WorkerRecord& worker) {
+        return options_.encryption == Encryption::on || worker.onHost.host != here;
+      });
+  if (encrypts) {
+    loop_->post([] { loadRecordCiphers(); });
+  }
 }
 
 // All workers of a static group find the same, and those of a dynamic one were fine before this one came.

@@ -271,7 +271,9 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   // link_manager_session.cpp: what outlives a link.
   static bool isResuming(const Peer& peer);
   bool resumes(const Handle& broken, const Error& cause) EXCLUDES(mutex_);
-  void resumeExpired(WorkerId to, uint64_t session, uint64_t breaks) EXCLUDES(mutex_);
+  void resumeExpired(
+      WorkerId to, uint64_t session, uint64_t breaks, std::chrono::milliseconds patience)
+      EXCLUDES(mutex_);
   bool isFinal(Peer& peer, ErrorCode dialFailure) const REQUIRES(mutex_);
   void endSession(WorkerId to, uint64_t session, const Error& why) EXCLUDES(mutex_);
   void endForgottenSession(const Hello& hello) EXCLUDES(mutex_);

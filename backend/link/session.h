@@ -106,16 +106,32 @@ class Session {
 
   /// Whether onWatch() is to be called once, after a quarter of the time that silence may last.
   bool startsWatch();
-  enum class Watch { end, again, silent };
+  enum class Watch { end, again, relink, silent };
+  /// `relink`: half of that time is over. The link may be what has lost something, and there is the other half for the next
+  /// one. A few times, unless the peer says something: with each link it shows that it lives.
   Watch onWatch();
+  /// Whether onWatch() has said `silent`: the session ends with its link.
+  bool isOver() const {
+    return over_;
+  }
+  /// Whether the link is broken, or the next one stands, for the sake of a peer that is silent.
+  bool relinksForSilence() const {
+    return relinks_ > 0;
+  }
   /// Whether a large frame is arriving, behind which the peer's other frames wait.
   bool isArriving() const {
     return arriving_;
   }
   /// A large frame begins to arrive. Whether onArriving() is to be called once, after a while.
   bool startsArriving();
-  /// What to acknowledge, because it still arrives; then it is to be called again.
-  std::optional<uint64_t> onArriving();
+  struct Arriving {
+    std::optional<uint64_t>
+        acknowledge; // because it still arrives; then onArriving() is to be called again
+    bool hasStalled =
+        false; // nothing of it has come for half of the time that silence may last: the link has lost something
+  };
+  /// `bytes`: that have come from the peer in all, where they are counted.
+  Arriving onArriving(std::optional<uint64_t> bytes);
 
   /// See SentFrames.
   const CallIds& receivedCalls() const {
@@ -133,6 +149,7 @@ class Session {
   const size_t limit_;
   const uint64_t serial_;
   bool established_ = false;
+  bool hasLink_ = false;
   uint64_t breaks_ = 0;
   bool hasReceived_ = false; // since the newest link
   Error brokenBy_;
@@ -148,7 +165,11 @@ class Session {
   uint64_t heard_ = 0; // frames
   uint64_t heardBefore_ = 0, oldestBefore_ = 0; // at the last onWatch()
   int silentFor_ = 0; // calls of it
+  bool over_ = false;
+  int relinks_ = 0; // for silence, since the peer has said something
   bool arriving_ = false, arrivingTimerRuns_ = false;
+  std::optional<uint64_t> arrivedBefore_; // bytes, at the last onArriving()
+  int stalledFor_ = 0; // calls of it
 };
 
 } // namespace torchwire

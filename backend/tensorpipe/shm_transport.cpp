@@ -58,9 +58,6 @@ class ShmTraits final : public EndpointTraits {
   Encryption encryption() const override { // the kernel says who it is, and nobody is in between
     return Encryption::off;
   }
-  std::chrono::milliseconds stallPatience() const override {
-    return std::chrono::milliseconds(0);
-  }
   std::unique_ptr<Stream> makeStream(
       Loop& loop, int socket, std::optional<MemoryFile> memory, bool dialed) const override {
     return std::make_unique<ShmStream>(loop, socket, std::move(*memory), dialed);

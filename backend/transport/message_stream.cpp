@@ -19,6 +19,11 @@ constexpr int kRounds = 16;
 constexpr size_t kBytesPerTurn = size_t{4} << 20;
 constexpr size_t kWritesAtOnce = 8;
 
+const char* const kStalled =
+    "a message on the connection has begun and did not go on: its length was changed on the way, a "
+    "part of it was left "
+    "out, or the network or the peer has stalled";
+
 Error broken(std::string sentence) {
   return Error(ErrorCode::linkBroken, std::move(sentence));
 }
@@ -61,17 +66,19 @@ void MessageStream::expectFirstMessage(Written there) {
 }
 
 void MessageStream::push(WriteOp op) {
-  MutexLock lock(mutex_);
-  writes_.push_back(std::move(op));
-  // Small writes go out at once, from here. On the loop several may follow, which then go out together.
-  if (writes_.size() == 1 && !loop_->isLoopThread()) {
-    pumpWrites(lock);
-    if (writes_.empty() && !writeError_) { // what is left is to say so
-      schedule(Urgency::quiet);
+  {
+    MutexLock lock(mutex_);
+    writes_.push_back(std::move(op));
+    if (writes_.size() != 1 || loop_->isLoopThread()) {
+      schedule();
       return;
     }
   }
-  schedule();
+  // Small writes go out at once, from here. On the loop several may follow, which then go out together.
+  pumpWrites();
+  MutexLock lock(mutex_);
+  const bool isOut = writes_.empty() && !writeError_; // what is left is to say so
+  schedule(isOut ? Urgency::quiet : Urgency::now);
 }
 
 void MessageStream::push(ReadOp op) {
@@ -121,7 +128,8 @@ void MessageStream::schedule(Urgency urgency) {
 
 /// The stream encrypts what it takes: meanwhile the loop is to be able to read. What is being written, and the stream, stay
 /// until then (settle()).
-void MessageStream::pumpWrites(MutexLock& lock) {
+void MessageStream::pumpWrites() {
+  MutexLock lock(mutex_);
   if (writing_) {
     return; // that thread goes on
   }
@@ -241,6 +249,7 @@ bool MessageStream::receive(void* into, size_t wanted, size_t& got) {
     const Progress progress = reading_->read(static_cast<char*>(into) + got, wanted - got);
     got += progress.bytes;
     readThisTurn_ += progress.bytes;
+    arrived_ += progress.bytes;
     if (!progress.error.empty()) {
       breakReads(broken(progress.error));
       return false;
@@ -298,6 +307,9 @@ void MessageStream::start(std::unique_ptr<Stream> stream) {
   }
   try {
     reading_->start([this] { advance(); });
+    if (const auto patience = reading_->stallPatience(); patience.count() != 0) {
+      stall_.emplace(*loop_, patience, [this] { fail(broken(kStalled)); });
+    }
   } catch (const std::exception& e) {
     breakReads(broken(e.what()));
   }
@@ -317,12 +329,9 @@ void MessageStream::advance() {
   const auto self = shared_from_this();
   advancing_ = true;
   readThisTurn_ = 0;
-  {
-    // Once, before anything is called back: what callbacks write is scheduled instead, so that writes on
-    // several connections go out in the order in which they were asked for.
-    MutexLock lock(mutex_);
-    pumpWrites(lock);
-  }
+  // Once, before anything is called back: what callbacks write is scheduled instead, so that writes on
+  // several connections go out in the order in which they were asked for.
+  pumpWrites();
   bool more = true;
   for (int round = 0; more && round < kRounds && readThisTurn_ < kBytesPerTurn; ++round) {
     pumpReads();
@@ -340,6 +349,7 @@ void MessageStream::advance() {
 void MessageStream::settle() {
   std::unique_ptr<Stream> useless;
   MutexLock lock(mutex_);
+  watchForStall();
   if (writing_) {
     settlesLater_ = settlesLater_ || writeError_ || readError_ || awaitsRead_ == reads_.empty();
     return;
@@ -358,11 +368,19 @@ void MessageStream::settle() {
     }
     reads_.clear();
     reading_ = nullptr;
+    stall_.reset();
     useless = std::move(stream_);
   }
   if (reading_ != nullptr) {
     awaitsRead_ = !reads_.empty();
     reading_->setInterest(awaitsRead_, noRoom_ && !writes_.empty());
+  }
+}
+
+void MessageStream::watchForStall() {
+  if (stall_) {
+    const size_t heldBack = reading_->heldBack();
+    stall_->observe(!reads_.empty() && (headerRead_ != 0 || heldBack != 0), arrived_ + heldBack);
   }
 }
 

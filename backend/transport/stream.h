@@ -3,6 +3,7 @@
 
 #include <sys/uio.h>
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -33,6 +34,16 @@ class Stream {
 
   /// Gives what there is, at most `length` bytes. The end is an error.
   virtual Progress read(void* into, size_t length) = 0;
+
+  /// How many bytes have come that cannot be read before others have.
+  virtual size_t heldBack() const {
+    return 0;
+  }
+
+  /// How long the rest of a message that has begun may take to go on. 0: for ever.
+  virtual std::chrono::milliseconds stallPatience() const {
+    return std::chrono::milliseconds(0);
+  }
 };
 
 } // namespace torchwire

@@ -4,6 +4,8 @@ import contextlib
 import socket
 import threading
 
+from group import Group, HostedStore, free_port, init
+
 
 class Proxy:
     """Passes connections on, and what their ends say: each piece as what connected() returns makes it."""
@@ -52,3 +54,31 @@ class Proxy:
             while data := source.recv(1 << 20):
                 sink.sendall(hear(data))
             sink.shutdown(socket.SHUT_WR)
+
+
+@contextlib.contextmanager
+def group_behind(*make_proxies, **options):
+    """Workers that encrypt, one for each proxy: that is made for the worker's port, which the others reach by it.
+
+    Gives the group, the ports, and the proxies.
+    """
+    with contextlib.ExitStack() as stack:
+        store = HostedStore()
+        group = stack.enter_context(Group(len(make_proxies), store.environment))
+        ports = [free_port() for _ in group]
+        proxies = [stack.enter_context(contextlib.closing(make(port))) for make, port in zip(make_proxies, ports)]
+        pending = [
+            worker.start(
+                init,
+                store.init_method,
+                world_size=len(group),
+                encryption=True,
+                _transports=["wire_tcp"],
+                bind_address=f"127.0.0.1:{port}",
+                advertise_address=f"127.0.0.1:{proxy.port}",
+                **options,
+            )
+            for worker, port, proxy in zip(group, ports, proxies)
+        ]
+        [one.result() for one in pending]
+        yield group, ports, proxies

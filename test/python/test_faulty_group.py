@@ -71,12 +71,6 @@ def trace_in_time(path, names):
 
 
 @pytest.fixture(scope="module")
-def hosts():
-    with Hosts() as hosts:
-        yield hosts
-
-
-@pytest.fixture(scope="module")
 def group(hosts):
     """Eight workers on two hosts, after the faults.
 

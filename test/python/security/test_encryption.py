@@ -12,7 +12,7 @@ import torch
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, HostedStore, errors, init
-from network import Hosts, why_impossible
+from network import Hosts
 from processes import WorkerError, wait_until
 from torchwire.doctor.reachability import place_of
 from torchwire.observe.remote_group import RemoteGroup
@@ -66,15 +66,6 @@ def status_of(worker):
 
 
 # ---- the networks ----
-
-
-@pytest.fixture(scope="module")
-def hosts():
-    reason = why_impossible()
-    if reason:
-        pytest.skip(reason)
-    with Hosts() as hosts:
-        yield hosts
 
 
 @contextlib.contextmanager

@@ -419,8 +419,30 @@ TEST_CASE("an acknowledgement of what was not sent breaks the protocol", "[link_
 }
 
 TEST_CASE(
+    "a frame that is lost without its link comes on another link, and no session ends",
+    "[link_manager_resume]") {
+  const Style style = GENERATE(Style::pumped, Style::threaded);
+  CAPTURE(nameOf(style));
+  SessionPair pair(style, settingsOf(milliseconds(400)));
+  const bool fromA = GENERATE(true, false);
+  pair.a.send(pair.b, "request");
+  if (fromA) {
+    pair.world.network.loseFrames();
+  } else { // the acknowledgement
+    CHECK(pair.until([&] { return pair.b.texts() == Texts{"request"}; }));
+    pair.world.network.loseFrames();
+  }
+  CHECK(pair.until([&] { return pair.b.texts() == Texts{"request"}; }));
+  pair.a.send(pair.b, "next");
+  CHECK(pair.until([&] { return pair.b.texts() == Texts{"request", "next"}; }));
+  CHECK(pair.a.losses().empty());
+  CHECK(pair.b.losses().empty());
+}
+
+TEST_CASE(
     "a peer that keeps its link and stands still loses its session", "[link_manager_resume]") {
   RawSession raw(settingsOf(milliseconds(100)));
+  raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
   RawPeer peer = raw.dial({1, false, {}, {}});
   CallbackNote& note = raw.world.ledger.note("call");
   raw.b.links().send(0, textFrame("1"), CallbackLedger::expect(note));
@@ -431,8 +453,9 @@ TEST_CASE(
     CHECK_THAT(
         error.message(),
         Catch::EndsWith(
-            "(it has not said anything for 100 ms): its process may have ended or "
-            "stand still, see its log"));
+            "(it has not said anything for 50 ms): its process may have ended or stand still, see "
+            "its log; it could not "
+            "be resumed: no new connection within 50 ms"));
     // The loss is told, by the timer's thread, before the peer may be dialed anew.
     CHECK(raw.until([&] { return raw.b.links().status()[0].state == PeerState::idle; }));
   }

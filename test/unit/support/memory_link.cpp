@@ -52,6 +52,7 @@ class MemoryNetwork::Core : public std::enable_shared_from_this<Core> {
   void startThread();
   void stopThread() EXCLUDES(mutex_);
   void closeAll(const Error& error) EXCLUDES(mutex_);
+  void loseFrames() EXCLUDES(mutex_);
 
   // Of contexts.
   void listen(const std::string& address, LinkContext::Accepted accepted) EXCLUDES(mutex_);
@@ -267,6 +268,13 @@ void MemoryNetwork::Core::closeAll(const Error& error) {
     }
   }
   changed();
+}
+
+void MemoryNetwork::Core::loseFrames() {
+  MutexLock lock(mutex_);
+  for (const EndPtr& end : ends_) {
+    std::erase_if(end->arrivals, [](const End::Arrival& arrival) { return !arrival.endOfLink; });
+  }
 }
 
 void MemoryNetwork::Core::join(const std::string& address) {
@@ -557,6 +565,10 @@ void MemoryNetwork::refuseDials(const std::string& address, int count) {
 
 void MemoryNetwork::cut() {
   core_->closeAll(Error(ErrorCode::linkBroken, "the network was cut"));
+}
+
+void MemoryNetwork::loseFrames() {
+  core_->loseFrames();
 }
 
 size_t MemoryNetwork::dials() const {

@@ -68,6 +68,8 @@ class MemoryNetwork {
   void refuseDials(const std::string& address, int count);
   /// Ends all links on both sides; frames under way are lost.
   void cut();
+  /// Loses the frames under way, and no link.
+  void loseFrames();
 
   size_t dials() const;
   /// Links of which a side is open.

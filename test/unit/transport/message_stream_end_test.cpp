@@ -1,7 +1,9 @@
 // How a message stream ends: closed, broken, or by a peer that goes or does not keep to the protocol.
 #include "backend/transport/message_stream.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <memory>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "backend/transport/message_streams.h"
 #include "test/unit/support/message_stream_under_test.h"
+#include "test/unit/support/notifier.h"
 #include "test/unit/support/seeds.h"
 
 using namespace torchwire;
@@ -258,6 +261,78 @@ TEST_CASE("no memory is allocated for a message that is too long", "[message_str
       read->note.error().message() ==
       "the peer sent a message of " + std::to_string(length) + " bytes where at most " +
           std::to_string(MessageStream::kMaxAllocation) + " were expected");
+}
+
+TEST_CASE(
+    "a message that has begun and does not go on ends the message stream", "[message_stream_end]") {
+  /// The wire's, with little patience.
+  class Impatient final : public Stream {
+   public:
+    Impatient(std::unique_ptr<Stream> inner, size_t heldBack)
+        : inner_(std::move(inner)), heldBack_(heldBack) {}
+    void start(std::function<void()> ready) override {
+      inner_->start(std::move(ready));
+    }
+    void setInterest(bool reading, bool writing) override {
+      inner_->setInterest(reading, writing);
+    }
+    Progress write(const iovec* parts, size_t count) override {
+      return inner_->write(parts, count);
+    }
+    Progress read(void* into, size_t length) override {
+      return inner_->read(into, length);
+    }
+    size_t heldBack() const override {
+      return heldBack_;
+    }
+    std::chrono::milliseconds stallPatience() const override {
+      return std::chrono::milliseconds(20);
+    }
+
+   private:
+    const std::unique_ptr<Stream> inner_;
+    const size_t heldBack_;
+  };
+  const std::string whole = onTheWire("text");
+  const size_t cut = GENERATE(0, 1, 7, 8, 11, 12);
+  const size_t heldBack = GENERATE(0, 5);
+  CAPTURE(cut, heldBack);
+  Lone lone;
+  onLoop(*lone.loop, [&] {
+    lone.talk->start(std::make_unique<Impatient>(lone.wire->stream(*lone.loop, 0), heldBack));
+  });
+  const auto read = lone.talk.readMessage();
+  lone.wire->put(1, whole.substr(0, cut));
+  const bool stalls = heldBack != 0 || cut % whole.size() != 0;
+  if (cut == whole.size()) {
+    REQUIRE(lone.talk.waitForAll());
+    CHECK(read->message == "text");
+    if (stalls) { // not before anybody reads on
+      const auto next = lone.talk.readMessage();
+      REQUIRE(lone.talk.waitForAll());
+      CHECK_THAT(next->note.error().message(), Catch::Contains("has begun and did not go on"));
+    }
+  } else if (stalls) {
+    REQUIRE(lone.talk.waitForAll());
+    CHECK_THAT(read->note.error().message(), Catch::Contains("has begun and did not go on"));
+    CHECK(lone.wire->hasLeft(0));
+  }
+  if (!stalls) {
+    const auto next = lone.talk.readMessage();
+    Notifier later;
+    std::atomic<bool> isLater{false};
+    std::unique_ptr<LoopTimer> timer;
+    onLoop(*lone.loop, [&] { // longer than any patience
+      timer = std::make_unique<LoopTimer>(*lone.loop);
+      timer->start(std::chrono::milliseconds(300), [&] {
+        isLater = true;
+        later.notify();
+      });
+    });
+    REQUIRE(later.waitUntil([&] { return isLater.load(); }));
+    onLoop(*lone.loop, [&] { timer.reset(); });
+    CHECK_FALSE(next->note.called());
+  }
 }
 
 // ---- the first message ----------------------------------------------------------------------------
