@@ -455,8 +455,8 @@ void Agent::enter(const std::string& address) {
   checkDevices();
 }
 
-/// The first record of a process takes a millisecond longer. It is not to be that of a call, nor to delay a group that
-/// encrypts nothing.
+/// Loading the ciphers takes a millisecond, for which the first call would wait. A group that encrypts nothing does not
+/// load them.
 void Agent::prepareToEncrypt(const Roster& roster) {
   const std::string& here = membership_->self().onHost.host;
   const bool encrypts =

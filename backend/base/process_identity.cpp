@@ -41,7 +41,7 @@ ProcessIdentity readOfThisProcess() {
   struct stat ns{};
   const auto status = statusOfProcess(::getpid());
   if (identity.boot.empty() || ::stat("/proc/self/ns/pid", &ns) != 0 || !status) {
-    return {};
+    return identity;
   }
   identity.pidNamespace = ns.st_ino;
   identity.pid = ::getpid();

@@ -49,7 +49,7 @@ class Link {
   /// `began` is called each time a frame of at least kLargeFrame bytes, which may take its time, has begun to arrive: as
   /// other callbacks, but before that frame's. At most once, before the first receive that is to tell. Links on which
   /// frames arrive as a whole need not tell.
-  static constexpr size_t kLargeFrame = size_t{512} << 10;
+  static constexpr size_t kLargeFrame = size_t{64} << 10;
   virtual void watchLargeFrames(std::function<void()> /*began*/) {}
 
   /// Fails whatever is pending. Idempotent.
@@ -79,7 +79,7 @@ struct LinkDescription {
   std::shared_ptr<const Alternatives> alternatives =
       nullptr; // null: unknown. Shared: copied for each look at the peers
   std::shared_ptr<const std::atomic<uint64_t>> arrivals =
-      nullptr; // bytes that have come from there, whatever for; null: they are not counted
+      nullptr; // bytes that have come from there, those of all frames; null: they are not counted
 };
 
 /// Makes and accepts links of one kind. Thread-safe.

@@ -295,8 +295,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void watchSilence(WorkerId peer, uint64_t session) EXCLUDES(mutex_);
   void watchLargeFrames(const Handle& connected);
   void largeFrameBegan(const Handle& connected) EXCLUDES(mutex_);
-  void arrivingAfter(const Handle& connected);
-  void stillArriving(const Handle& connected) EXCLUDES(mutex_);
+  void arrivingAfter(WorkerId peer, uint64_t session);
+  void stillArriving(WorkerId peer, uint64_t session) EXCLUDES(mutex_);
 
   // link_manager_traffic.cpp: sending, and a connected link up to its loss.
   void deliver(WorkerId to, Link& link, Outgoing outgoing);

@@ -13,6 +13,7 @@ namespace {
 
 // A listener may be opened anew, as one is that a stray connection has closed.
 constexpr int kRefusedDials = 2;
+constexpr int kLeastDials = 2;
 // A link that has lasted so long was of use, though nothing came.
 constexpr std::chrono::seconds kSettled{2};
 
@@ -60,8 +61,9 @@ bool LinkManager::resumes(const Handle& broken, const Error& cause) {
     peer->refusedDials = 0;
     ++peer->traffic.linksLost;
     dialsFirst = self_.id < peer->record.id;
-    if (peer->session->relinksForSilence()) {
-      patience /= 2; // the other half is over
+    if (peer->session->relinksForSilence()) { // half is over; but a few dials have to come about
+      patience = std::max(
+          patience / 2, std::min(patience, limits_.precedence + kLeastDials * limits_.resumeDial));
     }
   }
   log(LogLevel::info, error.message() + "; dialing it again to go on");
@@ -376,15 +378,19 @@ void LinkManager::watchSilence(WorkerId id, uint64_t session) {
     if (isOver || watch == Session::Watch::relink) {
       silent = Handle{id, peer->generation, peer->link};
       silence /= isOver ? 1 : 2;
-      if (peer->session->isArriving()) { // so it lives, or has until not long ago
-        code = ErrorCode::unreachable;
-      }
+    }
+    if (isOver && peer->session->isArriving()) { // so it lives, or has until not long ago
+      code = ErrorCode::unreachable;
     }
   }
   if (silent) {
-    lost(
-        *silent,
-        Error(code, "it has not said anything for " + std::to_string(silence.count()) + " ms"));
+    const Error error(
+        code, "it has not said anything for " + std::to_string(silence.count()) + " ms");
+    if (isOver) {
+      lost(*silent, error);
+    } else { // does nothing where this worker leaves
+      resumes(*silent, error);
+    }
   }
   if (!isOver) {
     watchAfter(id, session);
@@ -405,33 +411,35 @@ void LinkManager::watchLargeFrames(const Handle& connected) {
 }
 
 void LinkManager::largeFrameBegan(const Handle& connected) {
+  uint64_t session = 0;
   {
     MutexLock lock(mutex_);
     Peer* peer = current(connected, State::connected);
     if (peer == nullptr || !peer->session || !peer->session->startsArriving()) {
       return;
     }
+    session = peer->session->serial();
   }
-  arrivingAfter(connected);
+  arrivingAfter(connected.peer, session);
 }
 
-void LinkManager::arrivingAfter(const Handle& connected) {
-  timer_.after(limits_.sessionTimeout / 4, [weak = weak_from_this(), connected] {
+void LinkManager::arrivingAfter(WorkerId peer, uint64_t session) {
+  timer_.after(limits_.sessionTimeout / 4, [weak = weak_from_this(), peer, session] {
     if (auto self = weak.lock()) {
-      self->stillArriving(connected);
+      self->stillArriving(peer, session);
     }
   });
 }
 
 /// Lets the sender of a frame that takes long know that this worker lives; or makes the link anew, where nothing more of the
 /// frame comes.
-void LinkManager::stillArriving(const Handle& connected) {
-  std::optional<Handle> current;
+void LinkManager::stillArriving(WorkerId id, uint64_t session) {
+  std::optional<Handle> connected;
   Session::Arriving arriving;
   {
     MutexLock lock(mutex_);
-    Peer* peer = find(connected.peer);
-    if (peer == nullptr || !peer->session) {
+    Peer* peer = find(id);
+    if (peer == nullptr || !peer->session || peer->session->serial() != session) {
       return;
     }
     const auto& arrivals = peer->description.arrivals;
@@ -440,20 +448,20 @@ void LinkManager::stillArriving(const Handle& connected) {
       return;
     }
     if (peer->state == State::connected && !leaving_) {
-      current = Handle{connected.peer, peer->generation, peer->link};
+      connected = Handle{id, peer->generation, peer->link};
     }
   }
-  if (current && arriving.hasStalled) {
-    lost(
-        *current,
+  if (connected && arriving.relink) {
+    resumes(
+        *connected,
         Error(
             ErrorCode::linkBroken,
             "a large message has begun to arrive and nothing has come for " +
                 std::to_string((limits_.sessionTimeout / 2).count()) + " ms"));
-  } else if (current) {
-    current->link->send(acknowledgeFrame(*arriving.acknowledge), [](const Error&) {});
+  } else if (connected) {
+    connected->link->send(acknowledgeFrame(*arriving.acknowledge), [](const Error&) {});
   }
-  arrivingAfter(connected);
+  arrivingAfter(id, session);
 }
 
 } // namespace torchwire

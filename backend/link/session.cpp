@@ -12,6 +12,7 @@ constexpr int kRelinks = 4;
 
 SentFrames::Rest Session::linked(const Receipts& peers) {
   established_ = hasLink_ = true;
+  relinking_ = false;
   hasReceived_ = false;
   arriving_ = false;
   silentFor_ = 0;
@@ -94,6 +95,7 @@ Session::Watch Session::onWatch() {
   const uint64_t oldest = sent_.oldest();
   if (oldest == 0) {
     watching_ = false;
+    relinks_ = 0;
     return Watch::end;
   }
   const bool quiet = oldest == oldestBefore_ && heard_ == heardBefore_;
@@ -101,8 +103,7 @@ Session::Watch Session::onWatch() {
   relinks_ = quiet ? relinks_ : 0;
   oldestBefore_ = oldest;
   heardBefore_ = heard_;
-  if (silentFor_ == kQuarters / 2 && hasLink_ && relinks_ < kRelinks && !arriving_) {
-    ++relinks_;
+  if (silentFor_ == kQuarters / 2 && !arriving_ && mayRelink()) {
     return Watch::relink;
   }
   over_ = silentFor_ >= kQuarters && hasLink_;
@@ -122,7 +123,13 @@ Session::Arriving Session::onArriving(std::optional<uint64_t> bytes) {
   }
   stalledFor_ = bytes && bytes == arrivedBefore_ ? stalledFor_ + 1 : 0;
   arrivedBefore_ = bytes;
-  return {acknowledgeNow(), stalledFor_ == kQuarters / 2};
+  return {acknowledgeNow(), stalledFor_ == kQuarters / 2 && mayRelink()};
+}
+
+bool Session::mayRelink() {
+  relinking_ = hasLink_ && relinks_ < kRelinks;
+  relinks_ += relinking_ ? 1 : 0;
+  return relinking_;
 }
 
 uint64_t Session::acknowledgeNow() {

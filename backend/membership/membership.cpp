@@ -81,7 +81,7 @@ void Membership::changeKeys(const std::vector<GroupKey>& keys) {
   proven_.proveWith(keys);
   asking(self_, "change the secret of the RPC group", [&] {
     renewCredentials(keys);
-    // Or a worker that has declared none would not renew what others have.
+    // So that renew() proves the deaths anew, too, where this worker has declared none.
     store_.findIfThere(keyOfDeaths());
     store_.renew();
     proven_.renew();
@@ -130,7 +130,8 @@ Roster Membership::join(const std::string& address, const HostAddress& onHost) {
   cameLater_ = entered.isElastic() &&
       asking(self_, kJoining, [&] { return store_.check(keyOf(kStartupDecision)); });
   awaitStartupDecision(entered.isComplete() ? std::optional(decide(kAccepted)) : std::nullopt);
-  const bool isLast = entered.isComplete() && !entered.isElastic(); // so that the list stays so
+  // A complete roster of a group that is not elastic does not change.
+  const bool isLast = entered.isComplete() && !entered.isElastic();
   Roster roster = isLast ? std::move(entered) : currentRoster();
   requireOwnPlace(roster);
   return roster;

@@ -55,7 +55,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   const EndpointTraits& traits() const {
     return *traits_;
   }
-  /// Of the sealed connections with the worker that is `dialedAs` there. So the worker says: nothing binds it to that address.
+  /// How the connections with the worker at that address are sealed, and what comes on them. The worker names the
+  /// address itself: nothing binds it to that.
   SealedPeers::Peer sealedPeer(const std::string& dialedAs) const {
     return sealedPeers_->peer(tagOf(dialedAs));
   }

@@ -20,12 +20,19 @@ constexpr size_t kBytesPerTurn = size_t{4} << 20;
 constexpr size_t kWritesAtOnce = 8;
 
 const char* const kStalled =
-    "a message on the connection has begun and did not go on: its length was changed on the way, a "
-    "part of it was left "
-    "out, or the network or the peer has stalled";
+    "a message on the connection has begun and did not go on: its length was changed on the way, "
+    "a part of it was left out, or the network or the peer has stalled";
 
 Error broken(std::string sentence) {
   return Error(ErrorCode::linkBroken, std::move(sentence));
+}
+
+Progress writeTo(Stream& stream, const iovec* parts, size_t count) {
+  try {
+    return stream.write(parts, count);
+  } catch (const std::exception& e) { // for want of memory
+    return {0, e.what()};
+  }
 }
 
 } // namespace
@@ -126,8 +133,8 @@ void MessageStream::schedule(Urgency urgency) {
 
 // ---- writing --------------------------------------------------------------------------------------
 
-/// The stream encrypts what it takes: meanwhile the loop is to be able to read. What is being written, and the stream, stay
-/// until then (settle()).
+/// write() may encrypt, so it runs without the lock and the loop can read meanwhile. settle() keeps the writes and the
+/// stream until it has returned.
 void MessageStream::pumpWrites() {
   MutexLock lock(mutex_);
   if (writing_) {
@@ -141,7 +148,7 @@ void MessageStream::pumpWrites() {
     const size_t count = gather(parts, wanted);
     Stream& stream = *stream_;
     lock.unlock();
-    const Progress progress = stream.write(parts, count);
+    const Progress progress = writeTo(stream, parts, count);
     lock.lock();
     advanceWrites(progress.bytes);
     noRoom_ = progress.bytes < wanted;
@@ -350,8 +357,11 @@ void MessageStream::settle() {
   std::unique_ptr<Stream> useless;
   MutexLock lock(mutex_);
   watchForStall();
-  if (writing_) {
-    settlesLater_ = settlesLater_ || writeError_ || readError_ || awaitsRead_ == reads_.empty();
+  if (writing_) { // whoever writes asks for room afterwards
+    settlesLater_ = settlesLater_ || writeError_ || readError_;
+    if (reading_ != nullptr) {
+      reading_->setInterest(!reads_.empty(), false);
+    }
     return;
   }
   if (writeError_) {
@@ -372,8 +382,7 @@ void MessageStream::settle() {
     useless = std::move(stream_);
   }
   if (reading_ != nullptr) {
-    awaitsRead_ = !reads_.empty();
-    reading_->setInterest(awaitsRead_, noRoom_ && !writes_.empty());
+    reading_->setInterest(!reads_.empty(), noRoom_ && !writes_.empty());
   }
 }
 

@@ -124,8 +124,7 @@ class MessageStream final : public std::enable_shared_from_this<MessageStream> {
   bool scheduled_ GUARDED_BY(mutex_) = false;
   bool scheduledQuietly_ GUARDED_BY(mutex_) = false;
   bool writing_ GUARDED_BY(mutex_) = false; // a thread is in stream_->write(), without the mutex
-  bool settlesLater_ GUARDED_BY(mutex_) = false; // once it no longer is
-  bool awaitsRead_ GUARDED_BY(mutex_) = false; // as the stream has been told
+  bool settlesLater_ GUARDED_BY(mutex_) = false; // settle() has to run once writing_ is false
   bool noRoom_ GUARDED_BY(mutex_) = false; // the stream did not take all of the last write
   bool closed_ GUARDED_BY(mutex_) = false;
 };

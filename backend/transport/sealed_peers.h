@@ -15,15 +15,15 @@ namespace torchwire {
 /// Held by shared_ptr. Thread-safe.
 class SealedPeers : public std::enable_shared_from_this<SealedPeers> {
  public:
-  /// Bytes that have come from a peer on all sealed connections that there were at one time or another.
+  /// Bytes that have come from a peer, over all its sealed connections since there was none.
   using Arrivals = std::atomic<uint64_t>;
   struct Peer {
     RecordAlgorithm algorithm = RecordAlgorithm::none; // of the latest connection
     std::shared_ptr<Arrivals> arrivals = nullptr; // null: there is no connection
   };
 
-  /// A connection with the peer of that tag, sealed so, counts until what this returns is gone. What comes on it is to be
-  /// added there.
+  /// A connection with the peer of that tag, sealed so, counts until what this returns is gone. The bytes that come on it
+  /// are to be added there.
   std::shared_ptr<Arrivals> add(uint64_t tag, RecordAlgorithm algorithm) EXCLUDES(mutex_);
 
   Peer peer(uint64_t tag) const EXCLUDES(mutex_);

@@ -5,7 +5,7 @@
 namespace torchwire {
 namespace {
 
-// In which the loop looks at its sockets.
+// Within this time the loop looks at its sockets.
 constexpr std::chrono::milliseconds kLastLook{100};
 
 } // namespace
@@ -15,7 +15,7 @@ StallWatch::StallWatch(
     : patience_(patience), stalled_(std::move(stalled)), timer_(loop) {}
 
 void StallWatch::observe(bool hasBegun, uint64_t arrived) {
-  if (!hasBegun) {
+  if (!hasBegun || !stalled_) {
     hasBegun_ = false;
     return;
   }
@@ -48,7 +48,8 @@ void StallWatch::onTimer(bool isLastLook) {
   } else if (!isLastLook) {
     start(kLastLook, /* isLastLook */ true);
   } else {
-    const std::function<void()> stalled = std::move(stalled_);
+    const std::function<void()> stalled = std::exchange(stalled_, nullptr);
+    hasBegun_ = false;
     stalled();
   }
 }

@@ -9,8 +9,8 @@
 
 namespace torchwire {
 
-/// Whoever writes a message has all of it: where the rest of one does not come, its length was changed on the way, or a
-/// part was left out, and nothing else would say so. Loop-bound.
+/// A sender has the whole message when it begins to write it. If the rest does not come, its length was changed, a part
+/// was left out, or the network or the peer has stalled. Loop-bound.
 class StallWatch {
  public:
   /// `stalled` is called once, on the loop, when a message has begun and nothing has come for so long. It may destroy the
@@ -30,7 +30,7 @@ class StallWatch {
   std::function<void()> stalled_;
   bool hasBegun_ = false;
   uint64_t arrived_ = 0;
-  Clock::time_point since_; // that has been all
+  Clock::time_point since_; // arrived_ last changed
   bool runs_ = false;
   LoopTimer timer_;
 };

@@ -16,8 +16,9 @@ struct Progress {
   std::string error; // a sentence; empty: none
 };
 
-/// A two-way stream of bytes that never blocks. A write may run beside a read, but not beside another
-/// write, nor beside setInterest. All but write() is loop-bound, as are making and destroying one.
+/// A two-way stream of bytes that never blocks. A write may run beside all else but another write, and
+/// beside setInterest only where that does not name room to write. All but write() is loop-bound, as are
+/// making and destroying one.
 class Stream {
  public:
   virtual ~Stream() = default;

@@ -96,10 +96,10 @@ void TcpStream::onReady() {
   ready_(); // last: it may destroy this
 }
 
-/// With sessions well before one ends for silence, but not so soon that a processor with too much to do looks like it.
-/// Without them calls fail with the connection: not before the keep-alive would end it.
+// With sessions the calls go on on the next link; the floor keeps a busy processor from looking like a stall. Without
+// sessions the calls fail with the connection, so it lasts as long as the keep-alive lets it.
 std::chrono::milliseconds TcpStream::stallPatience() const {
-  const bool hasSessions = patience_.whileLost.count() != 0;
+  const bool hasSessions = patience_.whileLost.count() != 0 && patience_.interval.count() != 0;
   return hasSessions ? std::max(patience_.interval / 2, patience_.whileLost)
                      : 2 * patience_.interval;
 }

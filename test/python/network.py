@@ -1,12 +1,11 @@
 """Two small networks of their own, as two hosts would have them: namespaces that cables (veth pairs) connect."""
 
-import ctypes
 import functools
 import os
 import shutil
 import subprocess
 
-from machine_faults import move_to_another_host
+from machine_faults import libc, move_to_another_host, must
 
 _CLONE_NEWNET = 0x40000000
 
@@ -90,10 +89,8 @@ def _file_of(name):
 
 
 def _enter(name):
-    libc = ctypes.CDLL(None, use_errno=True)
     with open(_file_of(name)) as namespace:
-        if libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {name}")
+        must(libc.setns(namespace.fileno(), _CLONE_NEWNET))
 
 
 def _enter_machine(name):

@@ -58,9 +58,10 @@ class Proxy:
 
 @contextlib.contextmanager
 def group_behind(*make_proxies, **options):
-    """Workers that encrypt, one for each proxy: that is made for the worker's port, which the others reach by it.
+    """Workers that encrypt, each behind a proxy.
 
-    Gives the group, the ports, and the proxies.
+    Each function makes a proxy to the port on which its worker listens; the other workers connect to the proxy. Gives
+    the group, the ports, and the proxies.
     """
     with contextlib.ExitStack() as stack:
         store = HostedStore()

@@ -14,8 +14,11 @@ from proxy import Proxy, group_behind
 SAID_BY_DIALER, SAID_BY_ACCEPTER = 104, 73  # bytes of the handshake
 HANDSHAKE = 200  # bytes, more than either side says in it
 RECORD_HEADER = 5  # bytes; the last two say how many follow
-# In half of which it is noticed that something is missing; no worker is declared dead for that.
+# A lost record is noticed after half of SESSION_TIMEOUT, a message that does not go on after 1.8 s (half of KEEPALIVE
+# would be less).
 SESSION_TIMEOUT, KEEPALIVE = 6, 2  # seconds
+pytestmark = pytest.mark.slow
+
 CHANGES = int(os.environ.get("TORCHWIRE_TEST_CHANGES", "20"))
 
 

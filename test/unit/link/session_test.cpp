@@ -319,7 +319,7 @@ TEST_CASE("a large frame of which nothing comes any more has stalled", "[session
   const auto stalls = [&](std::optional<uint64_t> bytes) {
     const Session::Arriving arriving = session.onArriving(bytes);
     CHECK(arriving.acknowledge);
-    return arriving.hasStalled;
+    return arriving.relink;
   };
   SECTION("it goes on") {
     for (uint64_t bytes : {10, 10, 20, 20, 30, 30}) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -10,12 +11,15 @@
 #include <thread>
 #include <vector>
 
+#include "backend/transport/loop_watch.h"
 #include "backend/transport/message_streams.h"
+#include "test/unit/support/impatient_stream.h"
 #include "test/unit/support/message_stream_under_test.h"
 #include "test/unit/support/notifier.h"
 #include "test/unit/support/seeds.h"
 
 using namespace torchwire;
+using std::chrono::milliseconds;
 
 namespace {
 
@@ -25,6 +29,27 @@ const std::string kLeft = "the other end has left";
 struct Lone {
   explicit Lone(size_t capacity = 1000, unsigned seed = 1)
       : wire(MemoryWire::make(capacity, seed)) {}
+
+  void startImpatiently(milliseconds patience, size_t heldBack) {
+    onLoop(*loop, [&] {
+      talk->start(std::make_unique<ImpatientStream>(wire->stream(*loop, 0), patience, heldBack));
+    });
+  }
+  /// By default longer than any of these patiences.
+  void pause(milliseconds time = milliseconds(300)) {
+    Notifier over;
+    std::atomic<bool> isOver{false};
+    std::unique_ptr<LoopTimer> timer;
+    onLoop(*loop, [&] {
+      timer = std::make_unique<LoopTimer>(*loop);
+      timer->start(time, [&] {
+        isOver = true;
+        over.notify();
+      });
+    });
+    REQUIRE(over.waitUntil([&] { return isOver.load(); }));
+    onLoop(*loop, [&] { timer.reset(); });
+  }
 
   const std::shared_ptr<Loop> loop = Loop::start("test");
   const std::shared_ptr<MemoryWire> wire;
@@ -265,74 +290,42 @@ TEST_CASE("no memory is allocated for a message that is too long", "[message_str
 
 TEST_CASE(
     "a message that has begun and does not go on ends the message stream", "[message_stream_end]") {
-  /// The wire's, with little patience.
-  class Impatient final : public Stream {
-   public:
-    Impatient(std::unique_ptr<Stream> inner, size_t heldBack)
-        : inner_(std::move(inner)), heldBack_(heldBack) {}
-    void start(std::function<void()> ready) override {
-      inner_->start(std::move(ready));
-    }
-    void setInterest(bool reading, bool writing) override {
-      inner_->setInterest(reading, writing);
-    }
-    Progress write(const iovec* parts, size_t count) override {
-      return inner_->write(parts, count);
-    }
-    Progress read(void* into, size_t length) override {
-      return inner_->read(into, length);
-    }
-    size_t heldBack() const override {
-      return heldBack_;
-    }
-    std::chrono::milliseconds stallPatience() const override {
-      return std::chrono::milliseconds(20);
-    }
-
-   private:
-    const std::unique_ptr<Stream> inner_;
-    const size_t heldBack_;
-  };
   const std::string whole = onTheWire("text");
   const size_t cut = GENERATE(0, 1, 7, 8, 11, 12);
   const size_t heldBack = GENERATE(0, 5);
   CAPTURE(cut, heldBack);
   Lone lone;
-  onLoop(*lone.loop, [&] {
-    lone.talk->start(std::make_unique<Impatient>(lone.wire->stream(*lone.loop, 0), heldBack));
-  });
-  const auto read = lone.talk.readMessage();
+  lone.startImpatiently(milliseconds(20), heldBack);
   lone.wire->put(1, whole.substr(0, cut));
-  const bool stalls = heldBack != 0 || cut % whole.size() != 0;
+  auto read = lone.talk.readMessage();
   if (cut == whole.size()) {
     REQUIRE(lone.talk.waitForAll());
     CHECK(read->message == "text");
-    if (stalls) { // not before anybody reads on
-      const auto next = lone.talk.readMessage();
-      REQUIRE(lone.talk.waitForAll());
-      CHECK_THAT(next->note.error().message(), Catch::Contains("has begun and did not go on"));
-    }
-  } else if (stalls) {
-    REQUIRE(lone.talk.waitForAll());
-    CHECK_THAT(read->note.error().message(), Catch::Contains("has begun and did not go on"));
-    CHECK(lone.wire->hasLeft(0));
+    lone.pause(); // nobody reads, so that nothing has stalled
+    CHECK_FALSE(lone.wire->hasLeft(0));
+    read = lone.talk.readMessage();
   }
-  if (!stalls) {
-    const auto next = lone.talk.readMessage();
-    Notifier later;
-    std::atomic<bool> isLater{false};
-    std::unique_ptr<LoopTimer> timer;
-    onLoop(*lone.loop, [&] { // longer than any patience
-      timer = std::make_unique<LoopTimer>(*lone.loop);
-      timer->start(std::chrono::milliseconds(300), [&] {
-        isLater = true;
-        later.notify();
-      });
-    });
-    REQUIRE(later.waitUntil([&] { return isLater.load(); }));
-    onLoop(*lone.loop, [&] { timer.reset(); });
-    CHECK_FALSE(next->note.called());
+  if (heldBack == 0 && cut % whole.size() == 0) {
+    lone.pause();
+    CHECK_FALSE(read->note.called());
+    return;
   }
+  REQUIRE(lone.talk.waitForAll());
+  CHECK_THAT(read->note.error().message(), Catch::Contains("has begun and did not go on"));
+  CHECK(lone.wire->hasLeft(0));
+}
+
+TEST_CASE("a message that goes on may take any time", "[message_stream_end]") {
+  const std::string whole = onTheWire("a text that comes in pieces");
+  Lone lone;
+  lone.startImpatiently(milliseconds(200), 0);
+  const auto read = lone.talk.readMessage();
+  for (const char byte : whole) {
+    lone.wire->put(1, std::string(1, byte));
+    lone.pause(milliseconds(20)); // two and a half times as long in all
+  }
+  REQUIRE(lone.talk.waitForAll());
+  CHECK(read->message == "a text that comes in pieces");
 }
 
 // ---- the first message ----------------------------------------------------------------------------

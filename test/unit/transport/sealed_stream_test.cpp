@@ -6,6 +6,7 @@
 #include <numeric>
 #include <string>
 
+#include "test/unit/support/impatient_stream.h"
 #include "test/unit/support/memory_stream.h"
 #include "test/unit/support/on_loop.h"
 
@@ -169,4 +170,25 @@ TEST_CASE(
     CHECK(stream.heldBack() == 0); // the fourth waits for its reader
     CHECK(error.empty());
   });
+}
+
+TEST_CASE(
+    "what comes from the peer is counted, and its stream's patience kept", "[sealed_stream]") {
+  const RecordKey key = keyOf(1);
+  RecordSealer sealer(key);
+  const std::string record = sealedBy(sealer, "the first");
+  const auto loop = Loop::start("sealed");
+  const auto wire = MemoryWire::make(1 << 20, 0);
+  const auto arrivals = std::make_shared<SealedPeers::Arrivals>(7);
+  wire->put(0, record + record.substr(0, 10));
+  onLoop(*loop, [&] {
+    const std::chrono::milliseconds patience(20);
+    SealedStream stream(
+        *loop, std::make_unique<ImpatientStream>(wire->stream(*loop, 1), patience), keyOf(2), key,
+        arrivals);
+    std::string error;
+    readFrom(stream, 100, error);
+    CHECK(stream.stallPatience() == patience);
+  });
+  CHECK(*arrivals == 7 + record.size() + 10);
 }
