@@ -38,7 +38,8 @@
 // resume a session, every second one gives way instead, since the peer may have another address by now. The
 // other's hello may also arrive when the first dial has already succeeded. To tell it from the hello of a peer
 // whose link broke unnoticed here, a hello names the last link that its sender has had with the receiver: only
-// one that names the present link replaces it.
+// one that names the present link replaces it, or one that resumes the session when nothing has come on the present
+// link for as long as a dialer waits for the welcome.
 #pragma once
 
 #include <atomic>
@@ -265,6 +266,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   bool keepsOurs(const Peer& peer, const Hello& hello) const REQUIRES(mutex_);
   void adopt(const std::shared_ptr<Link>& link, const Hello& hello) EXCLUDES(mutex_);
   void greeted(const Handle& accepted, const SessionClaim& dialers) EXCLUDES(mutex_);
+  bool hasGivenUp(const Peer& peer, const Hello& hello) const REQUIRES(mutex_);
   std::optional<Handle> linkThatBroke(const Hello& hello) EXCLUDES(mutex_);
   void refuse(const std::shared_ptr<Link>& link, const Hello& hello, const Refusal& refusal);
 

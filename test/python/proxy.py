@@ -50,10 +50,14 @@ class Proxy:
 
     @staticmethod
     def _pass_on(source, sink, hear):
-        with contextlib.suppress(OSError):
+        try:
             while data := source.recv(1 << 20):
                 sink.sendall(hear(data))
             sink.shutdown(socket.SHUT_WR)
+        except OSError:  # one of the two has reset the connection, of which the other is to hear
+            for end in (source, sink):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager

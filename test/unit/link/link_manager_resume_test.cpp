@@ -347,6 +347,37 @@ TEST_CASE("a dialer that never got the welcome is sent all of it again", "[link_
   CHECK(raw.b.losses().empty());
 }
 
+TEST_CASE(
+    "a dialer that lost the welcome to a later link replaces that, though nobody has told of its "
+    "end",
+    "[link_manager_resume]") {
+  WorkerSettings settings = settingsOf(kLong);
+  settings.limits.resumeDial = milliseconds(40);
+  RawSession raw(settings);
+  RawPeer first = raw.dial({1, false, {}, {}});
+  RawPeer second = raw.dial({1, true, {}, {}}, 1);
+  CHECK(welcomedBy(second).established);
+  std::atomic<bool> over = false;
+  raw.world.timer.after(milliseconds(60), [&] { over = true; });
+  SECTION("in time, it is one that comes late") {
+    RawPeer third = raw.dial({1, true, {}, {}}, 1);
+    CHECK(third.heard() == std::vector{FrameKind::refuse});
+  }
+  SECTION("when no welcome is waited for any more") {
+    REQUIRE(raw.until([&] { return over.load(); }));
+    RawPeer third = raw.dial({1, true, {}, {}}, 1);
+    CHECK(welcomedBy(third).established);
+  }
+  SECTION("but not where something has come on it") {
+    second.say(RawSession::numbered("1", 1));
+    REQUIRE(raw.until([&] { return over.load(); }));
+    RawPeer third = raw.dial({1, true, {}, {}}, 1);
+    CHECK(third.heard() == std::vector{FrameKind::refuse});
+  }
+  REQUIRE(raw.until([&] { return over.load(); }));
+  CHECK(raw.b.losses().empty());
+}
+
 TEST_CASE("a frame that has come before is dropped", "[link_manager_resume]") {
   RawSession raw;
   raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
@@ -433,7 +464,8 @@ TEST_CASE(
   pair.world.network.loseNext(
       GENERATE(true, false) ? pair.b.record().address : pair.a.record().address);
   pair.a.send(pair.b, "request");
-  CHECK(pair.until([&] { return linksLost(pair.a) == 1 && pair.b.texts() == Texts{"request"}; }));
+  // Dials that cross may break a link once more.
+  CHECK(pair.until([&] { return linksLost(pair.a) >= 1 && pair.b.texts() == Texts{"request"}; }));
   pair.a.send(pair.b, "next");
   CHECK(pair.until([&] { return pair.b.texts() == Texts{"request", "next"}; }));
   CHECK(pair.a.losses().empty());
@@ -452,7 +484,7 @@ TEST_CASE(
     return over.load();
   }));
   CHECK(linksLost(pair.b) == 0);
-  CHECK(pair.until([&] { return linksLost(pair.b) == 1; }));
+  CHECK(pair.until([&] { return linksLost(pair.b) >= 1; }));
   pair.a.send(pair.b, "next");
   CHECK(pair.until([&] { return pair.b.texts() == Texts{"next"}; }));
   CHECK(pair.a.losses().empty());
