@@ -309,6 +309,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     std::vector<SharedFrame> released; // what it has
     EndedSession::Undone undone; // of what it has never received of an earlier session
     bool resumed = false; // a session that had lost its link
+    std::string sentence; // for the log; or none
   };
   /// Makes the link the peer's. Throws FormatError, and then nothing has changed, where the peer cannot have received what
   /// it says.
