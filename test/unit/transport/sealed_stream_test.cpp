@@ -165,7 +165,8 @@ TEST_CASE(
     wire->put(0, second.substr(cut));
     CHECK(readFrom(stream, 100, error) == "second");
     CHECK(stream.heldBack() == 0);
-    wire->put(0, sealedBy(sealer, "third") + sealedBy(sealer, "fourth"));
+    wire->put(0, sealedBy(sealer, "third")); // one after the other, as they are numbered
+    wire->put(0, sealedBy(sealer, "fourth"));
     CHECK(stream.read(heard.data(), heard.size()).bytes == heard.size());
     CHECK(stream.heldBack() == 0); // the fourth waits for its reader
     CHECK(error.empty());
