@@ -281,7 +281,6 @@ LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer)
       ? environment_.tcpEndpoint->sealedPeer(peers.dialedAs)
       : SealedPeers::Peer();
   const std::string encryption = sealed.arrivals ? nameOf(sealed.algorithm) : "";
-  const bool countsAll = channel.name == "basic" || channel.name == "mpt_wire_tcp"; // of a frame
   const std::string objection = sharesHost ? "" : objectionToPlain(transport.name, channel.name);
   return {
       std::move(transport.name),
@@ -290,7 +289,7 @@ LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer)
       objection,
       std::make_shared<const Alternatives>(
           Alternatives{std::move(transport.notTaken), std::move(channel.notTaken)}),
-      countsAll ? sealed.arrivals : nullptr};
+      sealed.arrivals};
 }
 
 /// What speaks against a link by these to a worker of another host; nothing where the text is empty.
