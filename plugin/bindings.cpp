@@ -440,6 +440,7 @@ PYBIND11_MODULE(_C, module) {
   // Rather than in init_rpc, for which other workers wait:
   torchwire::QuietStore::install();
   torchwire::findWherePythonEndsThreads();
+  torchwire::ProcessIdentity::ofThisProcess();
   torchwire::bindThreadChecks(module);
   torchwire::bindInterceptors(module);
   torchwire::bindForkedAgent(module);

@@ -3,7 +3,6 @@
 #include <torch/csrc/distributed/autograd/rpc_messages/rpc_with_autograd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <stdexcept>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "backend/base/bytes.h"
 #include "backend/base/interruption.h"
 #include "backend/base/log.h"
+#include "backend/base/process_identity.h"
 #include "backend/base/random.h"
 #include "backend/base/resource_limits.h"
 #include "backend/codec/codec.h"
@@ -33,6 +33,7 @@
 #include "backend/tensorpipe/observers.h"
 #include "backend/transport/loop.h"
 #include "backend/wire/failure.h"
+#include "backend/wire/record_cipher.h"
 #include "rref/backward.h"
 #include "rref/context_lifetime.h"
 #include "rref/failed_creation.h"
@@ -56,16 +57,9 @@ constexpr size_t kMaxEvaluations = 256;
 // lengths, should not wait for each other. Only those are started that are needed at a time.
 constexpr size_t kMaxCopies = 64;
 
-/// Tells hosts apart, and containers of one not.
-std::string idOfHost() {
-  std::string id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  return id;
-}
-
 cuda::DeviceRecord named(cuda::DeviceRecord record, const std::string& worker) {
   record.name = worker;
-  record.host = idOfHost();
+  record.host = ProcessIdentity::ofThisProcess().boot; // containers of one have the same
   return record;
 }
 
@@ -457,7 +451,22 @@ void Agent::enter(const std::string& address) {
     }
   }
   links_->acceptPeers(); // from now on a peer may be replaced by its successor
+  prepareToEncrypt(roster);
   checkDevices();
+}
+
+/// Loading the ciphers takes a millisecond, for which the first call would wait. A group that encrypts nothing does not
+/// load them.
+void Agent::prepareToEncrypt(const Roster& roster) {
+  const std::string& here = membership_->self().onHost.host;
+  const bool encrypts =
+      options_.encryption != Encryption::off &&
+      std::any_of(roster.workers.begin(), roster.workers.end(), [&](const WorkerRecord& worker) {
+        return options_.encryption == Encryption::on || worker.onHost.host != here;
+      });
+  if (encrypts) {
+    loop_->post([] { loadRecordCiphers(); });
+  }
 }
 
 // All workers of a static group find the same, and those of a dynamic one were fine before this one came.

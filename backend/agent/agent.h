@@ -313,6 +313,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   std::shared_ptr<Link> loopback();
   void checkDevices();
   void enter(const std::string& address);
+  void prepareToEncrypt(const Roster& roster);
   void introduceToPeers();
 
   // Calls of this worker.

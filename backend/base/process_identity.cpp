@@ -33,19 +33,28 @@ std::optional<ProcessStatus> statusOfProcess(int32_t pid) {
   return fields ? std::optional(status) : std::nullopt;
 }
 
-ProcessIdentity ProcessIdentity::ofThisProcess() {
+namespace {
+
+ProcessIdentity readOfThisProcess() {
   ProcessIdentity identity;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> identity.boot;
   struct stat ns{};
   const auto status = statusOfProcess(::getpid());
   if (identity.boot.empty() || ::stat("/proc/self/ns/pid", &ns) != 0 || !status) {
-    return {};
+    return identity;
   }
   identity.pidNamespace = ns.st_ino;
   identity.pid = ::getpid();
   identity.startTime = status->startTime;
   identity.stack = status->stack;
   return identity;
+}
+
+} // namespace
+
+ProcessIdentity ProcessIdentity::ofThisProcess() {
+  static const ProcessIdentity first = readOfThisProcess();
+  return first.pid == ::getpid() ? first : readOfThisProcess();
 }
 
 bool ProcessIdentity::sharesNumbersWith(const ProcessIdentity& other) const {

@@ -17,7 +17,7 @@ struct ProcessIdentity {
 
   bool operator==(const ProcessIdentity&) const = default;
 
-  /// Unknown where /proc does not tell.
+  /// Unknown where /proc does not tell. Read once; a forked child reads it each time.
   static ProcessIdentity ofThisProcess();
   bool isKnown() const {
     return pid != 0;

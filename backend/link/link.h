@@ -4,6 +4,8 @@
 // that fails on a seeded plan (tests and the fault-injection build).
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -47,7 +49,7 @@ class Link {
   /// `began` is called each time a frame of at least kLargeFrame bytes, which may take its time, has begun to arrive: as
   /// other callbacks, but before that frame's. At most once, before the first receive that is to tell. Links on which
   /// frames arrive as a whole need not tell.
-  static constexpr size_t kLargeFrame = size_t{1} << 20;
+  static constexpr size_t kLargeFrame = size_t{64} << 10;
   virtual void watchLargeFrames(std::function<void()> /*began*/) {}
 
   /// Fails whatever is pending. Idempotent.
@@ -76,6 +78,8 @@ struct LinkDescription {
       ""; // why there must be no such link, as a sentence on the other worker; empty: nothing
   std::shared_ptr<const Alternatives> alternatives =
       nullptr; // null: unknown. Shared: copied for each look at the peers
+  std::shared_ptr<const std::atomic<uint64_t>> arrivals =
+      nullptr; // bytes that have come from there, those of all frames; null: they are not counted
 };
 
 /// Makes and accepts links of one kind. Thread-safe.

@@ -38,7 +38,8 @@
 // resume a session, every second one gives way instead, since the peer may have another address by now. The
 // other's hello may also arrive when the first dial has already succeeded. To tell it from the hello of a peer
 // whose link broke unnoticed here, a hello names the last link that its sender has had with the receiver: only
-// one that names the present link replaces it.
+// one that names the present link replaces it, or one that resumes the session when nothing has come on the present
+// link for as long as a dialer waits for the welcome.
 #pragma once
 
 #include <atomic>
@@ -265,13 +266,16 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   bool keepsOurs(const Peer& peer, const Hello& hello) const REQUIRES(mutex_);
   void adopt(const std::shared_ptr<Link>& link, const Hello& hello) EXCLUDES(mutex_);
   void greeted(const Handle& accepted, const SessionClaim& dialers) EXCLUDES(mutex_);
+  bool hasGivenUp(const Peer& peer, const Hello& hello) const REQUIRES(mutex_);
   std::optional<Handle> linkThatBroke(const Hello& hello) EXCLUDES(mutex_);
   void refuse(const std::shared_ptr<Link>& link, const Hello& hello, const Refusal& refusal);
 
   // link_manager_session.cpp: what outlives a link.
   static bool isResuming(const Peer& peer);
   bool resumes(const Handle& broken, const Error& cause) EXCLUDES(mutex_);
-  void resumeExpired(WorkerId to, uint64_t session, uint64_t breaks) EXCLUDES(mutex_);
+  void resumeExpired(
+      WorkerId to, uint64_t session, uint64_t breaks, std::chrono::milliseconds patience)
+      EXCLUDES(mutex_);
   bool isFinal(Peer& peer, ErrorCode dialFailure) const REQUIRES(mutex_);
   void endSession(WorkerId to, uint64_t session, const Error& why) EXCLUDES(mutex_);
   void endForgottenSession(const Hello& hello) EXCLUDES(mutex_);
@@ -293,8 +297,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void watchSilence(WorkerId peer, uint64_t session) EXCLUDES(mutex_);
   void watchLargeFrames(const Handle& connected);
   void largeFrameBegan(const Handle& connected) EXCLUDES(mutex_);
-  void arrivingAfter(const Handle& connected);
-  void stillArriving(const Handle& connected) EXCLUDES(mutex_);
+  void arrivingAfter(WorkerId peer, uint64_t session);
+  void stillArriving(WorkerId peer, uint64_t session) EXCLUDES(mutex_);
 
   // link_manager_traffic.cpp: sending, and a connected link up to its loss.
   void deliver(WorkerId to, Link& link, Outgoing outgoing);
@@ -305,6 +309,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     std::vector<SharedFrame> released; // what it has
     EndedSession::Undone undone; // of what it has never received of an earlier session
     bool resumed = false; // a session that had lost its link
+    std::string sentence; // for the log; or none
   };
   /// Makes the link the peer's. Throws FormatError, and then nothing has changed, where the peer cannot have received what
   /// it says.

@@ -208,11 +208,19 @@ void LinkManager::greeted(const Handle& accepted, const SessionClaim& dialers) {
   begin(accepted, std::move(established));
 }
 
+/// Whether the peer has never had the present link, of which it has not had the welcome in time: it would dial for ever,
+/// where the end of that link has been lost on the way.
+bool LinkManager::hasGivenUp(const Peer& peer, const Hello& hello) const {
+  return hello.session.established && peer.session && peer.session->id() == hello.session.id &&
+      !peer.session->hasReceivedSinceLinked() &&
+      timer_.now() - peer.connectedAt >= limits_.resumeDial;
+}
+
 std::optional<LinkManager::Handle> LinkManager::linkThatBroke(const Hello& hello) {
   MutexLock lock(mutex_);
   const Peer* peer = find(hello.self.id);
-  const bool broke =
-      peer != nullptr && peer->state == State::connected && peer->lastLinkId == hello.lastLinkId;
+  const bool broke = peer != nullptr && peer->state == State::connected &&
+      (peer->lastLinkId == hello.lastLinkId || hasGivenUp(*peer, hello));
   return broke ? std::optional(Handle{hello.self.id, peer->generation, peer->link}) : std::nullopt;
 }
 

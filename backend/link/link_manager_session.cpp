@@ -13,6 +13,7 @@ namespace {
 
 // A listener may be opened anew, as one is that a stray connection has closed.
 constexpr int kRefusedDials = 2;
+constexpr int kLeastDials = 2;
 // A link that has lasted so long was of use, though nothing came.
 constexpr std::chrono::seconds kSettled{2};
 
@@ -31,16 +32,20 @@ bool LinkManager::resumes(const Handle& broken, const Error& cause) {
   uint64_t breaks = 0;
   uint64_t generation = 0;
   bool dialsFirst = false;
+  std::chrono::milliseconds patience = limits_.sessionTimeout;
   Error error;
   {
     MutexLock lock(mutex_);
     Peer* peer = current(broken, State::connected);
-    if (peer == nullptr || !peer->session || leaving_ || !peer->death.empty() ||
-        cause.code() == ErrorCode::silent ||
-        cause.code() == ErrorCode::unreachable) { // that was its time
+    if (peer == nullptr || !peer->session || peer->session->isOver() || leaving_ ||
+        !peer->death.empty()) {
       return false;
     }
     error = lostError(peer->record, cause);
+    if (cause.code() == ErrorCode::silent || cause.code() == ErrorCode::unreachable) {
+      error =
+          Error(ErrorCode::linkBroken, error.message()); // whether it lives, the next link tells
+    }
     peer->session->broke(error, badFrame);
     if (peer->session->failsRepeatedly()) {
       return false;
@@ -56,6 +61,10 @@ bool LinkManager::resumes(const Handle& broken, const Error& cause) {
     peer->refusedDials = 0;
     ++peer->traffic.linksLost;
     dialsFirst = self_.id < peer->record.id;
+    if (peer->session->relinksForSilence()) { // half is over; but a few dials have to come about
+      patience = std::max(
+          patience / 2, std::min(patience, limits_.precedence + kLeastDials * limits_.resumeDial));
+    }
   }
   log(LogLevel::info, error.message() + "; dialing it again to go on");
   events_.linkBroken(broken.peer, error);
@@ -64,18 +73,18 @@ bool LinkManager::resumes(const Handle& broken, const Error& cause) {
   } else {
     broken.link->close();
   }
-  timer_.after(
-      limits_.sessionTimeout, [weak = weak_from_this(), to = broken.peer, session, breaks] {
-        if (auto self = weak.lock()) {
-          self->resumeExpired(to, session, breaks);
-        }
-      });
+  timer_.after(patience, [weak = weak_from_this(), to = broken.peer, session, breaks, patience] {
+    if (auto self = weak.lock()) {
+      self->resumeExpired(to, session, breaks, patience);
+    }
+  });
   // The other's dial gives way, so it is only for where this side's does not arrive.
   redialAfter(dialsFirst ? limits_.retryDelay : limits_.precedence, broken.peer, generation);
   return true;
 }
 
-void LinkManager::resumeExpired(WorkerId to, uint64_t session, uint64_t breaks) {
+void LinkManager::resumeExpired(
+    WorkerId to, uint64_t session, uint64_t breaks, std::chrono::milliseconds patience) {
   {
     MutexLock lock(mutex_);
     const Peer* peer = find(to);
@@ -84,8 +93,8 @@ void LinkManager::resumeExpired(WorkerId to, uint64_t session, uint64_t breaks) 
       return; // it went on meanwhile
     }
   }
-  const std::string patience = std::to_string(limits_.sessionTimeout.count()) + " ms";
-  endSession(to, session, Error(ErrorCode::silent, "no new connection within " + patience));
+  const std::string time = std::to_string(patience.count()) + " ms";
+  endSession(to, session, Error(ErrorCode::silent, "no new connection within " + time));
 }
 
 /// Whether the session ends because a dial failed so. (Else it ends when its time is over.)
@@ -348,11 +357,13 @@ void LinkManager::watchAfter(WorkerId peer, uint64_t session) {
   });
 }
 
-/// Ends the session with a peer that keeps a link but says nothing: it stands still, or its host does. Had the link broken
-/// as well, its time would be over.
+/// A peer keeps its link but says nothing. At half of its time the link is made anew, since what is missing may have been
+/// lost on it; at the end of its time the session ends: the peer stands still, or its host does.
 void LinkManager::watchSilence(WorkerId id, uint64_t session) {
   std::optional<Handle> silent;
   ErrorCode code = ErrorCode::silent;
+  auto silence = limits_.sessionTimeout;
+  bool isOver = false;
   {
     MutexLock lock(mutex_);
     Peer* peer = find(id);
@@ -363,17 +374,25 @@ void LinkManager::watchSilence(WorkerId id, uint64_t session) {
     if (watch == Session::Watch::end) {
       return;
     }
-    if (watch == Session::Watch::silent && peer->state == State::connected) {
+    isOver = watch == Session::Watch::silent;
+    if (isOver || watch == Session::Watch::relink) {
       silent = Handle{id, peer->generation, peer->link};
-      if (peer->session->isArriving()) { // so it lives, or has until not long ago
-        code = ErrorCode::unreachable;
-      }
+      silence /= isOver ? 1 : 2;
+    }
+    if (isOver && peer->session->isArriving()) { // so it lives, or has until not long ago
+      code = ErrorCode::unreachable;
     }
   }
   if (silent) {
-    const std::string patience = std::to_string(limits_.sessionTimeout.count()) + " ms";
-    lost(*silent, Error(code, "it has not said anything for " + patience));
-  } else {
+    const Error error(
+        code, "it has not said anything for " + std::to_string(silence.count()) + " ms");
+    if (isOver) {
+      lost(*silent, error);
+    } else { // does nothing where this worker leaves
+      resumes(*silent, error);
+    }
+  }
+  if (!isOver) {
     watchAfter(id, session);
   }
 }
@@ -392,46 +411,57 @@ void LinkManager::watchLargeFrames(const Handle& connected) {
 }
 
 void LinkManager::largeFrameBegan(const Handle& connected) {
+  uint64_t session = 0;
   {
     MutexLock lock(mutex_);
     Peer* peer = current(connected, State::connected);
     if (peer == nullptr || !peer->session || !peer->session->startsArriving()) {
       return;
     }
+    session = peer->session->serial();
   }
-  arrivingAfter(connected);
+  arrivingAfter(connected.peer, session);
 }
 
-void LinkManager::arrivingAfter(const Handle& connected) {
-  timer_.after(limits_.sessionTimeout / 4, [weak = weak_from_this(), connected] {
+void LinkManager::arrivingAfter(WorkerId peer, uint64_t session) {
+  timer_.after(limits_.sessionTimeout / 4, [weak = weak_from_this(), peer, session] {
     if (auto self = weak.lock()) {
-      self->stillArriving(connected);
+      self->stillArriving(peer, session);
     }
   });
 }
 
-/// Lets the sender of a frame that takes long know that this worker lives.
-void LinkManager::stillArriving(const Handle& connected) {
-  std::shared_ptr<Link> link;
-  std::optional<uint64_t> acknowledged;
+/// Lets the sender of a frame that takes long know that this worker lives; or makes the link anew, where nothing more of the
+/// frame comes.
+void LinkManager::stillArriving(WorkerId id, uint64_t session) {
+  std::optional<Handle> connected;
+  Session::Arriving arriving;
   {
     MutexLock lock(mutex_);
-    Peer* peer = find(connected.peer);
-    if (peer == nullptr || !peer->session) {
+    Peer* peer = find(id);
+    if (peer == nullptr || !peer->session || peer->session->serial() != session) {
       return;
     }
-    acknowledged = peer->session->onArriving();
-    if (!acknowledged) {
+    const auto& arrivals = peer->description.arrivals;
+    arriving = peer->session->onArriving(arrivals ? std::optional(arrivals->load()) : std::nullopt);
+    if (!arriving.acknowledge) {
       return;
     }
     if (peer->state == State::connected && !leaving_) {
-      link = peer->link;
+      connected = Handle{id, peer->generation, peer->link};
     }
   }
-  if (link) {
-    link->send(acknowledgeFrame(*acknowledged), [](const Error&) {});
+  if (connected && arriving.relink) {
+    resumes(
+        *connected,
+        Error(
+            ErrorCode::linkBroken,
+            "a large message has begun to arrive and nothing has come for " +
+                std::to_string((limits_.sessionTimeout / 2).count()) + " ms"));
+  } else if (connected) {
+    connected->link->send(acknowledgeFrame(*arriving.acknowledge), [](const Error&) {});
   }
-  arrivingAfter(connected);
+  arrivingAfter(id, session);
 }
 
 } // namespace torchwire

@@ -2,6 +2,7 @@
 #include "backend/link/link_manager.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "backend/base/guarded.h"
@@ -9,6 +10,19 @@
 #include "backend/link/link_errors.h"
 
 namespace torchwire {
+namespace {
+
+/// Empty where nobody is to read it.
+std::string sentenceOn(const WorkerRecord& peer, const LinkDescription& description) {
+  if (!logEnabled(LogLevel::info)) {
+    return {};
+  }
+  const std::string& cipher = description.encryption;
+  return "connected to " + peer.describe() + " over " + description.transport +
+      (cipher.empty() ? ", not encrypted" : ", encrypted (" + cipher + ")");
+}
+
+} // namespace
 
 void LinkManager::send(WorkerId to, OutgoingFrame frame, Link::Sent sent) {
   std::shared_ptr<Link> link;
@@ -142,11 +156,15 @@ LinkManager::Established LinkManager::establish(
   for (Outgoing& outgoing : takeSendable(peer)) {
     established.outgoing.push_back(std::move(outgoing));
   }
+  established.sentence = sentenceOn(peer.record, peer.description);
   return established;
 }
 
 /// Unlocked, once the link is the peer's.
 void LinkManager::begin(const Handle& connected, Established established) {
+  if (!established.sentence.empty()) {
+    log(LogLevel::info, established.sentence);
+  }
   if (established.resumed) {
     events_.sessionResumed(connected.peer);
   }

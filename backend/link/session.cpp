@@ -6,11 +6,13 @@ namespace {
 // The peer keeps what is not acknowledged. This worker's bound is taken for the peer's, too.
 constexpr size_t kPartOfLimit = 4;
 constexpr int kQuarters = 4;
+constexpr int kRelinks = 4;
 
 } // namespace
 
 SentFrames::Rest Session::linked(const Receipts& peers) {
-  established_ = true;
+  established_ = hasLink_ = true;
+  relinking_ = false;
   hasReceived_ = false;
   arriving_ = false;
   silentFor_ = 0;
@@ -19,6 +21,7 @@ SentFrames::Rest Session::linked(const Receipts& peers) {
 }
 
 void Session::broke(Error why, bool badFrame) {
+  hasLink_ = false;
   ++breaks_;
   brokenBy_ = std::move(why);
   if (!badFrame) {
@@ -45,6 +48,7 @@ Session::Arrival Session::receive(const FrameHeader& header, size_t bytes) {
   }
   ++heard_;
   hasReceived_ = true;
+  relinks_ = 0;
   arriving_ = false; // frames come one after another
   Arrival arrival;
   if (header.sequence == 0) {
@@ -91,26 +95,41 @@ Session::Watch Session::onWatch() {
   const uint64_t oldest = sent_.oldest();
   if (oldest == 0) {
     watching_ = false;
+    relinks_ = 0;
     return Watch::end;
   }
   const bool quiet = oldest == oldestBefore_ && heard_ == heardBefore_;
   silentFor_ = quiet ? silentFor_ + 1 : 0;
+  relinks_ = quiet ? relinks_ : 0;
   oldestBefore_ = oldest;
   heardBefore_ = heard_;
-  return silentFor_ >= kQuarters ? Watch::silent : Watch::again;
+  if (silentFor_ == kQuarters / 2 && !arriving_ && mayRelink()) {
+    return Watch::relink;
+  }
+  over_ = silentFor_ >= kQuarters && hasLink_;
+  return over_ ? Watch::silent : Watch::again;
 }
 
 bool Session::startsArriving() {
   arriving_ = true;
+  arrivedBefore_.reset();
   return !std::exchange(arrivingTimerRuns_, true);
 }
 
-std::optional<uint64_t> Session::onArriving() {
+Session::Arriving Session::onArriving(std::optional<uint64_t> bytes) {
   if (!arriving_) {
     arrivingTimerRuns_ = false;
-    return std::nullopt;
+    return {};
   }
-  return acknowledgeNow();
+  stalledFor_ = bytes && bytes == arrivedBefore_ ? stalledFor_ + 1 : 0;
+  arrivedBefore_ = bytes;
+  return {acknowledgeNow(), stalledFor_ == kQuarters / 2 && mayRelink()};
+}
+
+bool Session::mayRelink() {
+  relinking_ = hasLink_ && relinks_ < kRelinks;
+  relinks_ += relinking_ ? 1 : 0;
+  return relinking_;
 }
 
 uint64_t Session::acknowledgeNow() {

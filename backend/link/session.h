@@ -101,21 +101,36 @@ class Session {
 
   // ---- silence
   //
-  // Something that is not acknowledged for long, while nothing else comes, means that the peer stands still. A frame that
-  // takes long to arrive is no such thing: its receiver acknowledges again and again.
+  // Something that is not acknowledged for long, while nothing else comes, means that the peer stands still, or that the
+  // link has lost something. A frame that takes long to arrive is no such thing: its receiver acknowledges again and again.
 
   /// Whether onWatch() is to be called once, after a quarter of the time that silence may last.
   bool startsWatch();
-  enum class Watch { end, again, silent };
+  enum class Watch { end, again, relink, silent };
+  /// `relink`: half of that time is over. The link may have lost something; the next one has the other half. A few times
+  /// at most until a frame comes from the peer.
   Watch onWatch();
+  /// Whether onWatch() has said `silent`: the session ends with its link.
+  bool isOver() const {
+    return over_;
+  }
+  /// Whether onWatch() or onArriving() has asked for a new link, and there is none yet.
+  bool relinksForSilence() const {
+    return relinking_;
+  }
   /// Whether a large frame is arriving, behind which the peer's other frames wait.
   bool isArriving() const {
     return arriving_;
   }
   /// A large frame begins to arrive. Whether onArriving() is to be called once, after a while.
   bool startsArriving();
-  /// What to acknowledge, because it still arrives; then it is to be called again.
-  std::optional<uint64_t> onArriving();
+  struct Arriving {
+    std::optional<uint64_t> acknowledge; // it still arrives, and onArriving() is to be called again
+    // For half of the time that silence may last nothing has come: the link may have lost something.
+    bool relink = false;
+  };
+  /// `bytes`: that have come from the peer in all, where they are counted.
+  Arriving onArriving(std::optional<uint64_t> bytes);
 
   /// See SentFrames.
   const CallIds& receivedCalls() const {
@@ -128,11 +143,13 @@ class Session {
 
  private:
   uint64_t acknowledgeNow();
+  bool mayRelink();
 
   const uint64_t id_;
   const size_t limit_;
   const uint64_t serial_;
   bool established_ = false;
+  bool hasLink_ = false;
   uint64_t breaks_ = 0;
   bool hasReceived_ = false; // since the newest link
   Error brokenBy_;
@@ -148,7 +165,12 @@ class Session {
   uint64_t heard_ = 0; // frames
   uint64_t heardBefore_ = 0, oldestBefore_ = 0; // at the last onWatch()
   int silentFor_ = 0; // calls of it
+  bool over_ = false;
+  bool relinking_ = false;
+  int relinks_ = 0; // of those, since a frame came from the peer
   bool arriving_ = false, arrivingTimerRuns_ = false;
+  std::optional<uint64_t> arrivedBefore_; // bytes, at the last onArriving()
+  int stalledFor_ = 0; // calls of it
 };
 
 } // namespace torchwire

@@ -76,6 +76,10 @@ BoundedStore::Value BoundedStore::get(const std::string& key) {
   return perform([=](KeyValueStore& store) { return store.get(key); });
 }
 
+BoundedStore::Value BoundedStore::getIfThere(const std::string& key) {
+  return perform([=](KeyValueStore& store) { return store.getIfThere(key); });
+}
+
 void BoundedStore::set(const std::string& key, const Value& value) {
   perform([=](KeyValueStore& store) { store.set(key, value); });
 }

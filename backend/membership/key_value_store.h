@@ -41,6 +41,11 @@ class KeyValueStore {
   /// Whether the key has been written. Does not wait.
   virtual bool check(const std::string& key) = 0;
 
+  /// The key's value; empty where it has not been written. Does not wait.
+  virtual Value getIfThere(const std::string& key) {
+    return check(key) ? get(key) : Value();
+  }
+
   // The same for several keys, where a store can in one operation. Not for none.
   virtual bool checkAll(const std::vector<std::string>& keys) {
     return std::all_of(

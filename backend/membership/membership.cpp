@@ -81,10 +81,8 @@ void Membership::changeKeys(const std::vector<GroupKey>& keys) {
   proven_.proveWith(keys);
   asking(self_, "change the secret of the RPC group", [&] {
     renewCredentials(keys);
-    if (store_.check(
-            keyOfDeaths())) { // or a worker that has declared none would not renew what others have
-      store_.find(keyOfDeaths());
-    }
+    // So that renew() proves the deaths anew, too, where this worker has declared none.
+    store_.findIfThere(keyOfDeaths());
     store_.renew();
     proven_.renew();
   });
@@ -131,11 +129,10 @@ Roster Membership::join(const std::string& address, const HostAddress& onHost) {
   }
   cameLater_ = entered.isElastic() &&
       asking(self_, kJoining, [&] { return store_.check(keyOf(kStartupDecision)); });
-  if (entered.isComplete()) {
-    decide(kAccepted);
-  }
-  awaitStartupDecision();
-  Roster roster = currentRoster();
+  awaitStartupDecision(entered.isComplete() ? std::optional(decide(kAccepted)) : std::nullopt);
+  // A complete roster of a group that is not elastic does not change.
+  const bool isLast = entered.isComplete() && !entered.isElastic();
+  Roster roster = isLast ? std::move(entered) : currentRoster();
   requireOwnPlace(roster);
   return roster;
 }
@@ -228,10 +225,7 @@ void Membership::throwIfNewsOf(const Roster& over) {
     return;
   }
   const int64_t failedAt = asking(self_, kJoining, [&] {
-    if (!store_.check(keyOf(kFailedAt))) {
-      return std::numeric_limits<int64_t>::max();
-    }
-    const std::vector<uint8_t> time = store_.find(keyOf(kFailedAt)).value;
+    const std::vector<uint8_t> time = store_.findIfThere(keyOf(kFailedAt)).value;
     return timeIn(std::string(time.begin(), time.end()));
   });
   if (startOf(self_.process) > failedAt) {
@@ -312,10 +306,8 @@ Value Membership::decoded(const std::vector<uint8_t>& bytes) {
 }
 
 Roster Membership::currentRoster() {
-  const std::vector<uint8_t> bytes = asking(self_, kJoining, [&] {
-    const bool exists = store_.check(keyOf(kRosterKey)); // else get() would wait for it
-    return exists ? store_.get(keyOf(kRosterKey)) : std::vector<uint8_t>();
-  });
+  const std::vector<uint8_t> bytes =
+      asking(self_, kJoining, [&] { return store_.getIfThere(keyOf(kRosterKey)); });
   return bytes.empty() ? Roster() : decoded<Roster>(bytes);
 }
 

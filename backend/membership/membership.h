@@ -167,7 +167,7 @@ class Membership {
 
   // membership_start.cpp: whether a static group can start.
   [[noreturn]] void refuse(const std::string& objection, const Roster& roster);
-  void awaitStartupDecision();
+  void awaitStartupDecision(std::optional<std::string> decision);
   std::optional<std::string> startupDecision();
   void endStartupWithoutTheDead();
   void endStartupWithout(const WorkerRecord& dead);

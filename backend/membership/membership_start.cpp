@@ -65,12 +65,13 @@ std::string Membership::decisionIn(const StoreEntry& entry) {
       : oneLine(decision, kMaxDecision);
 }
 
-void Membership::awaitStartupDecision() {
-  std::optional<std::string> decision;
+void Membership::awaitStartupDecision(std::optional<std::string> decision) {
   lookedFor_ =
       clock_->now(); // most groups are complete before a look at each process is worth its time
   poll(*clock_, timeout_, [&] {
-    decision = startupDecision();
+    if (!decision) {
+      decision = startupDecision();
+    }
     if (!decision) {
       endStartupWithoutTheDead();
     }
@@ -90,12 +91,9 @@ void Membership::awaitStartupDecision() {
 }
 
 std::optional<std::string> Membership::startupDecision() {
-  return asking(self_, kJoining, [&]() -> std::optional<std::string> {
-    if (!store_.check(keyOf(kStartupDecision))) { // else find() would wait for it
-      return std::nullopt;
-    }
-    return decisionIn(store_.find(keyOf(kStartupDecision)));
-  });
+  const StoreEntry entry =
+      asking(self_, kJoining, [&] { return store_.findIfThere(keyOf(kStartupDecision)); });
+  return entry.bytes.empty() ? std::nullopt : std::optional(decisionIn(entry));
 }
 
 /// A static group will never be complete once one of its workers has ended before the last has come, unless others may come
@@ -144,9 +142,8 @@ std::optional<WorkerRecord> Membership::nextMissing(const Roster& roster) {
 /// process began.
 std::optional<WorkerRecord> Membership::arrivalOf(WorkerId id) {
   const std::string key = keyOf(kArrived + std::to_string(id));
-  const std::vector<uint8_t> bytes = asking(self_, kJoining, [&] {
-    return store_.check(key) ? store_.find(key).value : std::vector<uint8_t>();
-  });
+  const std::vector<uint8_t> bytes =
+      asking(self_, kJoining, [&] { return store_.findIfThere(key).value; });
   try { // it is written before a worker can have the group's key
     const std::vector<char> announced(bytes.begin(), bytes.end());
     if (ByteReader(announced).number<int64_t>() < startOf(self_.process)) {

@@ -112,6 +112,11 @@ KeyValueStore::Value ProvenStore::get(const std::string& key) {
   return proven(key, find(key));
 }
 
+KeyValueStore::Value ProvenStore::getIfThere(const std::string& key) {
+  const StoreEntry entry = findIfThere(key);
+  return entry.bytes.empty() ? Value() : proven(key, entry);
+}
+
 void ProvenStore::set(const std::string& key, const Value& value) {
   Value
       bytes; // once more where another thread has changed the keys meanwhile, and written it anew before
@@ -150,6 +155,12 @@ std::vector<KeyValueStore::Value> ProvenStore::getAll(const std::vector<std::str
 StoreEntry ProvenStore::find(const std::string& key) {
   const uint64_t atLeast = seenVersion(key); // before: another thread may see a later one meanwhile
   return read(key, store_->get(key), atLeast);
+}
+
+StoreEntry ProvenStore::findIfThere(const std::string& key) {
+  const uint64_t atLeast = seenVersion(key);
+  const Value bytes = store_->getIfThere(key);
+  return bytes.empty() ? StoreEntry() : read(key, bytes, atLeast);
 }
 
 StoreEntry ProvenStore::exchange(

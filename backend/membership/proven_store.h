@@ -38,6 +38,7 @@ class ProvenStore : public KeyValueStore {
   // As KeyValueStore's. They throw UnprovenEntry.
   Value compareSet(const std::string& key, const Value& expected, const Value& wanted) override;
   Value get(const std::string& key) override;
+  Value getIfThere(const std::string& key) override;
   void set(const std::string& key, const Value& value) override;
   int64_t add(const std::string& key, int64_t amount) override;
   bool check(const std::string& key) override;
@@ -46,6 +47,8 @@ class ProvenStore : public KeyValueStore {
 
   /// What is there, proven or not, where those who do not know the group's secret have to be heard, too.
   StoreEntry find(const std::string& key) EXCLUDES(mutex_);
+  /// Likewise, without a wait; an empty one where there is none.
+  StoreEntry findIfThere(const std::string& key) EXCLUDES(mutex_);
   /// As compareSet(), in the place of an entry that find() or this has returned; an empty one: of none.
   StoreEntry exchange(const std::string& key, const StoreEntry& expected, const Value& wanted)
       EXCLUDES(mutex_);

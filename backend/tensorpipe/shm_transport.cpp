@@ -6,10 +6,10 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <fstream>
 #include <stdexcept>
 #include <utility>
 
+#include "backend/base/process_identity.h"
 #include "backend/base/random.h"
 #include "backend/tensorpipe/context.h"
 #include "backend/transport/endpoint.h"
@@ -32,10 +32,10 @@ std::string namespaceOf(const std::string& traits) {
 /// Abstract Unix sockets are reached within one network namespace of one running kernel; memory is shared
 /// with processes of the same user only, and users have the same numbers in one user namespace.
 std::string domainOfThisProcess() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  const std::string boot = ProcessIdentity::ofThisProcess().boot;
   if (boot.empty()) {
-    throw std::runtime_error("cannot tell which processes are on this host: no boot_id");
+    throw std::runtime_error(
+        "cannot tell which processes are on this host: /proc does not say which this is");
   }
   return boot + " " + namespaceOf("net") + " " + namespaceOf("user") + " " +
       std::to_string(geteuid());
@@ -57,9 +57,6 @@ class ShmTraits final : public EndpointTraits {
   }
   Encryption encryption() const override { // the kernel says who it is, and nobody is in between
     return Encryption::off;
-  }
-  std::chrono::milliseconds stallPatience() const override {
-    return std::chrono::milliseconds(0);
   }
   std::unique_ptr<Stream> makeStream(
       Loop& loop, int socket, std::optional<MemoryFile> memory, bool dialed) const override {

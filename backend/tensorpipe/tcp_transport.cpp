@@ -70,10 +70,6 @@ class TcpTraits final : public EndpointTraits {
   Encryption encryption() const override {
     return encryption_;
   }
-  milliseconds stallPatience()
-      const override { // well before a session takes the silence for its end
-    return patience_.whileLost.count() != 0 ? patience_.whileLost : patience_.interval;
-  }
   std::unique_ptr<Stream> makeStream(
       Loop& loop, int socket, std::optional<MemoryFile>, bool) const override {
     setOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);

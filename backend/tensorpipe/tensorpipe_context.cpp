@@ -277,15 +277,19 @@ LinkDescription TensorPipeContext::describe(const std::vector<char>& peersOffer)
       },
       "_channels");
   const bool sharesHost = peers.host == host_ && !host_.empty();
-  const RecordAlgorithm algorithm = transport.name == "wire_tcp"
-      ? environment_.tcpEndpoint->algorithmWith(peers.dialedAs)
-      : RecordAlgorithm::none;
-  const std::string encryption = algorithm == RecordAlgorithm::none ? "" : nameOf(algorithm);
+  const SealedPeers::Peer sealed = transport.name == "wire_tcp"
+      ? environment_.tcpEndpoint->sealedPeer(peers.dialedAs)
+      : SealedPeers::Peer();
+  const std::string encryption = sealed.arrivals ? nameOf(sealed.algorithm) : "";
   const std::string objection = sharesHost ? "" : objectionToPlain(transport.name, channel.name);
   return {
-      std::move(transport.name), std::move(channel.name), encryption, objection,
+      std::move(transport.name),
+      std::move(channel.name),
+      encryption,
+      objection,
       std::make_shared<const Alternatives>(
-          Alternatives{std::move(transport.notTaken), std::move(channel.notTaken)})};
+          Alternatives{std::move(transport.notTaken), std::move(channel.notTaken)}),
+      sealed.arrivals};
 }
 
 /// What speaks against a link by these to a worker of another host; nothing where the text is empty.

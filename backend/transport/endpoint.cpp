@@ -145,7 +145,6 @@ std::unique_ptr<Stream> Endpoint::makeStream(
   }
   return std::make_unique<SealedStream>(
       loop_, std::move(stream), sealedBy->outgoing, sealedBy->incoming,
-      SealedStreamLimits{traits_->stallPatience()},
       peer == 0 ? nullptr : sealedPeers_->add(peer, sealedBy->outgoing.algorithm));
 }
 

@@ -1,7 +1,6 @@
 // One listening endpoint of this process and everything that comes in or goes out by it.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -31,8 +30,6 @@ class EndpointTraits {
   /// The size of the memory that the dialing side brings; 0: none.
   virtual size_t memorySize() const = 0;
   virtual Encryption encryption() const = 0;
-  /// See SealedStreamLimits.
-  virtual std::chrono::milliseconds stallPatience() const = 0;
   /// Takes the socket. Loop-bound.
   virtual std::unique_ptr<Stream> makeStream(
       Loop& loop, int socket, std::optional<MemoryFile> memory, bool dialed) const = 0;
@@ -58,10 +55,10 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   const EndpointTraits& traits() const {
     return *traits_;
   }
-  /// How the connections with the worker that is `dialedAs` there are sealed; none where they are not, or there is none.
-  /// So the worker says: nothing binds it to that address.
-  RecordAlgorithm algorithmWith(const std::string& dialedAs) const {
-    return sealedPeers_->algorithmWith(tagOf(dialedAs));
+  /// How the connections with the worker at that address are sealed, and what comes on them. The worker names the
+  /// address itself: nothing binds it to that.
+  SealedPeers::Peer sealedPeer(const std::string& dialedAs) const {
+    return sealedPeers_->peer(tagOf(dialedAs));
   }
   /// This worker's address in the form that both sides of a handshake have.
   const std::string& dialedAs() const {

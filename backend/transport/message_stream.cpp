@@ -19,8 +19,20 @@ constexpr int kRounds = 16;
 constexpr size_t kBytesPerTurn = size_t{4} << 20;
 constexpr size_t kWritesAtOnce = 8;
 
+const char* const kStalled =
+    "a message on the connection has begun and did not go on: its length was changed on the way, "
+    "a part of it was left out, or the network or the peer has stalled";
+
 Error broken(std::string sentence) {
   return Error(ErrorCode::linkBroken, std::move(sentence));
+}
+
+Progress writeTo(Stream& stream, const iovec* parts, size_t count) {
+  try {
+    return stream.write(parts, count);
+  } catch (const std::exception& e) { // for want of memory
+    return {0, e.what()};
+  }
 }
 
 } // namespace
@@ -61,17 +73,19 @@ void MessageStream::expectFirstMessage(Written there) {
 }
 
 void MessageStream::push(WriteOp op) {
-  MutexLock lock(mutex_);
-  writes_.push_back(std::move(op));
-  // Small writes go out at once, from here. On the loop several may follow, which then go out together.
-  if (writes_.size() == 1 && !loop_->isLoopThread()) {
-    pumpWrites();
-    if (writes_.empty() && !writeError_) { // what is left is to say so
-      schedule(Urgency::quiet);
+  {
+    MutexLock lock(mutex_);
+    writes_.push_back(std::move(op));
+    if (writes_.size() != 1 || loop_->isLoopThread()) {
+      schedule();
       return;
     }
   }
-  schedule();
+  // Small writes go out at once, from here. On the loop several may follow, which then go out together.
+  pumpWrites();
+  MutexLock lock(mutex_);
+  const bool isOut = writes_.empty() && !writeError_; // what is left is to say so
+  schedule(isOut ? Urgency::quiet : Urgency::now);
 }
 
 void MessageStream::push(ReadOp op) {
@@ -119,21 +133,33 @@ void MessageStream::schedule(Urgency urgency) {
 
 // ---- writing --------------------------------------------------------------------------------------
 
+/// write() may encrypt, so it runs without the lock and the loop can read meanwhile. settle() keeps the writes and the
+/// stream until it has returned.
 void MessageStream::pumpWrites() {
-  while (!writes_.empty() && stream_ && !writeError_) {
+  MutexLock lock(mutex_);
+  if (writing_) {
+    return; // that thread goes on
+  }
+  writing_ = true;
+  bool goesOn = true;
+  while (goesOn && !writes_.empty() && stream_ && !writeError_) {
     iovec parts[2 * kWritesAtOnce];
     size_t wanted = 0;
     const size_t count = gather(parts, wanted);
-    const Progress progress = stream_->write(parts, count);
-    if (!progress.error.empty()) {
-      writeError_ = broken(progress.error);
-      return;
-    }
+    Stream& stream = *stream_;
+    lock.unlock();
+    const Progress progress = writeTo(stream, parts, count);
+    lock.lock();
     advanceWrites(progress.bytes);
     noRoom_ = progress.bytes < wanted;
-    if (noRoom_) {
-      return;
+    if (!progress.error.empty() && !writeError_) {
+      writeError_ = broken(progress.error);
     }
+    goesOn = !noRoom_;
+  }
+  writing_ = false;
+  if (std::exchange(settlesLater_, false)) {
+    schedule();
   }
 }
 
@@ -230,6 +256,7 @@ bool MessageStream::receive(void* into, size_t wanted, size_t& got) {
     const Progress progress = reading_->read(static_cast<char*>(into) + got, wanted - got);
     got += progress.bytes;
     readThisTurn_ += progress.bytes;
+    arrived_ += progress.bytes;
     if (!progress.error.empty()) {
       breakReads(broken(progress.error));
       return false;
@@ -287,6 +314,9 @@ void MessageStream::start(std::unique_ptr<Stream> stream) {
   }
   try {
     reading_->start([this] { advance(); });
+    if (const auto patience = reading_->stallPatience(); patience.count() != 0) {
+      stall_.emplace(*loop_, patience, [this] { fail(broken(kStalled)); });
+    }
   } catch (const std::exception& e) {
     breakReads(broken(e.what()));
   }
@@ -306,12 +336,9 @@ void MessageStream::advance() {
   const auto self = shared_from_this();
   advancing_ = true;
   readThisTurn_ = 0;
-  {
-    // Once, before anything is called back: what callbacks write is scheduled instead, so that writes on
-    // several connections go out in the order in which they were asked for.
-    MutexLock lock(mutex_);
-    pumpWrites();
-  }
+  // Once, before anything is called back: what callbacks write is scheduled instead, so that writes on
+  // several connections go out in the order in which they were asked for.
+  pumpWrites();
   bool more = true;
   for (int round = 0; more && round < kRounds && readThisTurn_ < kBytesPerTurn; ++round) {
     pumpReads();
@@ -329,6 +356,14 @@ void MessageStream::advance() {
 void MessageStream::settle() {
   std::unique_ptr<Stream> useless;
   MutexLock lock(mutex_);
+  watchForStall();
+  if (writing_) { // whoever writes asks for room afterwards
+    settlesLater_ = settlesLater_ || writeError_ || readError_;
+    if (reading_ != nullptr) {
+      reading_->setInterest(!reads_.empty(), false);
+    }
+    return;
+  }
   if (writeError_) {
     for (WriteOp& op : writes_) {
       done_.emplace_back(
@@ -343,10 +378,18 @@ void MessageStream::settle() {
     }
     reads_.clear();
     reading_ = nullptr;
+    stall_.reset();
     useless = std::move(stream_);
   }
   if (reading_ != nullptr) {
     reading_->setInterest(!reads_.empty(), noRoom_ && !writes_.empty());
+  }
+}
+
+void MessageStream::watchForStall() {
+  if (stall_) {
+    const size_t heldBack = reading_->heldBack();
+    stall_->observe(!reads_.empty() && (headerRead_ != 0 || heldBack != 0), arrived_ + heldBack);
   }
 }
 

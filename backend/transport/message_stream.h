@@ -13,6 +13,7 @@
 #include "backend/base/error.h"
 #include "backend/base/task.h"
 #include "backend/transport/loop.h"
+#include "backend/transport/stall_watch.h"
 #include "backend/transport/stream.h"
 
 namespace torchwire {
@@ -78,7 +79,7 @@ class MessageStream final : public std::enable_shared_from_this<MessageStream> {
   // Any thread.
   void push(WriteOp op) EXCLUDES(mutex_);
   void push(ReadOp op) EXCLUDES(mutex_);
-  void pumpWrites() REQUIRES(mutex_);
+  void pumpWrites() EXCLUDES(mutex_);
   size_t gather(iovec* parts, size_t& bytes) const REQUIRES(mutex_);
   void advanceWrites(size_t bytes) REQUIRES(mutex_);
   enum class Urgency { now, quiet };
@@ -95,6 +96,7 @@ class MessageStream final : public std::enable_shared_from_this<MessageStream> {
   void finishRead(const char* data) EXCLUDES(mutex_);
   void breakReads(const Error& error) EXCLUDES(mutex_);
   void settle() EXCLUDES(mutex_);
+  void watchForStall() REQUIRES(mutex_);
   bool callBack() EXCLUDES(mutex_);
 
   const std::shared_ptr<Loop> loop_;
@@ -106,6 +108,8 @@ class MessageStream final : public std::enable_shared_from_this<MessageStream> {
   std::vector<char> allocated_;
   std::optional<std::vector<char>> firstMessage_;
   size_t readThisTurn_ = 0; // bytes
+  uint64_t arrived_ = 0; // bytes, in all
+  std::optional<StallWatch> stall_;
   Stream* reading_ = nullptr; // stream_
   bool advancing_ = false;
   std::function<void()> ended_;
@@ -119,6 +123,8 @@ class MessageStream final : public std::enable_shared_from_this<MessageStream> {
   Error readError_ GUARDED_BY(mutex_);
   bool scheduled_ GUARDED_BY(mutex_) = false;
   bool scheduledQuietly_ GUARDED_BY(mutex_) = false;
+  bool writing_ GUARDED_BY(mutex_) = false; // a thread is in stream_->write(), without the mutex
+  bool settlesLater_ GUARDED_BY(mutex_) = false; // settle() has to run once writing_ is false
   bool noRoom_ GUARDED_BY(mutex_) = false; // the stream did not take all of the last write
   bool closed_ GUARDED_BY(mutex_) = false;
 };

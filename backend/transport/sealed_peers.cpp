@@ -4,16 +4,21 @@
 
 namespace torchwire {
 
-std::shared_ptr<const void> SealedPeers::add(uint64_t tag, RecordAlgorithm algorithm) {
+std::shared_ptr<SealedPeers::Arrivals> SealedPeers::add(uint64_t tag, RecordAlgorithm algorithm) {
   MutexLock lock(mutex_);
-  const auto connection = connections_.emplace(tag, algorithm);
-  return {this, [self = shared_from_this(), connection](const void*) { self->remove(connection); }};
+  const auto former = connections_.find(tag);
+  const auto arrivals =
+      former == connections_.end() ? std::make_shared<Arrivals>(0) : former->second.arrivals;
+  const auto connection = connections_.emplace(tag, Peer{algorithm, arrivals});
+  return {arrivals.get(), [self = shared_from_this(), connection, arrivals](const Arrivals*) {
+            self->remove(connection);
+          }};
 }
 
-RecordAlgorithm SealedPeers::algorithmWith(uint64_t tag) const {
+SealedPeers::Peer SealedPeers::peer(uint64_t tag) const {
   MutexLock lock(mutex_);
   const auto [first, end] = connections_.equal_range(tag);
-  return first == end ? RecordAlgorithm::none : std::prev(end)->second;
+  return first == end ? Peer() : std::prev(end)->second;
 }
 
 void SealedPeers::remove(Connections::iterator connection) {

@@ -14,32 +14,24 @@ constexpr size_t kRecordsAtOnce = 8;
 // A call seals or opens no more, so that other connections have their turn.
 constexpr size_t kContentPerTurn = size_t{1} << 20;
 constexpr size_t kIncoming = 8 * kMaxRecord;
-// In which the loop looks at its sockets.
-constexpr std::chrono::milliseconds kLastLook{100};
 
 const char* const kDamaged =
     "what came in is not what the peer has sent: it was changed on the way, by a network that "
     "damages packets or by somebody";
-const char* const kStalled =
-    "a record on the connection has begun and did not go on: its length was changed on the way, or "
-    "the network has stalled";
 
 } // namespace
 
 SealedStream::SealedStream(
     Loop& loop, std::unique_ptr<Stream> inner, const RecordKey& outgoing, const RecordKey& incoming,
-    SealedStreamLimits limits, std::shared_ptr<const void> registration)
+    std::shared_ptr<SealedPeers::Arrivals> arrivals)
     : loop_(loop),
       inner_(std::move(inner)),
-      limits_(limits),
-      registration_(std::move(registration)),
+      arrivals_(std::move(arrivals)),
       sealer_(outgoing),
-      opener_(incoming),
-      stall_(loop) {}
+      opener_(incoming) {}
 
 void SealedStream::start(std::function<void()> ready) {
-  ready_ = std::move(ready);
-  inner_->start([this] { ready_(); });
+  inner_->start(std::move(ready));
 }
 
 void SealedStream::setInterest(bool reading, bool writing) {
@@ -121,7 +113,6 @@ Progress SealedStream::read(void* into, size_t length) {
   } catch (const std::exception& e) { // for want of memory
     error_ = e.what();
   }
-  watchForStall();
   if (progress.bytes == 0) {
     progress.error = error_;
   }
@@ -197,47 +188,26 @@ bool SealedStream::receive() {
   }
   const Progress progress = inner_->read(incoming_.get() + received_, kIncoming - received_);
   received_ += progress.bytes;
-  arrived_ += progress.bytes;
+  if (arrivals_) {
+    arrivals_->fetch_add(progress.bytes, std::memory_order_relaxed);
+  }
   if (progress.bytes == 0) {
     error_ = progress.error;
   }
   return progress.bytes > 0;
 }
 
-// ---- records that do not end ----------------------------------------------------------------------
-
-/// Whether what came in last is a record that has begun. Whole ones may wait for a reader as long as that likes.
-bool SealedStream::awaitsRest() const {
+/// What there is of a record that has begun. Whole ones may wait for a reader as long as that likes.
+size_t SealedStream::heldBack() const {
   const std::span<const unsigned char> there(incoming_.get() + opened_, unopened());
   size_t content = 0;
   const bool isWhole =
       RecordOpener::readHeader(there, content) && there.size() >= content + kRecordOverhead;
-  return !there.empty() && !isWhole && error_.empty();
+  return isWhole ? 0 : there.size();
 }
 
-void SealedStream::watchForStall() {
-  if (!awaitsRest() || limits_.patience.count() == 0) {
-    stalledAt_.reset();
-    stall_.stop();
-  } else if (!stalledAt_) {
-    stall_.start(limits_.patience, [this] { onStall(/* lastLook */ false); });
-    stalledAt_ = arrived_;
-  }
-}
-
-/// This process may have stood still for as long: what the socket has is read once the loop has looked at it.
-void SealedStream::onStall(bool lastLook) {
-  const uint64_t before = *stalledAt_;
-  receive();
-  if (arrived_ == before && error_.empty() && !lastLook) {
-    stall_.start(kLastLook, [this] { onStall(/* lastLook */ true); });
-    return;
-  }
-  stalledAt_.reset();
-  if (arrived_ == before && error_.empty()) {
-    error_ = kStalled;
-  }
-  ready_(); // last: it may destroy this
+std::chrono::milliseconds SealedStream::stallPatience() const {
+  return inner_->stallPatience();
 }
 
 } // namespace torchwire

@@ -3,6 +3,7 @@
 
 #include <sys/uio.h>
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -15,8 +16,9 @@ struct Progress {
   std::string error; // a sentence; empty: none
 };
 
-/// A two-way stream of bytes that never blocks. A write may run beside a read, but not beside another
-/// write, nor beside setInterest. All but write() is loop-bound, as are making and destroying one.
+/// A two-way stream of bytes that never blocks. A write may run beside all else but another write, and
+/// beside setInterest only where that does not name room to write. All but write() is loop-bound, as are
+/// making and destroying one.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -33,6 +35,16 @@ class Stream {
 
   /// Gives what there is, at most `length` bytes. The end is an error.
   virtual Progress read(void* into, size_t length) = 0;
+
+  /// How many bytes have come that cannot be read before others have.
+  virtual size_t heldBack() const {
+    return 0;
+  }
+
+  /// How long the rest of a message that has begun may take to go on. 0: for ever.
+  virtual std::chrono::milliseconds stallPatience() const {
+    return std::chrono::milliseconds(0);
+  }
 };
 
 } // namespace torchwire

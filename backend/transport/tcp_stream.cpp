@@ -40,7 +40,7 @@ std::string sentenceFor(int error) {
 
 TcpStream::TcpStream(
     Loop& loop, int socket, AckWatch::Patience patience, std::shared_ptr<AddressWatch> addresses)
-    : loop_(loop), socket_(socket), addresses_(std::move(addresses)) {
+    : loop_(loop), socket_(socket), patience_(patience), addresses_(std::move(addresses)) {
   if (patience.interval.count() != 0) {
     acks_.emplace(loop, socket, patience, [this] { endWith(ETIMEDOUT); });
   }
@@ -94,6 +94,14 @@ void TcpStream::onReady() {
     watch();
   }
   ready_(); // last: it may destroy this
+}
+
+// With sessions the calls go on on the next link; the floor keeps a busy processor from looking like a stall. Without
+// sessions the calls fail with the connection, so it lasts as long as the keep-alive lets it.
+std::chrono::milliseconds TcpStream::stallPatience() const {
+  const bool hasSessions = patience_.whileLost.count() != 0 && patience_.interval.count() != 0;
+  return hasSessions ? std::max(patience_.interval / 2, patience_.whileLost)
+                     : 2 * patience_.interval;
 }
 
 void TcpStream::endWith(int error) {

@@ -26,6 +26,7 @@ class TcpStream final : public Stream {
   void setInterest(bool reading, bool writing) override;
   Progress write(const iovec* parts, size_t count) override;
   Progress read(void* into, size_t length) override;
+  std::chrono::milliseconds stallPatience() const override;
 
  private:
   void onReady();
@@ -39,6 +40,7 @@ class TcpStream final : public Stream {
   Loop& loop_;
   const int socket_;
   std::unique_ptr<FdWatch> watch_;
+  const AckWatch::Patience patience_;
   std::optional<AckWatch> acks_;
   const std::shared_ptr<AddressWatch> addresses_;
   std::atomic<bool> wrote_{false}; // since acks_ was told

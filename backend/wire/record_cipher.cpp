@@ -28,19 +28,35 @@ void require(bool works) {
   }
 }
 
-/// Nothing of the host's configuration of OpenSSL is for this copy of it, and threads may use it until the process has ended.
-evp_cipher_ctx_st* newContext() {
-  static const bool ready =
-      OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr) == 1;
-  require(ready);
-  return EVP_CIPHER_CTX_new();
-}
+/// Never freed: threads may use them until the process has ended.
+struct Ciphers {
+  Ciphers() {
+    // Nothing of the host's configuration of OpenSSL is for this copy of it.
+    require(
+        OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr) == 1);
+    aes256Gcm = EVP_CIPHER_fetch(nullptr, "AES-256-GCM", nullptr);
+    chaCha20Poly1305 = EVP_CIPHER_fetch(nullptr, "ChaCha20-Poly1305", nullptr);
+    require(aes256Gcm != nullptr && chaCha20Poly1305 != nullptr);
+  }
+  static const Ciphers& loaded() {
+    static const Ciphers ciphers;
+    return ciphers;
+  }
+
+  const EVP_CIPHER* aes256Gcm;
+  const EVP_CIPHER* chaCha20Poly1305;
+};
 
 const EVP_CIPHER* cipherOf(RecordAlgorithm algorithm) {
-  return algorithm == RecordAlgorithm::aes256Gcm ? EVP_aes_256_gcm() : EVP_chacha20_poly1305();
+  const Ciphers& ciphers = Ciphers::loaded();
+  return algorithm == RecordAlgorithm::aes256Gcm ? ciphers.aes256Gcm : ciphers.chaCha20Poly1305;
 }
 
 } // namespace
+
+void loadRecordCiphers() {
+  Ciphers::loaded();
+}
 
 const char* nameOf(RecordAlgorithm algorithm) {
   switch (algorithm) {
@@ -73,7 +89,7 @@ void RecordCipher::Free::operator()(evp_cipher_ctx_st* context) const {
 }
 
 RecordCipher::RecordCipher(const RecordKey& key, bool seals, uint64_t recordsOfAKey)
-    : key_(key), seals_(seals), recordsOfAKey_(recordsOfAKey), context_(newContext()) {
+    : key_(key), seals_(seals), recordsOfAKey_(recordsOfAKey), context_(EVP_CIPHER_CTX_new()) {
   require(context_ != nullptr);
   setKey();
 }

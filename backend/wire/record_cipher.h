@@ -32,6 +32,9 @@ const char* nameOf(RecordAlgorithm algorithm);
 /// Whether this processor has instructions for AES and for GCM's multiplication.
 bool hasAesInstructions();
 
+/// Loads what seals and opens records, unless that has been done: the first records do so, too.
+void loadRecordCiphers();
+
 /// Of one direction of one connection. A value; wiped when it goes.
 struct RecordKey {
   RecordAlgorithm algorithm;

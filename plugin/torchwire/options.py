@@ -110,7 +110,9 @@ class TorchwireRpcBackendOptions(rpc.RpcBackendOptions):
         `nccl` is not used there. True: those within one host, too; then `init_rpc` refuses what cannot be. False: none.
         All workers have to agree on False. Costs some CPU: docs/performance.md says how much.
     keepalive_interval: seconds after which a silent TCP connection is probed; a peer that does not answer for twice
-        as long is taken for gone. Default 10, at least 2; 0 means never.
+        as long is taken for gone. A connection on which a message has begun and does not go on is replaced after half
+        of this time, at least 1.8; without sessions it ends after twice this time. Default 10, at least 2; 0 means
+        never.
     session_timeout: seconds that two workers whose connection has broken have to connect again. Within them nothing is
         lost: calls take longer, what had not arrived is sent once more, and no call runs twice. After them the calls
         under way between the two fail, and the worker that is not to be heard is taken for dead by the group: it takes

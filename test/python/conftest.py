@@ -5,6 +5,7 @@ import os
 import processes
 import pytest
 from group import Group, file_in
+from network import Hosts, why_impossible
 
 
 def pytest_configure(config):
@@ -54,6 +55,16 @@ class _SharedGroup:
             self._group.close()
         finally:
             self._group.kill()
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    """Two hosts: network namespaces, joined by cables."""
+    reason = why_impossible()
+    if reason:
+        pytest.skip(reason)
+    with Hosts() as hosts:
+        yield hosts
 
 
 @pytest.fixture(scope="module")

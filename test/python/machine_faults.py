@@ -26,7 +26,7 @@ NUMBERS = {
 _KERNEL = "/proc/sys/kernel"
 YAMA = f"{_KERNEL}/yama/ptrace_scope"
 
-_libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Program(ctypes.Structure):
@@ -46,17 +46,17 @@ def deny(system_call, first_argument=None):
     ]
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in instructions)
     program = _Program(len(instructions), code)
-    _must(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    _must(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))
+    must(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    must(libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))
 
 
 def restrict_tracing(scope):
     """Lets Yama's ptrace_scope be this for all that read it, also on kernels without Yama."""
     with open(f"{_KERNEL}/random/boot_id") as file:
         boot = file.read()
-    _must(_libc.unshare(_CLONE_NEWNS))
-    _must(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
-    _must(_libc.mount(b"tmpfs", _KERNEL.encode(), b"tmpfs", 0, None))
+    must(libc.unshare(_CLONE_NEWNS))
+    must(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+    must(libc.mount(b"tmpfs", _KERNEL.encode(), b"tmpfs", 0, None))
     for path, text in ((f"{_KERNEL}/random/boot_id", boot), (YAMA, f"{scope}\n")):
         os.mkdir(os.path.dirname(path))
         with open(path, "w") as file:
@@ -65,18 +65,18 @@ def restrict_tracing(scope):
 
 def move_to_another_host():
     """Lets this host have started at another time, for all that read it: others do not know this process's number."""
-    _must(_libc.unshare(_CLONE_NEWNS))
-    _must(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
-    _must(_libc.mount(b"tmpfs", f"{_KERNEL}/random".encode(), b"tmpfs", 0, None))
+    must(libc.unshare(_CLONE_NEWNS))
+    must(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+    must(libc.mount(b"tmpfs", f"{_KERNEL}/random".encode(), b"tmpfs", 0, None))
     with open(f"{_KERNEL}/random/boot_id", "w") as file:
         file.write(f"{uuid.uuid4()}\n")
 
 
 def small_file_system(path, size):
     """Lets another file system be at that path, for this process and those that it starts."""
-    _must(_libc.unshare(_CLONE_NEWNS))
-    _must(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
-    _must(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", 0, f"size={size}".encode()))
+    must(libc.unshare(_CLONE_NEWNS))
+    must(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+    must(libc.mount(b"tmpfs", path.encode(), b"tmpfs", 0, f"size={size}".encode()))
 
 
 def limit_files(soft, hard=None):
@@ -95,13 +95,13 @@ def limit_user(user, soft, hard=None):
 
     It may read and write all files, as Python's may be in a folder that is root's alone.
     """
-    _must(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0))
+    must(libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0))
     os.setgroups([])
     os.setresuid(user, user, user)
     lower = 1 << _CAP_DAC_OVERRIDE
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
-    _must(_libc.capset(header, struct.pack("6I", lower, lower, lower, 0, 0, 0)))
-    _must(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE, 0, 0))
+    must(libc.capset(header, struct.pack("6I", lower, lower, lower, 0, 0, 0)))
+    must(libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE, 0, 0))
     resource.setrlimit(resource.RLIMIT_NPROC, (soft, soft if hard is None else hard))
 
 
@@ -135,7 +135,7 @@ def may_make_cgroups():
     return os.access(Cgroup.ROOT, os.W_OK) and os.path.exists(f"{Cgroup.ROOT}/cgroup.procs")
 
 
-def _must(result):
+def must(result):
     if result != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -1,15 +1,13 @@
 """Two small networks of their own, as two hosts would have them: namespaces that cables (veth pairs) connect."""
 
-import ctypes
 import functools
 import os
 import shutil
 import subprocess
-import tempfile
-import uuid
 
-_CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x00020000
-_MS_BIND, _MS_REC, _MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
+from machine_faults import libc, move_to_another_host, must
+
+_CLONE_NEWNET = 0x40000000
 
 
 def why_impossible():
@@ -92,25 +90,12 @@ def _file_of(name):
 
 def _enter(name):
     with open(_file_of(name)) as namespace:
-        _call("setns", namespace.fileno(), _CLONE_NEWNET)
+        must(libc.setns(namespace.fileno(), _CLONE_NEWNET))
 
 
 def _enter_machine(name):
     _enter(name)
-    _call("unshare", _CLONE_NEWNS)
-    _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
-    with tempfile.NamedTemporaryFile("w", suffix=name) as boot_id:
-        boot_id.write(f"{uuid.uuid4()}\n")
-        boot_id.flush()
-        _call("mount", boot_id.name.encode(), b"/proc/sys/kernel/random/boot_id", None, _MS_BIND, None)
-
-
-def _call(function, *arguments):
-    """A system call by its name in libc."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc[function](*arguments) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"{function}: {os.strerror(error)}")
+    move_to_another_host()
 
 
 def _ip(*arguments):

@@ -4,6 +4,8 @@ import contextlib
 import socket
 import threading
 
+from group import Group, HostedStore, free_port, init
+
 
 class Proxy:
     """Passes connections on, and what their ends say: each piece as what connected() returns makes it."""
@@ -48,7 +50,40 @@ class Proxy:
 
     @staticmethod
     def _pass_on(source, sink, hear):
-        with contextlib.suppress(OSError):
+        try:
             while data := source.recv(1 << 20):
                 sink.sendall(hear(data))
             sink.shutdown(socket.SHUT_WR)
+        except OSError:  # one of the two has reset the connection, of which the other is to hear
+            for end in (source, sink):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def group_behind(*make_proxies, **options):
+    """Workers that encrypt, each behind a proxy.
+
+    Each function makes a proxy to the port on which its worker listens; the other workers connect to the proxy. Gives
+    the group, the ports, and the proxies.
+    """
+    with contextlib.ExitStack() as stack:
+        store = HostedStore()
+        group = stack.enter_context(Group(len(make_proxies), store.environment))
+        ports = [free_port() for _ in group]
+        proxies = [stack.enter_context(contextlib.closing(make(port))) for make, port in zip(make_proxies, ports)]
+        pending = [
+            worker.start(
+                init,
+                store.init_method,
+                world_size=len(group),
+                encryption=True,
+                _transports=["wire_tcp"],
+                bind_address=f"127.0.0.1:{port}",
+                advertise_address=f"127.0.0.1:{proxy.port}",
+                **options,
+            )
+            for worker, port, proxy in zip(group, ports, proxies)
+        ]
+        [one.result() for one in pending]
+        yield group, ports, proxies

@@ -11,7 +11,6 @@ import threading
 
 import doctors
 import machine_faults
-import network
 import pytest
 import torch.distributed as dist
 from doctors import examine, run
@@ -32,15 +31,6 @@ def environment(monkeypatch):
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 needs_numbers = pytest.mark.skipif(machine_faults.NUMBERS is None, reason="the system calls' numbers are not known")
-
-
-@pytest.fixture(scope="module")
-def hosts():
-    reason = network.why_impossible()
-    if reason:
-        pytest.skip(reason)
-    with network.Hosts() as hosts:
-        yield hosts
 
 
 def entering(hosts, *others):

@@ -6,7 +6,6 @@ import struct
 import time
 
 import doctors
-import network
 import pytest
 import torch.distributed as dist
 from doctors import Server, examine, run
@@ -28,15 +27,6 @@ pytestmark = pytest.mark.slow
 def environment(monkeypatch):
     for name in ("TORCHWIRE_SECRET_FILE", *interfaces.VARIABLES):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture(scope="module")
-def hosts():
-    reason = network.why_impossible()
-    if reason:
-        pytest.skip(reason)
-    with Hosts() as hosts:
-        yield hosts
 
 
 @pytest.fixture

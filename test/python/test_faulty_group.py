@@ -8,7 +8,7 @@ import pytest
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, init, results
-from network import Hosts, why_impossible
+from network import Hosts
 from processes import wait_until
 from test_metrics import sample, scrape
 from test_trace import calls, check_nesting, slices_of
@@ -16,7 +16,6 @@ from test_trace import calls, check_nesting, slices_of
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.alone,
-    pytest.mark.skipif(why_impossible() is not None, reason="needs network namespaces"),
 ]
 
 NAMES = [f"worker{rank}" for rank in range(8)]
@@ -68,12 +67,6 @@ def trace_in_time(path, names):
 
 
 # ---- the group ----
-
-
-@pytest.fixture(scope="module")
-def hosts():
-    with Hosts() as hosts:
-        yield hosts
 
 
 @pytest.fixture(scope="module")

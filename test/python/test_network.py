@@ -10,7 +10,7 @@ import torch
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, init
-from network import Hosts, why_impossible
+from network import Hosts
 from processes import WorkerError, wait_until
 from repetition import Repetition, begin, count, stop
 
@@ -52,15 +52,6 @@ def call_within(seconds, to):
 
 
 # ---- the networks ----
-
-
-@pytest.fixture(scope="module")
-def hosts():
-    reason = why_impossible()
-    if reason:
-        pytest.skip(reason)
-    with Hosts() as hosts:
-        yield hosts
 
 
 @pytest.fixture

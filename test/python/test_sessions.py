@@ -215,7 +215,7 @@ def test_who_stands_still_for_longer_loses_its_session_and_is_told(tmp_path, tra
             group[0].run(begin_call, "worker1", name)
             kind, worker, executed, text = group[0].run(failure_of_call)
         assert (kind, worker, executed) == ("WorkerUnreachable", "worker1", "unknown")
-        assert "it has not said anything for 2000 ms" in text
+        assert "it has not said anything for 1000 ms" in text
         group[0].run(set_event)
         kind, worker, executed, text = group[1].run(failure_of_call)
         assert (kind, worker, executed) == ("WorkerUnreachable", "worker0", "unknown")

@@ -11,7 +11,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 from bad_cable import BadCable
 from group import Group
-from network import Hosts, why_impossible
+from network import Hosts
 from processes import LIMIT, wait_until
 from repetition import Repetition, begin, count, stop
 from test_sessions import Calls, runs
@@ -63,15 +63,6 @@ class CallsThatMayFail(Repetition):
 
 
 # ---- the networks ----
-
-
-@pytest.fixture(scope="module")
-def hosts():
-    reason = why_impossible()
-    if reason:
-        pytest.skip(reason)
-    with Hosts() as hosts:
-        yield hosts
 
 
 @pytest.fixture

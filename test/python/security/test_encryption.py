@@ -12,7 +12,7 @@ import torch
 import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, HostedStore, errors, init
-from network import Hosts, why_impossible
+from network import Hosts
 from processes import WorkerError, wait_until
 from torchwire.doctor.reachability import place_of
 from torchwire.observe.remote_group import RemoteGroup
@@ -68,15 +68,6 @@ def status_of(worker):
 # ---- the networks ----
 
 
-@pytest.fixture(scope="module")
-def hosts():
-    reason = why_impossible()
-    if reason:
-        pytest.skip(reason)
-    with Hosts() as hosts:
-        yield hosts
-
-
 @contextlib.contextmanager
 def cable_of(hosts, folder):
     """The bytes that go over the cable meanwhile, once more and more of them can be asked for."""
@@ -100,7 +91,8 @@ def cable_of(hosts, folder):
     ids=["by default", "with a secret of their own", "True", "False"],
 )
 def test_text_and_tensors_can_be_read_on_the_cable_without_encryption_alone(hosts, tmp_path, options, encrypted):
-    with cable_of(hosts, tmp_path) as seen, Group(2, {}, hosts.entrances()) as group:
+    log = {"TORCHWIRE_LOG_LEVEL": "info"}
+    with cable_of(hosts, tmp_path) as seen, Group(2, log, hosts.entrances()) as group:
         group.all(init, STORE, world_size=2, **options)
         assert group[0].run(exchange, "worker1")
         group[1].run(send_last)
@@ -112,6 +104,10 @@ def test_text_and_tensors_can_be_read_on_the_cable_without_encryption_alone(host
         cipher, explained = group[0].run(encryption_to, "worker1")
         assert bool(cipher) == encrypted
         assert (f"wire_tcp, encrypted ({cipher})" in explained) == encrypted
+        told = (
+            f"connected to worker 'worker1' (rank 1) over wire_tcp, {f'encrypted ({cipher})' if encrypted else 'not'}"
+        )
+        wait_until(lambda: told in group[0].output())
         group.shut_down()
 
 

@@ -9,9 +9,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed.rpc as rpc
-from group import Group, HostedStore, free_port, init
 from processes import wait_until
-from proxy import Proxy
+from proxy import Proxy, group_behind
 
 # Where things are in the two first messages: docs/protocol.md, "The handshake".
 GREETING, CHALLENGE = 72, 40
@@ -135,24 +134,7 @@ def echo_server():
 @pytest.fixture(scope="module")
 def crossed():
     """Three workers, the ports on which they listen, and the paths by which the others reach them."""
-    with contextlib.ExitStack() as stack:
-        store = HostedStore()
-        group = stack.enter_context(Group(3, store.environment))
-        ports = [free_port() for _ in group]
-        paths = [stack.enter_context(contextlib.closing(Path(port))) for port in ports]
-        pending = [
-            worker.start(
-                init,
-                store.init_method,
-                world_size=3,
-                encryption=True,
-                _transports=["wire_tcp"],
-                bind_address=f"127.0.0.1:{port}",
-                advertise_address=f"127.0.0.1:{path.port}",
-            )
-            for worker, port, path in zip(group, ports, paths)
-        ]
-        [one.result() for one in pending]
+    with group_behind(Path, Path, Path) as (group, ports, paths):
         for caller, callee in ((1, 0), (2, 0), (2, 1)):
             group[caller].run(call, f"worker{callee}")
         yield group, ports, paths

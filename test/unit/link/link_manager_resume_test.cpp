@@ -88,6 +88,11 @@ struct RawSession {
   uint64_t links = 0;
 };
 
+/// With the other worker of the two.
+uint64_t linksLost(const MemoryWorker& worker) {
+  return worker.links().status()[0].traffic.linksLost;
+}
+
 SessionClaim welcomedBy(const RawPeer& peer) {
   REQUIRE(peer.heard() == std::vector{FrameKind::welcome});
   return Hello::decode(peer.lastFrame()).session;
@@ -342,6 +347,37 @@ TEST_CASE("a dialer that never got the welcome is sent all of it again", "[link_
   CHECK(raw.b.losses().empty());
 }
 
+TEST_CASE(
+    "a dialer that lost the welcome to a later link replaces that, though nobody has told of its "
+    "end",
+    "[link_manager_resume]") {
+  WorkerSettings settings = settingsOf(kLong);
+  settings.limits.resumeDial = milliseconds(40);
+  RawSession raw(settings);
+  RawPeer first = raw.dial({1, false, {}, {}});
+  RawPeer second = raw.dial({1, true, {}, {}}, 1);
+  CHECK(welcomedBy(second).established);
+  std::atomic<bool> over = false;
+  raw.world.timer.after(milliseconds(60), [&] { over = true; });
+  SECTION("in time, it is one that comes late") {
+    RawPeer third = raw.dial({1, true, {}, {}}, 1);
+    CHECK(third.heard() == std::vector{FrameKind::refuse});
+  }
+  SECTION("when no welcome is waited for any more") {
+    REQUIRE(raw.until([&] { return over.load(); }));
+    RawPeer third = raw.dial({1, true, {}, {}}, 1);
+    CHECK(welcomedBy(third).established);
+  }
+  SECTION("but not where something has come on it") {
+    second.say(RawSession::numbered("1", 1));
+    REQUIRE(raw.until([&] { return over.load(); }));
+    RawPeer third = raw.dial({1, true, {}, {}}, 1);
+    CHECK(third.heard() == std::vector{FrameKind::refuse});
+  }
+  REQUIRE(raw.until([&] { return over.load(); }));
+  CHECK(raw.b.losses().empty());
+}
+
 TEST_CASE("a frame that has come before is dropped", "[link_manager_resume]") {
   RawSession raw;
   raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
@@ -419,8 +455,47 @@ TEST_CASE("an acknowledgement of what was not sent breaks the protocol", "[link_
 }
 
 TEST_CASE(
-    "a peer that keeps its link and stands still loses its session", "[link_manager_resume]") {
+    "a frame that is lost without its link comes on another link, and no session ends",
+    "[link_manager_resume]") {
+  const Style style = GENERATE(Style::pumped, Style::threaded);
+  CAPTURE(nameOf(style));
+  SessionPair pair(style, settingsOf(milliseconds(400)));
+  // What is lost is the request, or its acknowledgement.
+  pair.world.network.loseNext(
+      GENERATE(true, false) ? pair.b.record().address : pair.a.record().address);
+  pair.a.send(pair.b, "request");
+  // Dials that cross may break a link once more.
+  CHECK(pair.until([&] { return linksLost(pair.a) >= 1 && pair.b.texts() == Texts{"request"}; }));
+  pair.a.send(pair.b, "next");
+  CHECK(pair.until([&] { return pair.b.texts() == Texts{"request", "next"}; }));
+  CHECK(pair.a.losses().empty());
+  CHECK(pair.b.losses().empty());
+}
+
+TEST_CASE(
+    "a link on which a large frame has begun goes, once nothing comes any more",
+    "[link_manager_resume]") {
+  SessionPair pair(Style::threaded, settingsOf(kLong), settingsOf(milliseconds(400)));
+  pair.world.network.beginLargeFrame(pair.b.record().address);
+  std::atomic<bool> over = false; // more than twice as long
+  pair.world.timer.after(milliseconds(500), [&] { over = true; });
+  CHECK(pair.until([&] {
+    *pair.world.network.arrivals() += 1;
+    return over.load();
+  }));
+  CHECK(linksLost(pair.b) == 0);
+  CHECK(pair.until([&] { return linksLost(pair.b) >= 1; }));
+  pair.a.send(pair.b, "next");
+  CHECK(pair.until([&] { return pair.b.texts() == Texts{"next"}; }));
+  CHECK(pair.a.losses().empty());
+  CHECK(pair.b.losses().empty());
+}
+
+TEST_CASE(
+    "a peer that stands still, and makes no other link, loses its session",
+    "[link_manager_resume]") {
   RawSession raw(settingsOf(milliseconds(100)));
+  raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
   RawPeer peer = raw.dial({1, false, {}, {}});
   CallbackNote& note = raw.world.ledger.note("call");
   raw.b.links().send(0, textFrame("1"), CallbackLedger::expect(note));
@@ -431,8 +506,8 @@ TEST_CASE(
     CHECK_THAT(
         error.message(),
         Catch::EndsWith(
-            "(it has not said anything for 100 ms): its process may have ended or "
-            "stand still, see its log"));
+            "(it has not said anything for 50 ms): its process may have ended or stand still, see "
+            "its log; it could not be resumed: no new connection within 100 ms"));
     // The loss is told, by the timer's thread, before the peer may be dialed anew.
     CHECK(raw.until([&] { return raw.b.links().status()[0].state == PeerState::idle; }));
   }

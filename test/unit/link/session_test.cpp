@@ -227,29 +227,68 @@ TEST_CASE("an acknowledgement is not acknowledged", "[session]") {
 }
 
 TEST_CASE(
-    "who says nothing for four quarters though it has something to acknowledge is silent",
+    "a peer that says nothing though it has something to acknowledge gets a new link, and then is "
+    "silent",
     "[session]") {
   using Watch = Session::Watch;
+  const auto watches = [](Session& watched, size_t quarters) {
+    std::vector<Watch> seen;
+    while (seen.size() < quarters) {
+      seen.push_back(watched.onWatch());
+    }
+    return seen;
+  };
+  using Seen = std::vector<Watch>;
+  const Error silence(ErrorCode::linkBroken, "silence");
   Session session(1, kNoLimit);
+  session.linked({});
   session.number(callFrame(1));
   REQUIRE(session.startsWatch());
   CHECK_FALSE(session.startsWatch()); // it runs
-  for (int quarter = 1; quarter < 4; ++quarter) {
-    CHECK(session.onWatch() == Watch::again);
+  SECTION("there is no link") {
+    session.broke(silence, false);
+    CHECK(watches(session, 5) == Seen(5, Watch::again));
+    CHECK_FALSE(session.relinksForSilence());
   }
-  SECTION("silent") {
-    CHECK(session.onWatch() == Watch::silent);
+  SECTION("a large frame arrives, behind which the others wait") {
+    session.startsArriving();
+    CHECK(watches(session, 4) == Seen{Watch::again, Watch::again, Watch::again, Watch::silent});
+  }
+  SECTION("it was silent for half of its time") {
+    CHECK(watches(session, 2) == Seen{Watch::again, Watch::relink});
+    CHECK(session.relinksForSilence());
+    session.broke(silence, false);
+    SECTION("no link is made") { // its time is the LinkManager's matter
+      CHECK(watches(session, 4) == Seen(4, Watch::again));
+    }
+    SECTION("it is silent on a few more links") {
+      for (int links = 0; links < 3; ++links) {
+        session.linked({});
+        CHECK(watches(session, 2) == Seen{Watch::again, Watch::relink});
+        session.broke(silence, false);
+      }
+      session.linked({});
+      CHECK(watches(session, 3) == Seen(3, Watch::again));
+      CHECK_FALSE(session.isOver());
+      CHECK(session.onWatch() == Watch::silent);
+      CHECK(session.isOver());
+    }
+    SECTION("it says something on the next link, whatever that is") {
+      session.linked({});
+      session.receive({.kind = FrameKind::acknowledge}, 1);
+      CHECK_FALSE(session.relinksForSilence());
+      CHECK(watches(session, 3) == Seen{Watch::again, Watch::again, Watch::relink});
+    }
+    SECTION("it has received something, as its welcome says") {
+      session.number(callFrame(2));
+      session.linked({.through = 1});
+      CHECK(watches(session, 3) == Seen{Watch::again, Watch::again, Watch::relink});
+    }
   }
   SECTION("it says something, whatever that is") {
-    session.receive({.kind = FrameKind::acknowledge}, 1);
-    for (int quarter = 0; quarter < 4; ++quarter) {
-      CHECK(session.onWatch() == Watch::again);
-    }
-    CHECK(session.onWatch() == Watch::silent);
-  }
-  SECTION("there is a new link") {
-    session.linked({});
     CHECK(session.onWatch() == Watch::again);
+    session.receive({.kind = FrameKind::acknowledge}, 1);
+    CHECK(watches(session, 3) == Seen{Watch::again, Watch::again, Watch::relink});
   }
   SECTION("all is acknowledged") {
     session.receive({.kind = FrameKind::acknowledge, .acknowledged = 1}, 1);
@@ -264,13 +303,45 @@ TEST_CASE("while a large frame arrives its sender hears of it", "[session]") {
   session.receive({.kind = FrameKind::request, .sequence = 1}, 1);
   REQUIRE(session.startsArriving());
   CHECK_FALSE(session.startsArriving()); // it runs
-  CHECK(session.onArriving() == 1u);
-  CHECK(session.onArriving() == 1u);
+  CHECK(session.onArriving({}).acknowledge == 1u);
+  CHECK(session.onArriving({}).acknowledge == 1u);
   session.receive({.kind = FrameKind::request, .sequence = 2}, kNoLimit);
-  CHECK_FALSE(session.onArriving());
+  CHECK_FALSE(session.onArriving({}).acknowledge);
   CHECK(session.startsArriving());
   session.linked({}); // the frame went with its link
-  CHECK_FALSE(session.onArriving());
+  CHECK_FALSE(session.onArriving({}).acknowledge);
+}
+
+TEST_CASE("a large frame of which nothing comes any more has stalled", "[session]") {
+  Session session(1, kNoLimit);
+  session.linked({});
+  session.startsArriving();
+  const auto stalls = [&](std::optional<uint64_t> bytes) {
+    const Session::Arriving arriving = session.onArriving(bytes);
+    CHECK(arriving.acknowledge);
+    return arriving.relink;
+  };
+  SECTION("it goes on") {
+    for (uint64_t bytes : {10, 10, 20, 20, 30, 30}) {
+      CHECK_FALSE(stalls(bytes));
+    }
+  }
+  SECTION("it does not") {
+    CHECK_FALSE(stalls(10));
+    CHECK_FALSE(stalls(10));
+    CHECK(stalls(10));
+    CHECK_FALSE(stalls(10)); // the next link is on its way
+    session.linked({});
+    session.startsArriving();
+    CHECK_FALSE(stalls(10));
+    CHECK_FALSE(stalls(10));
+    CHECK(stalls(10));
+  }
+  SECTION("nobody counts") {
+    for (int quarters = 0; quarters < 10; ++quarters) {
+      CHECK_FALSE(stalls({}));
+    }
+  }
 }
 
 TEST_CASE("the same frame may break the protocol once", "[session]") {

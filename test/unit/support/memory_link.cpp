@@ -39,6 +39,7 @@ class MemoryNetwork::Core : public std::enable_shared_from_this<Core> {
     std::deque<Arrival> arrivals;
     Link::Received received; // the receive that waits
     uint64_t receivedNumber = 0;
+    std::function<void()> largeFrameBegan; // or none
     std::deque<SentCallback> sents; // of the threaded style, which calls them from its thread
 
     bool finished() const {
@@ -47,11 +48,16 @@ class MemoryNetwork::Core : public std::enable_shared_from_this<Core> {
   };
   using EndPtr = std::shared_ptr<End>;
 
+  const std::shared_ptr<std::atomic<uint64_t>> arrivals =
+      std::make_shared<std::atomic<uint64_t>>(0);
+
   Core(Notifier& notifier, Style style) : notifier_(notifier), style_(style) {}
 
   void startThread();
   void stopThread() EXCLUDES(mutex_);
   void closeAll(const Error& error) EXCLUDES(mutex_);
+  void loseNext(const std::string& address) EXCLUDES(mutex_);
+  void beginLargeFrame(const std::string& address) EXCLUDES(mutex_);
 
   // Of contexts.
   void listen(const std::string& address, LinkContext::Accepted accepted) EXCLUDES(mutex_);
@@ -61,6 +67,7 @@ class MemoryNetwork::Core : public std::enable_shared_from_this<Core> {
   // Of links.
   void send(const EndPtr& end, OutgoingFrame frame, Link::Sent sent) EXCLUDES(mutex_);
   void receive(const EndPtr& end, Link::Received received) EXCLUDES(mutex_);
+  void watchLargeFrames(const EndPtr& end, std::function<void()> began) EXCLUDES(mutex_);
   void close(const EndPtr& end) EXCLUDES(mutex_);
 
   // Of the test.
@@ -109,6 +116,7 @@ class MemoryNetwork::Core : public std::enable_shared_from_this<Core> {
   size_t dialCount_ GUARDED_BY(mutex_) = 0;
   Task duringDial_ GUARDED_BY(mutex_);
   std::map<std::string, int> refusals_ GUARDED_BY(mutex_);
+  std::map<std::string, int> toLose_ GUARDED_BY(mutex_); // frames
   std::map<std::string, LinkContext::Accepted> listeners_ GUARDED_BY(mutex_);
   std::map<std::string, int> running_ GUARDED_BY(mutex_); // callbacks that run, by address
   std::vector<Dial> dialed_ GUARDED_BY(mutex_);
@@ -132,6 +140,9 @@ class MemoryNetwork::MemoryLink final : public Link {
   }
   void receive(Received received) override {
     core_->receive(end_, std::move(received));
+  }
+  void watchLargeFrames(std::function<void()> began) override {
+    core_->watchLargeFrames(end_, std::move(began));
   }
   void close() override {
     core_->close(end_);
@@ -168,7 +179,7 @@ class MemoryNetwork::Context final : public LinkContext {
     if (peersOffer != offer()) {
       throw FormatError("an offer of another kind of link");
     }
-    return {"memory", "memory"};
+    return {"memory", "memory", "", "", nullptr, core_.arrivals};
   }
   void join() override {
     core_.join(address_);
@@ -221,7 +232,10 @@ void MemoryNetwork::Core::send(const EndPtr& end, OutgoingFrame frame, Link::Sen
     MutexLock lock(mutex_);
     error = end->error;
     const EndPtr other = end->other.lock();
-    if (!error && other && other->open) {
+    int& toLose = toLose_[other ? other->address : ""];
+    if (toLose > 0) {
+      --toLose;
+    } else if (!error && other && other->open) {
       other->arrivals.push_back({next_++, false, loopBack(std::move(frame))});
     }
     if (style_ == Style::threaded) {
@@ -248,6 +262,11 @@ void MemoryNetwork::Core::receive(const EndPtr& end, Link::Received received) {
   changed();
 }
 
+void MemoryNetwork::Core::watchLargeFrames(const EndPtr& end, std::function<void()> began) {
+  MutexLock lock(mutex_);
+  end->largeFrameBegan = std::move(began);
+}
+
 void MemoryNetwork::Core::close(const EndPtr& end) {
   {
     MutexLock lock(mutex_);
@@ -267,6 +286,26 @@ void MemoryNetwork::Core::closeAll(const Error& error) {
     }
   }
   changed();
+}
+
+void MemoryNetwork::Core::loseNext(const std::string& address) {
+  MutexLock lock(mutex_);
+  ++toLose_[address];
+}
+
+void MemoryNetwork::Core::beginLargeFrame(const std::string& address) {
+  std::vector<std::function<void()>> began;
+  {
+    MutexLock lock(mutex_);
+    for (const EndPtr& end : ends_) {
+      if (end->address == address && end->open && end->largeFrameBegan) {
+        began.push_back(end->largeFrameBegan);
+      }
+    }
+  }
+  for (const auto& tell : began) {
+    tell();
+  }
 }
 
 void MemoryNetwork::Core::join(const std::string& address) {
@@ -557,6 +596,18 @@ void MemoryNetwork::refuseDials(const std::string& address, int count) {
 
 void MemoryNetwork::cut() {
   core_->closeAll(Error(ErrorCode::linkBroken, "the network was cut"));
+}
+
+void MemoryNetwork::loseNext(const std::string& address) {
+  core_->loseNext(address);
+}
+
+void MemoryNetwork::beginLargeFrame(const std::string& address) {
+  core_->beginLargeFrame(address);
+}
+
+const std::shared_ptr<std::atomic<uint64_t>>& MemoryNetwork::arrivals() const {
+  return core_->arrivals;
 }
 
 size_t MemoryNetwork::dials() const {

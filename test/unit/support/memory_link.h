@@ -10,6 +10,8 @@
 // A side that closes takes nothing back: what it has sent arrives, then the end of the link.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -68,6 +70,12 @@ class MemoryNetwork {
   void refuseDials(const std::string& address, int count);
   /// Ends all links on both sides; frames under way are lost.
   void cut();
+  /// The next frame that is sent to the address is lost, and no link.
+  void loseNext(const std::string& address);
+  /// On each link of the address a large frame begins to arrive.
+  void beginLargeFrame(const std::string& address);
+  /// Of bytes, on all links; the test counts.
+  const std::shared_ptr<std::atomic<uint64_t>>& arrivals() const;
 
   size_t dials() const;
   /// Links of which a side is open.

@@ -1,18 +1,25 @@
 // How a message stream ends: closed, broken, or by a peer that goes or does not keep to the protocol.
 #include "backend/transport/message_stream.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <memory>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "backend/transport/loop_watch.h"
 #include "backend/transport/message_streams.h"
+#include "test/unit/support/impatient_stream.h"
 #include "test/unit/support/message_stream_under_test.h"
+#include "test/unit/support/notifier.h"
 #include "test/unit/support/seeds.h"
 
 using namespace torchwire;
+using std::chrono::milliseconds;
 
 namespace {
 
@@ -22,6 +29,27 @@ const std::string kLeft = "the other end has left";
 struct Lone {
   explicit Lone(size_t capacity = 1000, unsigned seed = 1)
       : wire(MemoryWire::make(capacity, seed)) {}
+
+  void startImpatiently(milliseconds patience, size_t heldBack) {
+    onLoop(*loop, [&] {
+      talk->start(std::make_unique<ImpatientStream>(wire->stream(*loop, 0), patience, heldBack));
+    });
+  }
+  /// By default longer than any of these patiences.
+  void pause(milliseconds time = milliseconds(300)) {
+    Notifier over;
+    std::atomic<bool> isOver{false};
+    std::unique_ptr<LoopTimer> timer;
+    onLoop(*loop, [&] {
+      timer = std::make_unique<LoopTimer>(*loop);
+      timer->start(time, [&] {
+        isOver = true;
+        over.notify();
+      });
+    });
+    REQUIRE(over.waitUntil([&] { return isOver.load(); }));
+    onLoop(*loop, [&] { timer.reset(); });
+  }
 
   const std::shared_ptr<Loop> loop = Loop::start("test");
   const std::shared_ptr<MemoryWire> wire;
@@ -258,6 +286,46 @@ TEST_CASE("no memory is allocated for a message that is too long", "[message_str
       read->note.error().message() ==
       "the peer sent a message of " + std::to_string(length) + " bytes where at most " +
           std::to_string(MessageStream::kMaxAllocation) + " were expected");
+}
+
+TEST_CASE(
+    "a message that has begun and does not go on ends the message stream", "[message_stream_end]") {
+  const std::string whole = onTheWire("text");
+  const size_t cut = GENERATE(0, 1, 7, 8, 11, 12);
+  const size_t heldBack = GENERATE(0, 5);
+  CAPTURE(cut, heldBack);
+  Lone lone;
+  lone.startImpatiently(milliseconds(20), heldBack);
+  lone.wire->put(1, whole.substr(0, cut));
+  auto read = lone.talk.readMessage();
+  if (cut == whole.size()) {
+    REQUIRE(lone.talk.waitForAll());
+    CHECK(read->message == "text");
+    lone.pause(); // nobody reads, so that nothing has stalled
+    CHECK_FALSE(lone.wire->hasLeft(0));
+    read = lone.talk.readMessage();
+  }
+  if (heldBack == 0 && cut % whole.size() == 0) {
+    lone.pause();
+    CHECK_FALSE(read->note.called());
+    return;
+  }
+  REQUIRE(lone.talk.waitForAll());
+  CHECK_THAT(read->note.error().message(), Catch::Contains("has begun and did not go on"));
+  CHECK(lone.wire->hasLeft(0));
+}
+
+TEST_CASE("a message that goes on may take any time", "[message_stream_end]") {
+  const std::string whole = onTheWire("a text that comes in pieces");
+  Lone lone;
+  lone.startImpatiently(milliseconds(200), 0);
+  const auto read = lone.talk.readMessage();
+  for (const char byte : whole) {
+    lone.wire->put(1, std::string(1, byte));
+    lone.pause(milliseconds(20)); // two and a half times as long in all
+  }
+  REQUIRE(lone.talk.waitForAll());
+  CHECK(read->message == "a text that comes in pieces");
 }
 
 // ---- the first message ----------------------------------------------------------------------------

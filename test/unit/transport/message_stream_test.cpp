@@ -10,7 +10,10 @@
 #include <thread>
 #include <vector>
 
+#include "backend/transport/stream.h"
 #include "test/unit/support/message_stream_under_test.h"
+#include "test/unit/support/notifier.h"
+#include "test/unit/support/on_loop.h"
 #include "test/unit/support/seeds.h"
 
 using namespace torchwire;
@@ -263,4 +266,115 @@ TEST_CASE("large messages leave the loop to others in between", "[message_stream
   onLoop(*loop, [] {});
   CHECK_FALSE(note.error());
   CHECK(turns > 5);
+}
+
+// ---- a stream that takes its time to write ---------------------------------------------------------
+
+namespace {
+
+/// Whether a write is under way, and may end.
+struct Gate {
+  Notifier notifier;
+  std::atomic<bool> isEntered{false}, isOpen{false};
+
+  void pass() {
+    isEntered = true;
+    notifier.notify();
+    notifier.waitUntil([&] { return isOpen.load(); });
+  }
+  void open() {
+    isOpen = true;
+    notifier.notify();
+  }
+  bool awaitEntrance() {
+    return notifier.waitUntil([&] { return isEntered.load(); });
+  }
+};
+
+/// Writes as long as the gate is closed, as one that encrypts a lot.
+class GatedStream final : public Stream {
+ public:
+  GatedStream(std::unique_ptr<Stream> inner, Gate& gate) : inner_(std::move(inner)), gate_(gate) {}
+
+  void start(std::function<void()> ready) override {
+    inner_->start(std::move(ready));
+  }
+  void setInterest(bool reading, bool writing) override {
+    inner_->setInterest(reading, writing);
+  }
+  Progress write(const iovec* parts, size_t count) override {
+    gate_.pass();
+    return inner_->write(parts, count);
+  }
+  Progress read(void* into, size_t length) override {
+    return inner_->read(into, length);
+  }
+
+ private:
+  const std::unique_ptr<Stream> inner_;
+  Gate& gate_;
+};
+
+/// A thread other than the loop's is in a write.
+struct Writing {
+  Writing() {
+    onLoop(
+        *loop, [&] { talk->start(std::make_unique<GatedStream>(wire->stream(*loop, 0), gate)); });
+    writer = std::thread([&] { note = &talk.write("what is written"); });
+    REQUIRE(gate.awaitEntrance());
+  }
+  void finish() {
+    gate.open();
+    writer.join();
+    REQUIRE(talk.waitForAll());
+  }
+
+  Gate gate;
+  const std::shared_ptr<Loop> loop = Loop::start("test");
+  const std::shared_ptr<MemoryWire> wire = MemoryWire::make(1000);
+  MessageStreamUnderTest talk{loop, wire};
+  const CallbackNote* note = nullptr;
+  std::thread writer;
+};
+
+} // namespace
+
+TEST_CASE("while a thread writes, the loop reads", "[message_stream]") {
+  Writing writing;
+  std::string heard;
+  for (const char* text : {"one", "two"}) { // the second once the loop is at rest
+    const auto read = writing.talk.readMessage();
+    writing.wire->put(1, onTheWire(text));
+    CHECK(writing.talk.waitFor(read->note));
+    heard += read->message;
+  }
+  CHECK(heard == "onetwo");
+  writing.finish();
+  CHECK_FALSE(writing.note->error());
+  CHECK(writing.wire->take(1) == onTheWire("what is written"));
+}
+
+TEST_CASE("what is asked while a thread writes is served then", "[message_stream]") {
+  Writing writing;
+  const CallbackNote& more = writing.talk.write("more");
+  writing.finish();
+  CHECK_FALSE(more.error());
+  CHECK(writing.wire->take(1) == onTheWire("what is written") + onTheWire("more"));
+}
+
+TEST_CASE("a stream that ends while a thread writes is kept until then", "[message_stream]") {
+  Writing writing;
+  const auto read = writing.talk.readMessage();
+  const CallbackNote& more = writing.talk.write("more");
+  if (GENERATE(true, false)) {
+    writing.talk->close();
+  } else {
+    writing.wire->leave(1);
+  }
+  onLoop(*writing.loop, [] {});
+  CHECK_FALSE(writing.wire->hasLeft(0));
+  writing.finish();
+  CHECK(read->note.error());
+  CHECK(more.error());
+  CHECK(writing.wire->hasLeft(0));
 }

@@ -1,14 +1,13 @@
 #include "backend/transport/sealed_stream.h"
 
 #include <algorithm>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <numeric>
 #include <string>
 
+#include "test/unit/support/impatient_stream.h"
 #include "test/unit/support/memory_stream.h"
-#include "test/unit/support/notifier.h"
 #include "test/unit/support/on_loop.h"
 
 using namespace torchwire;
@@ -147,71 +146,50 @@ TEST_CASE("the end of the stream is told once all before it has been read", "[se
   });
 }
 
-TEST_CASE("records that are there wait for whoever reads later", "[sealed_stream]") {
+TEST_CASE(
+    "what there is of a record that has begun is held back, and no whole one", "[sealed_stream]") {
   const RecordKey key = keyOf(1);
   RecordSealer sealer(key);
+  const std::string first = sealedBy(sealer, "first"), second = sealedBy(sealer, "second");
+  const size_t cut = GENERATE(size_t{1}, kRecordHeader, kRecordHeader + 1, size_t{20});
   const auto loop = Loop::start("sealed");
   const auto wire = MemoryWire::make(1 << 20, 0);
-  wire->put(0, sealedBy(sealer, "the first"));
-  wire->put(0, sealedBy(sealer, "the second"));
-  const std::chrono::milliseconds patience(1);
-  std::unique_ptr<SealedStream> stream;
-  std::string heard(9, ' '), error;
+  wire->put(0, first + second.substr(0, cut));
   onLoop(*loop, [&] {
-    stream = std::make_unique<SealedStream>(
-        *loop, wire->stream(*loop, 1), keyOf(2), key, SealedStreamLimits{patience});
-    stream->start([] {});
-    CHECK(stream->read(heard.data(), heard.size()).bytes == heard.size());
-  });
-  CHECK(heard == "the first");
-  Notifier later;
-  std::atomic<bool> isLater{false};
-  std::unique_ptr<LoopTimer> timer;
-  onLoop(*loop, [&] { // longer than any patience for a record
-    timer = std::make_unique<LoopTimer>(*loop);
-    timer->start(std::chrono::milliseconds(300), [&] {
-      isLater = true;
-      later.notify();
-    });
-  });
-  REQUIRE(later.waitUntil([&] { return isLater.load(); }));
-  onLoop(*loop, [&] {
-    CHECK(readFrom(*stream, 100, error) == "the second");
+    SealedStream stream(*loop, wire->stream(*loop, 1), keyOf(2), key);
+    CHECK(stream.heldBack() == 0); // it has not looked yet
+    std::string error, heard(3, ' ');
+    CHECK(stream.read(heard.data(), heard.size()).bytes == heard.size());
+    CHECK(readFrom(stream, 100, error) == "st");
+    CHECK(stream.heldBack() == cut);
+    wire->put(0, second.substr(cut));
+    CHECK(readFrom(stream, 100, error) == "second");
+    CHECK(stream.heldBack() == 0);
+    wire->put(0, sealedBy(sealer, "third")); // one after the other, as they are numbered
+    wire->put(0, sealedBy(sealer, "fourth"));
+    CHECK(stream.read(heard.data(), heard.size()).bytes == heard.size());
+    CHECK(stream.heldBack() == 0); // the fourth waits for its reader
     CHECK(error.empty());
-    timer.reset();
-    stream.reset();
   });
 }
 
-TEST_CASE("a record that does not end ends the stream", "[sealed_stream]") {
+TEST_CASE(
+    "what comes from the peer is counted, and its stream's patience kept", "[sealed_stream]") {
   const RecordKey key = keyOf(1);
   RecordSealer sealer(key);
-  const std::string record = sealedBy(sealer, "what is said");
+  const std::string record = sealedBy(sealer, "the first");
   const auto loop = Loop::start("sealed");
   const auto wire = MemoryWire::make(1 << 20, 0);
-  Notifier notifier;
-  std::atomic<bool> over{false};
-  std::string heard, error;
-  std::unique_ptr<SealedStream> stream;
-  const bool goesOn = GENERATE(false, true);
-  const std::chrono::milliseconds patience(goesOn ? 10000 : 20);
+  const auto arrivals = std::make_shared<SealedPeers::Arrivals>(7);
+  wire->put(0, record + record.substr(0, 10));
   onLoop(*loop, [&] {
-    stream = std::make_unique<SealedStream>(
-        *loop, wire->stream(*loop, 1), keyOf(2), key, SealedStreamLimits{patience});
-    stream->start([&] {
-      heard += readFrom(*stream, 100, error);
-      over = !error.empty() || !heard.empty();
-      notifier.notify();
-    });
-    stream->setInterest(true, false);
+    const std::chrono::milliseconds patience(20);
+    SealedStream stream(
+        *loop, std::make_unique<ImpatientStream>(wire->stream(*loop, 1), patience), keyOf(2), key,
+        arrivals);
+    std::string error;
+    readFrom(stream, 100, error);
+    CHECK(stream.stallPatience() == patience);
   });
-  wire->put(0, record.substr(0, 10));
-  if (goesOn) {
-    onLoop(*loop, [] {}); // the beginning has been read
-    wire->put(0, record.substr(10));
-  }
-  REQUIRE(notifier.waitUntil([&] { return over.load(); }));
-  onLoop(*loop, [&] { stream.reset(); });
-  CHECK(heard == (goesOn ? "what is said" : ""));
-  CHECK(error.empty() == goesOn);
+  CHECK(*arrivals == 7 + record.size() + 10);
 }

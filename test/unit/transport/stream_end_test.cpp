@@ -202,3 +202,24 @@ TEST_CASE("streams leave no files behind", "[stream_end]") {
   }
   CHECK(openFiles() == before);
 }
+
+TEST_CASE("how long a message may stall over TCP", "[stream_end]") {
+  using std::chrono::milliseconds;
+  struct Case {
+    milliseconds interval, whileLost, patience;
+  };
+  const Case one = GENERATE(
+      Case{milliseconds(10000), milliseconds(1800), milliseconds(5000)},
+      Case{milliseconds(2000), milliseconds(1800), milliseconds(1800)},
+      Case{milliseconds(10000), milliseconds(0), milliseconds(20000)}, // without sessions
+      Case{milliseconds(0), milliseconds(1800), milliseconds(0)}, // for ever
+      Case{milliseconds(0), milliseconds(0), milliseconds(0)});
+  Connection connection(Medium::tcp);
+  const auto loop = Loop::start("test");
+  onLoop(*loop, [&] {
+    const TcpStream stream(
+        *loop, connection.dialed.take(), AckWatch::Patience{one.interval, one.whileLost},
+        std::make_shared<AddressWatch>(*loop));
+    CHECK(stream.stallPatience() == one.patience);
+  });
+}
