@@ -10,6 +10,7 @@
 #endif
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 #include "backend/wire/hmac.h"
@@ -88,9 +89,17 @@ void RecordCipher::Free::operator()(evp_cipher_ctx_st* context) const {
   EVP_CIPHER_CTX_free(context);
 }
 
+void RecordCipher::Free::operator()(crypto_aead_aes256gcm_state_* state) const {
+  sodium_memzero(state, sizeof *state);
+  delete state;
+}
+
 RecordCipher::RecordCipher(const RecordKey& key, bool seals, uint64_t recordsOfAKey)
     : key_(key), seals_(seals), recordsOfAKey_(recordsOfAKey), context_(EVP_CIPHER_CTX_new()) {
   require(context_ != nullptr);
+  if (key.algorithm == RecordAlgorithm::aes256Gcm && crypto_aead_aes256gcm_is_available() == 1) {
+    forShort_.reset(new crypto_aead_aes256gcm_state);
+  }
   setKey();
 }
 
@@ -101,6 +110,9 @@ void RecordCipher::setKey() {
       EVP_CipherInit_ex(
           context(), cipherOf(key_.algorithm), nullptr, key_.key.data(), nullptr, seals_ ? 1 : 0) ==
       1);
+  if (forShort_) {
+    crypto_aead_aes256gcm_beforenm(forShort_.get(), key_.key.data());
+  }
 }
 
 void RecordCipher::ratchet() {
@@ -110,15 +122,19 @@ void RecordCipher::ratchet() {
   setKey();
 }
 
-void RecordCipher::beginRecord(const unsigned char* header) {
+RecordCipher::Nonce RecordCipher::nextNonce() {
   if (number_ != 0 && number_ % recordsOfAKey_ == 0) {
     ratchet();
   }
-  std::array<unsigned char, sizeof(RecordKey::nonce)> nonce = key_.nonce;
+  Nonce nonce = key_.nonce;
   for (size_t i = 0; i < sizeof number_; ++i) {
     nonce[nonce.size() - 1 - i] ^= static_cast<unsigned char>(number_ >> (8 * i));
   }
   ++number_;
+  return nonce;
+}
+
+void RecordCipher::begin(const Nonce& nonce, const unsigned char* header) {
   int length = 0;
   require(
       EVP_CipherInit_ex(context(), nullptr, nullptr, nullptr, nonce.data(), seals_ ? 1 : 0) == 1 &&
@@ -158,13 +174,38 @@ void ContentCursor::skip(size_t bytes) {
   }
 }
 
+void ContentCursor::copy(size_t bytes, unsigned char* into) {
+  while (bytes > 0) {
+    const iovec piece = next(bytes);
+    std::memcpy(into, piece.iov_base, piece.iov_len);
+    into += piece.iov_len;
+    bytes -= piece.iov_len;
+  }
+}
+
 size_t RecordSealer::seal(ContentCursor& content, size_t length, unsigned char* out) {
   const size_t rest = length + 1 + kTag;
   const unsigned char header[kRecordHeader] = {
       kType, kVersion, kVersion, static_cast<unsigned char>(rest >> 8),
       static_cast<unsigned char>(rest)};
   std::copy(std::begin(header), std::end(header), out);
-  beginRecord(header);
+  const Nonce nonce = nextNonce();
+  if (const auto* state = forShort(length)) {
+    unsigned char* const inner = out + kRecordHeader;
+    content.copy(length, inner);
+    inner[length] = kType;
+    crypto_aead_aes256gcm_encrypt_detached_afternm(
+        inner, inner + length + 1, nullptr, inner, length + 1, header, kRecordHeader, nullptr,
+        nonce.data(), state);
+  } else {
+    sealLong(nonce, content, length, out);
+  }
+  return kRecordHeader + rest;
+}
+
+void RecordSealer::sealLong(
+    const Nonce& nonce, ContentCursor& content, size_t length, unsigned char* out) {
+  begin(nonce, out);
   unsigned char* at = out + kRecordHeader;
   for (size_t left = length; left > 0;) {
     const iovec piece = content.next(left);
@@ -178,7 +219,6 @@ size_t RecordSealer::seal(ContentCursor& content, size_t length, unsigned char* 
   require(
       EVP_CipherFinal_ex(context(), at, &done) == 1 &&
       EVP_CIPHER_CTX_ctrl(context(), EVP_CTRL_AEAD_GET_TAG, kTag, at) == 1);
-  return kRecordHeader + rest;
 }
 
 bool RecordOpener::readHeader(std::span<const unsigned char> header, size_t& content) {
@@ -199,7 +239,32 @@ bool RecordOpener::open(std::span<const unsigned char> record, void* into) {
   if (!readHeader(record, content) || record.size() != content + kRecordOverhead) {
     return false;
   }
-  beginRecord(record.data());
+  const Nonce nonce = nextNonce();
+  const auto* state = forShort(content);
+  const bool isWhole = state != nullptr ? openShort(nonce, record, content, into, *state)
+                                        : openLong(nonce, record, content, into);
+  if (!isWhole) {
+    sodium_memzero(into, content);
+  }
+  return isWhole;
+}
+
+bool RecordOpener::openShort(
+    const Nonce& nonce, std::span<const unsigned char> record, size_t content, void* into,
+    const crypto_aead_aes256gcm_state_& state) {
+  std::array<unsigned char, kShortContent + 1> opened;
+  const unsigned char* const from = record.data() + kRecordHeader;
+  const bool isWhole = crypto_aead_aes256gcm_decrypt_detached_afternm(
+                           opened.data(), nullptr, from, content + 1, from + content + 1,
+                           record.data(), kRecordHeader, nonce.data(), &state) == 0 &&
+      opened[content] == kType;
+  std::memcpy(into, opened.data(), content);
+  return isWhole;
+}
+
+bool RecordOpener::openLong(
+    const Nonce& nonce, std::span<const unsigned char> record, size_t content, void* into) {
+  begin(nonce, record.data());
   const unsigned char* from = record.data() + kRecordHeader;
   unsigned char type = 0;
   update(from, content, static_cast<unsigned char*>(into));
@@ -208,13 +273,8 @@ bool RecordOpener::open(std::span<const unsigned char> record, void* into) {
   std::copy_n(from + content + 1, kTag, tag.begin());
   int done = 0;
   unsigned char none = 0;
-  const bool isWhole =
-      EVP_CIPHER_CTX_ctrl(context(), EVP_CTRL_AEAD_SET_TAG, kTag, tag.data()) == 1 &&
+  return EVP_CIPHER_CTX_ctrl(context(), EVP_CTRL_AEAD_SET_TAG, kTag, tag.data()) == 1 &&
       EVP_CipherFinal_ex(context(), &none, &done) == 1 && type == kType;
-  if (!isWhole) {
-    sodium_memzero(into, content);
-  }
-  return isWhole;
 }
 
 } // namespace torchwire

@@ -17,6 +17,7 @@
 #include <span>
 
 struct evp_cipher_ctx_st; // libcrypto's
+struct crypto_aead_aes256gcm_state_; // libsodium's
 
 namespace torchwire {
 
@@ -54,6 +55,8 @@ constexpr size_t kRecordHeader = 5; // bytes
 constexpr size_t kMaxRecordContent = size_t{16} << 10; // bytes
 constexpr size_t kRecordOverhead = kRecordHeader + 1 + 16; // bytes, beside the content
 constexpr size_t kMaxRecord = kMaxRecordContent + kRecordOverhead;
+// libsodium seals and opens so short a content faster than libcrypto, which takes longer to begin.
+constexpr size_t kShortContent = 512; // bytes
 
 constexpr uint64_t kRecordsOfAKey = uint64_t{1} << 22;
 
@@ -66,8 +69,15 @@ class RecordCipher {
   RecordCipher& operator=(const RecordCipher&) = delete;
 
  protected:
-  void beginRecord(const unsigned char* header);
+  using Nonce = std::array<unsigned char, sizeof(RecordKey::nonce)>;
+
+  Nonce nextNonce();
+  void begin(const Nonce& nonce, const unsigned char* header);
   void update(const void* from, size_t length, unsigned char* into);
+  /// For so long a content; null: libcrypto is to do it.
+  const crypto_aead_aes256gcm_state_* forShort(size_t content) const {
+    return content <= kShortContent ? forShort_.get() : nullptr;
+  }
   evp_cipher_ctx_st* context() const {
     return context_.get();
   }
@@ -75,6 +85,7 @@ class RecordCipher {
  private:
   struct Free {
     void operator()(evp_cipher_ctx_st* context) const;
+    void operator()(crypto_aead_aes256gcm_state_* state) const;
   };
   void setKey();
   void ratchet();
@@ -84,6 +95,7 @@ class RecordCipher {
   const uint64_t recordsOfAKey_;
   uint64_t number_ = 0; // of the next record
   std::unique_ptr<evp_cipher_ctx_st, Free> context_;
+  std::unique_ptr<crypto_aead_aes256gcm_state_, Free> forShort_; // none where it is not AES
 };
 
 /// How far what is to be sealed has been: it lies in parts. A value.
@@ -97,6 +109,7 @@ class ContentCursor {
   /// At most `atMost` bytes that lie together; then it is behind them.
   iovec next(size_t atMost);
   void skip(size_t bytes);
+  void copy(size_t bytes, unsigned char* into);
 
  private:
   const iovec* part_;
@@ -113,6 +126,9 @@ class RecordSealer : private RecordCipher {
   /// Seals the next `length` bytes, at most kMaxRecordContent, into `out`, which has room for kRecordOverhead more.
   /// Returns the size of the record.
   size_t seal(ContentCursor& content, size_t length, unsigned char* out);
+
+ private:
+  void sealLong(const Nonce& nonce, ContentCursor& content, size_t length, unsigned char* out);
 };
 
 /// Not thread-safe.
@@ -127,6 +143,13 @@ class RecordOpener : private RecordCipher {
   /// Opens a whole record into `into`, which has room for its content. False: it is not what the other side has sent
   /// next, and what is in `into` is 0.
   bool open(std::span<const unsigned char> record, void* into);
+
+ private:
+  bool openShort(
+      const Nonce& nonce, std::span<const unsigned char> record, size_t content, void* into,
+      const crypto_aead_aes256gcm_state_& state);
+  bool openLong(
+      const Nonce& nonce, std::span<const unsigned char> record, size_t content, void* into);
 };
 
 } // namespace torchwire

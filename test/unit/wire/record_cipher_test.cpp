@@ -78,7 +78,9 @@ TEST_CASE("a record is opened as it was sealed, however its content lay", "[reco
   const RecordKey key = someKey(algorithms());
   RecordSealer sealer(key);
   RecordOpener opener(key);
-  for (const size_t length : {size_t{1}, size_t{15}, size_t{16}, size_t{5000}, kMaxRecordContent}) {
+  for (const size_t length :
+       {size_t{1}, size_t{15}, size_t{16}, kShortContent, kShortContent + 1, size_t{5000},
+        kMaxRecordContent}) {
     for (const size_t piece : {size_t{1}, size_t{13}, size_t{4096}, SIZE_MAX}) {
       CAPTURE(length, piece);
       REQUIRE(open(opener, seal(sealer, patterned(length), piece)) == patterned(length));
