@@ -26,6 +26,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 
 from group import Group, HostedStore, init, results
 from network import Hosts
+from processes import start_fork_server
 
 STORE = f"tcp://{Hosts.ADDRESSES[0][0]}"
 LARGE = 64 << 20  # bytes
@@ -170,6 +171,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--workers", type=int, default=64, help="of many")
     chosen = parser.parse_args()
+    start_fork_server()  # 64 workers that each import torch outlast the limit of a start
     if chosen.what == "between":
         with Hosts() as hosts:
             show(between(hosts, chosen.rounds))

@@ -20,6 +20,7 @@ SESSION_TIMEOUT, KEEPALIVE = 6, 2  # seconds
 pytestmark = pytest.mark.slow
 
 CHANGES = int(os.environ.get("TORCHWIRE_TEST_CHANGES", "20"))
+SEED = int(os.environ.get("TORCHWIRE_TEST_SEED", "0"))
 
 
 class Tamperer(Proxy):
@@ -147,7 +148,7 @@ def calls(to, size, count):
 @contextlib.contextmanager
 def tampered_pair(seed, kind=Tamperer):
     """Two workers, each of which the other reaches by way of a tamperer of that kind."""
-    kinds = [functools.partial(kind, seed=seed + rank) for rank in range(2)]
+    kinds = [functools.partial(kind, seed=f"{SEED} {seed} {rank}") for rank in range(2)]
     with group_behind(*kinds, session_timeout=SESSION_TIMEOUT, keepalive_interval=KEEPALIVE) as (group, _, tamperers):
         yield group, tamperers
         for tamperer in tamperers:
