@@ -54,6 +54,15 @@ struct Watched {
   bool await(const std::atomic<bool>& flag) {
     return notifier.waitUntil([&] { return flag.load(); });
   }
+  /// Looks so many times, 30 ms apart.
+  bool stallsIn(int looks, std::function<void(int)> look) {
+    play([this, looks, look = std::move(look), step = 0]() mutable {
+      look(step);
+      return ++step < looks ? milliseconds(30) : milliseconds(0);
+    });
+    notifier.waitUntil([&] { return over || stalled; });
+    return stalled;
+  }
 
   const std::shared_ptr<Loop> loop = Loop::start("stall");
   Notifier notifier;
@@ -76,24 +85,13 @@ TEST_CASE("a message that has begun and does not go on has stalled", "[stall_wat
 
 TEST_CASE("a message that goes on has not stalled, however long it takes", "[stall_watch]") {
   Watched watched;
-  int steps = 0;
-  watched.play([&] {
-    watched.observe(true, static_cast<uint64_t>(steps));
-    return ++steps < 30 ? milliseconds(30) : milliseconds(0);
-  });
-  CHECK(watched.await(watched.over));
-  CHECK_FALSE(watched.stalled);
+  CHECK_FALSE(
+      watched.stallsIn(30, [&](int step) { watched.observe(true, static_cast<uint64_t>(step)); }));
 }
 
 TEST_CASE("where no message has begun nothing stalls", "[stall_watch]") {
   Watched watched;
-  int steps = 0;
-  watched.play([&] {
-    watched.observe(steps == 0, 10);
-    return ++steps < 25 ? milliseconds(30) : milliseconds(0);
-  });
-  CHECK(watched.await(watched.over));
-  CHECK_FALSE(watched.stalled);
+  CHECK_FALSE(watched.stallsIn(30, [&](int step) { watched.observe(step == 0, 10); }));
 }
 
 TEST_CASE("what has come while the loop stood still counts", "[stall_watch]") {
