@@ -12,6 +12,7 @@
 #include "backend/base/resource_limits.h"
 #include "backend/base/thread_role.h"
 #include "backend/tensorpipe/connection.h"
+#include "backend/transport/write_batch.h"
 
 namespace torchwire {
 namespace {
@@ -173,6 +174,7 @@ class TensorPipeLink final : public Link {
 void TensorPipeLink::sendShared(std::shared_ptr<const OutgoingFrame> frame, Sent sent) {
   tp::Message message = toMessage(*frame);
   const SendScope scope;
+  const WriteBatch batch;
   end_->pipe->write(
       std::move(message),
       [frame = std::move(frame), sent = std::move(sent),

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backend/base/guarded.h"
+#include "backend/transport/write_batch.h"
 
 namespace torchwire {
 namespace {
@@ -18,6 +19,8 @@ static_assert(
 constexpr int kRounds = 16;
 constexpr size_t kBytesPerTurn = size_t{4} << 20;
 constexpr size_t kWritesAtOnce = 8;
+// A larger message waits for nothing, nor does what was written before it: meanwhile the reader makes room.
+constexpr size_t kSmallMessage = size_t{16} << 10;
 
 const char* const kStalled =
     "a message on the connection has begun and did not go on: its length was changed on the way, "
@@ -72,7 +75,17 @@ void MessageStream::expectFirstMessage(Written there) {
           }});
 }
 
+/// Small writes go out at once, from here. On the loop several may follow, which then go out together.
 void MessageStream::push(WriteOp op) {
+  if (WriteBatch* batch = WriteBatch::current(); batch != nullptr && !loop_->isLoopThread()) {
+    if (op.length < kSmallMessage) {
+      batch->add(shared_from_this());
+      MutexLock lock(mutex_);
+      writes_.push_back(std::move(op));
+      return;
+    }
+    batch->flush();
+  }
   {
     MutexLock lock(mutex_);
     writes_.push_back(std::move(op));
@@ -81,7 +94,10 @@ void MessageStream::push(WriteOp op) {
       return;
     }
   }
-  // Small writes go out at once, from here. On the loop several may follow, which then go out together.
+  flush();
+}
+
+void MessageStream::flush() {
   pumpWrites();
   MutexLock lock(mutex_);
   const bool isOut = writes_.empty() && !writeError_; // what is left is to say so

@@ -44,6 +44,8 @@ class MessageStream final : public std::enable_shared_from_this<MessageStream> {
   /// The next message, however long, up to kMaxAllocation.
   void readMessage(Read read) EXCLUDES(mutex_);
 
+  /// Lets out what a WriteBatch has kept back.
+  void flush() EXCLUDES(mutex_);
   /// Fails what is pending; nothing more is sent or received. Idempotent.
   void close() EXCLUDES(mutex_);
 

@@ -2,33 +2,20 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <utility>
 
-#include "backend/transport/stream.h"
+#include "test/unit/support/forwarding_stream.h"
 
 namespace torchwire {
 
 /// As another stream, but for that. See Stream.
-class ImpatientStream final : public Stream {
+class ImpatientStream final : public ForwardingStream {
  public:
   ImpatientStream(
       std::unique_ptr<Stream> inner, std::chrono::milliseconds patience, size_t heldBack = 0)
-      : inner_(std::move(inner)), patience_(patience), heldBack_(heldBack) {}
+      : ForwardingStream(std::move(inner)), patience_(patience), heldBack_(heldBack) {}
 
-  void start(std::function<void()> ready) override {
-    inner_->start(std::move(ready));
-  }
-  void setInterest(bool reading, bool writing) override {
-    inner_->setInterest(reading, writing);
-  }
-  Progress write(const iovec* parts, size_t count) override {
-    return inner_->write(parts, count);
-  }
-  Progress read(void* into, size_t length) override {
-    return inner_->read(into, length);
-  }
   size_t heldBack() const override {
     return heldBack_;
   }
@@ -37,7 +24,6 @@ class ImpatientStream final : public Stream {
   }
 
  private:
-  const std::unique_ptr<Stream> inner_;
   const std::chrono::milliseconds patience_;
   const size_t heldBack_;
 };

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/transport/stream.h"
+#include "test/unit/support/forwarding_stream.h"
 #include "test/unit/support/message_stream_under_test.h"
 #include "test/unit/support/notifier.h"
 #include "test/unit/support/on_loop.h"
@@ -292,26 +292,17 @@ struct Gate {
 };
 
 /// Writes as long as the gate is closed, as one that encrypts a lot.
-class GatedStream final : public Stream {
+class GatedStream final : public ForwardingStream {
  public:
-  GatedStream(std::unique_ptr<Stream> inner, Gate& gate) : inner_(std::move(inner)), gate_(gate) {}
+  GatedStream(std::unique_ptr<Stream> inner, Gate& gate)
+      : ForwardingStream(std::move(inner)), gate_(gate) {}
 
-  void start(std::function<void()> ready) override {
-    inner_->start(std::move(ready));
-  }
-  void setInterest(bool reading, bool writing) override {
-    inner_->setInterest(reading, writing);
-  }
   Progress write(const iovec* parts, size_t count) override {
     gate_.pass();
-    return inner_->write(parts, count);
-  }
-  Progress read(void* into, size_t length) override {
-    return inner_->read(into, length);
+    return ForwardingStream::write(parts, count);
   }
 
  private:
-  const std::unique_ptr<Stream> inner_;
   Gate& gate_;
 };
 
