@@ -11,6 +11,7 @@ import threading
 import types
 from unittest import mock
 
+import connections
 import pytest
 import torch
 import torch.distributed.rpc as rpc
@@ -170,7 +171,10 @@ def come(group, number, store, path):
 
 
 def test_no_call_fails_while_the_secret_is_changed(tmp_path):
-    """Each worker has a file of its own, and is at another step for a while; between the steps newcomers come."""
+    """Each worker has a file of its own, and is at another step for a while.
+
+    Meanwhile all connections break, and newcomers come.
+    """
     paths = [tmp_path / f"secret{number}" for number in range(SIZE)]
     command(paths[0])
     [old] = held(paths[0])
@@ -186,8 +190,15 @@ def test_no_call_fails_while_the_secret_is_changed(tmp_path):
         for member, name in zip(members, names):
             member.run(begin, functools.partial(Calls, [other for other in names if other != name]))
         [used] = members[0].run(labels)
+
+        def break_all_links():
+            assert sum(member.run(connections.break_all, (), but_to=store.port) for member in members) > 0
+
         new = command(paths[0], "--add").encode()
-        for path in paths[1:]:
+        for path in paths[1 : SIZE // 2]:
+            command(path, "--add", "-", said=new.decode() + "\n")
+        break_all_links()
+        for path in paths[SIZE // 2 :]:
             command(path, "--add", "-", said=new.decode() + "\n")
         wait_until(lambda: len(members[0].run(labels)) == 2)
         [_, added] = members[0].run(labels)
@@ -196,11 +207,14 @@ def test_no_call_fails_while_the_secret_is_changed(tmp_path):
         for number, path in enumerate(paths):
             command(path, "--use", new[-6:].decode())
             if number == SIZE // 2:
+                break_all_links()
                 come(group, SIZE, store, path)
                 assert [group[SIZE].run(rpc.rpc_sync, name, echo, (1,)) for name in names] == [1] * SIZE
         wait_until(lambda: all(member.run(labels) == [added, used] for member in members))
-        for path in paths:
+        for number, path in enumerate(paths):
             command(path, "--drop", old[-6:].decode())
+            if number == SIZE // 2:
+                break_all_links()
         wait_until(lambda: all(member.run(labels) == [added] for member in members))
         assert [worker.name for worker in observed.workers()] == [*names, f"worker{SIZE}"]
         assert all("functions" in observed.ask(worker, "status", 20) for worker in observed.workers())

@@ -26,15 +26,14 @@ Value valueOf(const std::string& text) {
 struct Shared : KeyValueStore {
   explicit Shared(MemoryStore& its) : store(its) {}
   Value compareSet(const std::string& key, const Value& expected, const Value& wanted) override {
-    if (const auto due = std::exchange(beforeExchange, nullptr)) {
-      due();
-    }
+    happen(beforeExchange);
     return store.compareSet(key, expected, wanted);
   }
   Value get(const std::string& key) override {
     return store.get(key);
   }
   void set(const std::string& key, const Value& value) override {
+    happen(beforeSet);
     store.set(key, value);
   }
   int64_t add(const std::string& key, int64_t amount) override {
@@ -44,7 +43,14 @@ struct Shared : KeyValueStore {
     return store.check(key);
   }
   MemoryStore& store;
-  std::function<void()> beforeExchange; // once
+  std::function<void()> beforeExchange, beforeSet; // once
+
+ private:
+  static void happen(std::function<void()>& due) {
+    if (const auto event = std::exchange(due, nullptr)) {
+      event();
+    }
+  }
 };
 
 struct Worker : ProvenStore {
@@ -189,6 +195,17 @@ TEST_CASE("what is exchanged while the keys change is proven by the new one", "[
   one.access.beforeExchange = [&] { one.proveWith({kOtherKey, kKey}); };
   CHECK(one.compareSet("list", valueOf("a"), valueOf("ab")) == valueOf("ab"));
   CHECK(Worker(store, &kOtherKey).get("list") == valueOf("ab"));
+}
+
+TEST_CASE("what is set while the keys change is proven by the new one", "[proven_store]") {
+  MemoryStore store;
+  Worker one(store);
+  one.access.beforeSet = [&] {
+    one.proveWith({kOtherKey});
+    one.renew(); // which is overwritten
+  };
+  one.set("note", valueOf("here"));
+  CHECK(Worker(store, &kOtherKey).get("note") == valueOf("here"));
 }
 
 TEST_CASE("while the secret is changed what either key proves is read", "[proven_store]") {
