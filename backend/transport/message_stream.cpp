@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "backend/base/guarded.h"
-#include "backend/transport/write_batch.h"
 
 namespace torchwire {
 namespace {

@@ -15,6 +15,7 @@
 #include "backend/transport/loop.h"
 #include "backend/transport/stall_watch.h"
 #include "backend/transport/stream.h"
+#include "backend/transport/write_batch.h"
 
 namespace torchwire {
 
@@ -22,7 +23,8 @@ namespace torchwire {
 /// message written by one read. Callbacks are called exactly once, in order, on the loop's thread and
 /// never inside the call that took them. After an error everything fails, but what had arrived before it
 /// can still be read. Thread-safe, except for what is called loop-bound.
-class MessageStream final : public std::enable_shared_from_this<MessageStream> {
+class MessageStream final : public BatchedWrites,
+                            public std::enable_shared_from_this<MessageStream> {
  public:
   using Written = std::function<void(const Error&)>;
   /// The bytes live until the callback returns.
@@ -44,8 +46,8 @@ class MessageStream final : public std::enable_shared_from_this<MessageStream> {
   /// The next message, however long, up to kMaxAllocation.
   void readMessage(Read read) EXCLUDES(mutex_);
 
-  /// Lets out what a WriteBatch has kept back.
-  void flush() EXCLUDES(mutex_);
+  /// See BatchedWrites.
+  void flush() override EXCLUDES(mutex_);
   /// Fails what is pending; nothing more is sent or received. Idempotent.
   void close() EXCLUDES(mutex_);
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "backend/base/guarded.h"
-#include "backend/transport/message_stream.h"
 
 namespace torchwire {
 namespace {
@@ -32,15 +31,15 @@ WriteBatch* WriteBatch::current() {
 }
 
 void WriteBatch::flush() {
-  for (const auto& stream : streams_) {
-    guarded("a write", [&] { stream->flush(); });
+  for (const auto& writes : kept_) {
+    guarded("a write", [&] { writes->flush(); });
   }
-  streams_.clear();
+  kept_.clear();
 }
 
-void WriteBatch::add(std::shared_ptr<MessageStream> stream) {
-  if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) {
-    streams_.push_back(std::move(stream));
+void WriteBatch::add(std::shared_ptr<BatchedWrites> writes) {
+  if (std::find(kept_.begin(), kept_.end(), writes) == kept_.end()) {
+    kept_.push_back(std::move(writes));
   }
 }
 
