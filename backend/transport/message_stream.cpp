@@ -76,11 +76,9 @@ void MessageStream::expectFirstMessage(Written there) {
 
 /// Small writes go out at once, from here. On the loop several may follow, which then go out together.
 void MessageStream::push(WriteOp op) {
-  if (WriteBatch* batch = WriteBatch::current(); batch != nullptr && !loop_->isLoopThread()) {
+  if (WriteBatch* batch = currentBatch()) {
     if (op.length < kSmallMessage) {
-      batch->add(shared_from_this());
-      MutexLock lock(mutex_);
-      writes_.push_back(std::move(op));
+      keepBack(std::move(op), *batch);
       return;
     }
     batch->flush();
@@ -94,6 +92,21 @@ void MessageStream::push(WriteOp op) {
     }
   }
   flush();
+}
+
+WriteBatch* MessageStream::currentBatch() const {
+  return loop_->isLoopThread() ? nullptr : WriteBatch::current();
+}
+
+void MessageStream::keepBack(WriteOp op, WriteBatch& batch) {
+  batch.add(shared_from_this());
+  {
+    MutexLock lock(mutex_);
+    writes_.push_back(std::move(op));
+  }
+  if (batch.isFull()) {
+    batch.flush();
+  }
 }
 
 void MessageStream::flush() {
@@ -113,6 +126,9 @@ void MessageStream::push(ReadOp op) {
 }
 
 void MessageStream::close() {
+  if (WriteBatch* batch = currentBatch()) {
+    batch->flush(); // what was written before goes out, as it would have without a batch
+  }
   MutexLock lock(mutex_);
   if (closed_) {
     return;

@@ -82,6 +82,8 @@ class MessageStream final : public BatchedWrites,
 
   // Any thread.
   void push(WriteOp op) EXCLUDES(mutex_);
+  WriteBatch* currentBatch() const;
+  void keepBack(WriteOp op, WriteBatch& batch) EXCLUDES(mutex_);
   void push(ReadOp op) EXCLUDES(mutex_);
   void pumpWrites() EXCLUDES(mutex_);
   size_t gather(iovec* parts, size_t& bytes) const REQUIRES(mutex_);

@@ -35,12 +35,14 @@ void WriteBatch::flush() {
     guarded("a write", [&] { writes->flush(); });
   }
   kept_.clear();
+  messages_ = 0;
 }
 
 void WriteBatch::add(std::shared_ptr<BatchedWrites> writes) {
   if (std::find(kept_.begin(), kept_.end(), writes) == kept_.end()) {
     kept_.push_back(std::move(writes));
   }
+  ++messages_;
 }
 
 } // namespace torchwire

@@ -16,7 +16,8 @@ class BatchedWrites {
 
 /// While it lives, small messages that the calling thread writes are kept back, and go out together at its end, or before
 /// a large one: TensorPipe writes two for each frame, which would be two system calls, and two records where the stream is
-/// encrypted. Nests: then the outermost counts.
+/// encrypted. No more than a few are kept back, since the thread may have to write for many others. Nests: then the
+/// outermost counts.
 class WriteBatch {
  public:
   WriteBatch();
@@ -26,12 +27,19 @@ class WriteBatch {
 
   /// The calling thread's; or none.
   static WriteBatch* current();
+  /// A message is about to be kept back there.
   void add(std::shared_ptr<BatchedWrites> writes);
+  bool isFull() const {
+    return messages_ >= kMost;
+  }
   /// Lets out what has been kept back.
   void flush();
 
  private:
+  static constexpr int kMost = 8;
+
   std::vector<std::shared_ptr<BatchedWrites>> kept_;
+  int messages_ = 0;
 };
 
 } // namespace torchwire

@@ -32,6 +32,7 @@ void require(bool works) {
 /// Never freed: threads may use them until the process has ended.
 struct Ciphers {
   Ciphers() {
+    require(sodium_init() >= 0); // before it says what this processor can do
     // Nothing of the host's configuration of OpenSSL is for this copy of it.
     require(
         OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr) == 1);
@@ -97,6 +98,7 @@ void RecordCipher::Free::operator()(crypto_aead_aes256gcm_state_* state) const {
 RecordCipher::RecordCipher(const RecordKey& key, bool seals, uint64_t recordsOfAKey)
     : key_(key), seals_(seals), recordsOfAKey_(recordsOfAKey), context_(EVP_CIPHER_CTX_new()) {
   require(context_ != nullptr);
+  loadRecordCiphers();
   if (key.algorithm == RecordAlgorithm::aes256Gcm && crypto_aead_aes256gcm_is_available() == 1) {
     forShort_.reset(new crypto_aead_aes256gcm_state);
   }

@@ -11,7 +11,7 @@ namespace torchwire {
 namespace {
 
 constexpr int kRecords = 4;
-constexpr size_t kMaxContent = 64;
+constexpr size_t kMaxContent = kShortContent + 64; // of records of both kinds
 
 using Record = std::vector<unsigned char>;
 

@@ -20,6 +20,8 @@ TREE = {
     "high/b.h": '#pragma once\n#include "low/a.h"\nnamespace torchwire { int b(); }\n',
     "high/b.cpp": '#include "high/b.h"\nnamespace torchwire { int b() { return a(); } }\n',
     "plugin/meson.build": "",
+    "test/unit/meson.build": "unit_test_tags = [\n  'cat',\n]\n",
+    "test/unit/low/cat_test.cpp": 'TEST_CASE("purrs", "[cat]") {\n}\nTEST_CASE("by hand", "[.][slow]") {\n}\n',
     "plugin/pack/__init__.py": "from pack import one\n",
     "plugin/pack/one.py": "",
     "README.md": "# Top\n\nSee [the end](docs/page.md#the-end) and [this](#top).\n",
@@ -53,6 +55,12 @@ def of_layers(tree, *arguments):
 def test_a_tree_in_order_is_accepted(tree):
     assert of_layers(tree) == ""
     assert complaints("lint_links.py", "--root", tree) == ""
+    assert complaints("lint_tags.py", "--root", tree) == ""
+
+
+def test_a_test_that_nothing_runs_is_found(tree):
+    write(tree / "test/unit/low/dog_test.cpp", 'TEST_CASE("barks", "[dog]") {\n}\n')
+    assert "dog_test.cpp: meson.build lists none of [dog]\n" in complaints("lint_tags.py", "--root", tree)
 
 
 def test_an_include_of_a_later_folder_is_found(tree):

@@ -105,17 +105,26 @@ TEST_CASE("a header says how long its record is", "[record_cipher]") {
   CHECK(RecordOpener::readHeader(Record{23, 3, 3, 0x40, 0x11}, content));
 }
 
+// Short records by libsodium are opened by libcrypto's: see Node's above. Here libsodium opens both kinds.
 TEST_CASE("another implementation opens the first records", "[record_cipher]") {
   const RecordKey key = someKey(algorithms());
+  loadRecordCiphers();
   if (key.algorithm == RecordAlgorithm::aes256Gcm && crypto_aead_aes256gcm_is_available() == 0) {
+#if defined(__x86_64__)
+    REQUIRE_FALSE((hasAesInstructions() && __builtin_cpu_supports("avx")));
+#endif
     return;
   }
   RecordSealer sealer(key);
-  for (unsigned char number = 0; number < 3; ++number) {
-    const Record record = seal(sealer, "what is said");
+  const std::string contents[] = {
+      "what is said", patterned(kShortContent), patterned(kShortContent + 1), patterned(5000),
+      "more"};
+  unsigned char number = 0;
+  for (const std::string& content : contents) {
+    const Record record = seal(sealer, content);
     auto nonce = key.nonce;
-    nonce.back() ^= number;
-    std::string opened(64, '\0');
+    nonce.back() ^= number++;
+    std::string opened(content.size() + 1, '\0');
     unsigned long long length = 0;
     const auto decrypt = key.algorithm == RecordAlgorithm::aes256Gcm
         ? crypto_aead_aes256gcm_decrypt
@@ -125,7 +134,7 @@ TEST_CASE("another implementation opens the first records", "[record_cipher]") {
             reinterpret_cast<unsigned char*>(opened.data()), &length, nullptr,
             record.data() + kRecordHeader, record.size() - kRecordHeader, record.data(),
             kRecordHeader, nonce.data(), key.key.data()) == 0);
-    CHECK(opened.substr(0, length) == "what is said\x17");
+    CHECK(opened == content + "\x17");
   }
 }
 
