@@ -76,6 +76,12 @@ py::object deserialize(const Functions& functions, const Arguments& arguments) {
   }
 }
 
+void replaceForGood(const char* name, const py::object& replacement) {
+  const auto replacing = makeFunction(
+      "replacing", "", [replacement](const Arguments& /*given*/) { return replacement; });
+  py::module_::import("torchwire.replaced").attr("for_good")(name, replacing);
+}
+
 } // namespace
 
 void dropUnreadRRefs() {
@@ -83,17 +89,20 @@ void dropUnreadRRefs() {
   const auto rref = py::module_::import("torch._C._distributed_rpc").attr("PyRRef");
   const Functions functions{
       internal.attr("deserialize"), py::module_::import("torchwire.unread_rrefs").attr("drop")};
-  internal.attr("deserialize") = makeFunction(
-      "deserialize", "",
-      [functions](const Arguments& given) { return deserialize(functions, given); });
+  replaceForGood(
+      "torch.distributed.rpc.internal.deserialize",
+      makeFunction("deserialize", "", [functions](const Arguments& given) {
+        return deserialize(functions, given);
+      }));
   const py::function receive = rref.attr("_deserialize");
   const py::object receiver =
       makeFunction("_py_rref_receiver", "", [receive](const Arguments& given) {
         ++received; // one that cannot be received cannot be dropped either
         return py::object(receive(given.find(1, "rref_fork_data")));
       });
-  internal.attr("_InternalRPCPickler").attr("_py_rref_receiver") =
-      py::reinterpret_steal<py::object>(PyClassMethod_New(receiver.ptr()));
+  replaceForGood(
+      "torch.distributed.rpc.internal._InternalRPCPickler._py_rref_receiver",
+      py::reinterpret_steal<py::object>(PyClassMethod_New(receiver.ptr())));
 }
 
 } // namespace torchwire

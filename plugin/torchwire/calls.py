@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch._C._distributed_rpc import PyRRef
@@ -27,31 +27,33 @@ from torch.distributed.rpc.constants import UNSET_RPC_TIMEOUT
 
 from torchwire import _C
 from torchwire.current_agent import current_agent
+from torchwire.replaced import for_good
 from torchwire.torch_parts import find_builtin
 
+_API = "torch.distributed.rpc.api"
+_FUTURE = "torch.Future"
+_RREF = "torch._C._distributed_rpc.PyRRef"  # in which torch.distributed.rpc.RRef looks its methods up at each call
 _INVOKE = ("_invoke_rpc_builtin", "_invoke_rpc_python_udf", "_invoke_rpc_torchscript")
+# Those by which an RRef is passed on, proxies find out what to call, and an owner gets at its value; and whether they
+# need the value.
+_OF_CREATED = {"_serialize": False, "_get_type": True, "local_value": True}
 _SYNC = internal.RPCExecMode.SYNC
 _ASYNC = internal.RPCExecMode.ASYNC
 _PICKLER = internal._internal_rpc_pickler
 
-_installed = False
-
 
 def install() -> None:
-    """Replaces the functions. May be called again; not thread-safe."""
-    global _installed
-    if _installed:
-        return
+    """Replaces the functions. Not thread-safe."""
     for name in _INVOKE:
-        setattr(api, name, _C.noting_calls(getattr(api, name)))
-    _replace_invoke()
-    _replace_to_here()
-    _replace_methods_of_created()
-    _replace_get_future()
-    _replace_wait()
-    _replace_then("then")
-    _replace_then("add_done_callback")
-    _installed = True
+        for_good(f"{_API}.{name}", _C.noting_calls)
+    for_good(f"{_API}._invoke_rpc", _invoking)
+    for_good(f"{_RREF}.to_here", _awaiting)
+    for name in _OF_CREATED:
+        for_good(f"{_RREF}.{name}", lambda original, name=name: _of_created(original, name))
+    for_good(f"{_RREF}._get_future", _noting_creation)
+    for_good(f"{_FUTURE}.wait", _waiting)
+    for name in ("then", "add_done_callback"):
+        for_good(f"{_FUTURE}.{name}", _in_context)
 
 
 class _Done:
@@ -66,9 +68,7 @@ class _Done:
         return self._result
 
 
-def _replace_invoke() -> None:
-    original = cast("Callable[..., Any]", api._invoke_rpc)
-
+def _invoking(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def invoke(
         to: Any, func: Any, rpc_type: Any, args: Any = None, kwargs: Any = None, rpc_timeout: float = UNSET_RPC_TIMEOUT
@@ -87,7 +87,7 @@ def _replace_invoke() -> None:
                     return future
         return _C.call_sending(rpc_type is _SYNC, original, to, func, rpc_type, args, kwargs, rpc_timeout)
 
-    api._invoke_rpc = invoke
+    return invoke
 
 
 def is_python(func: Any) -> bool:
@@ -101,44 +101,33 @@ def _has_own_pickler() -> bool:
     return api._default_pickler is _PICKLER
 
 
-# torch.distributed.rpc.RRef looks its methods up in the class PyRRef at each call.
-def _replace_to_here() -> None:
-    original = cast("Any", PyRRef.to_here)
-    PyRRef.to_here = _C.awaiting_method(original, "to_here", original.__doc__)
+def _awaiting(original: Any) -> Any:
+    return _C.awaiting_method(original, "to_here", original.__doc__)
 
 
-def _replace_methods_of_created() -> None:
-    """Those by which an RRef is passed on, proxies find out what to call, and an owner gets at its value."""
-    for name, needs_value in (("_serialize", False), ("_get_type", True), ("local_value", True)):
-        original: Any = getattr(PyRRef, name)
-        method = _C.method_of_created(original, name, original.__doc__ or "", needs_value)
-        setattr(PyRRef, name, method)
+def _of_created(original: Any, name: str) -> Any:
+    return _C.method_of_created(original, name, original.__doc__ or "", _OF_CREATED[name])
 
 
-def _replace_get_future() -> None:
-    original = cast("Callable[..., Any]", PyRRef._get_future)
-
+def _noting_creation(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _get_future(self: PyRRef[Any]) -> Any:
         future = original(self)
         _C.note_creation(self, future)
         return future
 
-    PyRRef._get_future = _get_future
+    return _get_future
 
 
-def _replace_wait() -> None:
-    original = cast("Any", torch._C.Future.wait)
-    torch._C.Future.wait = _C.waiting_method(original, original.__doc__ or "")
+def _waiting(original: Any) -> Any:
+    return _C.waiting_method(original, original.__doc__ or "")
 
 
-def _replace_then(name: str) -> None:
-    original = cast("Callable[..., Any]", getattr(torch._C.Future, name))
-
+def _in_context(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def then(self: torch._C.Future[Any], callback: Callable[..., Any]) -> Any:
         if current_agent() is not None and callable(callback):
             callback = _C.in_current_context(callback)
         return original(self, callback)
 
-    setattr(torch._C.Future, name, then)
+    return then

@@ -18,12 +18,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
 from torchwire import _C
 from torchwire.current_agent import current_agent
-from torchwire.patches import Patches, cell_within
+from torchwire.replaced import Replacements
+
+SHUTDOWN = "torch.distributed.rpc.api.shutdown.__wrapped__"
 
 # A shutdown that waits for other workers looks about once a second whether its agent is still there.
 _EXIT_PATIENCE = 5.0  # seconds
@@ -80,18 +81,11 @@ _turns = _Turns()
 _here = _Circumstances()
 
 
-def install(patches: Patches) -> None:
-    """Makes rpc.shutdown() wait for one that runs in another thread, until `patches` are undone."""
+def install(replaced: Replacements) -> None:
+    """Makes rpc.shutdown() wait for one that runs in another thread, until `replaced` is undone."""
     global _turns
     _turns = _Turns()  # a forked child must not wait for what ran in its parent
-    replace_shutdown(patches, lambda original: _in_turn(original, _turns))
-
-
-def replace_shutdown(patches: Patches, replacing: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
-    """Puts what `replacing` makes of PyTorch's function in the place of rpc.shutdown(), until `patches` are undone."""
-    cell = cell_within(api.shutdown)
-    if cell is not None:
-        patches.replace(cell, "cell_contents", replacing(cell.cell_contents))
+    replaced.replace(SHUTDOWN, lambda original: _in_turn(original, _turns))
 
 
 def runs_elsewhere() -> bool:

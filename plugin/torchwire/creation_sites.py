@@ -12,33 +12,32 @@ import functools
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, cast
-
-from torch.distributed.rpc import api
+from typing import Any
 
 from torchwire._C import TorchwireAgent
-from torchwire.patches import Patches
+from torchwire.replaced import Replacements, Until
 
+_API = "torch.distributed.rpc.api"
 _INVOKE_REMOTE = ("_invoke_remote_builtin", "_invoke_remote_torchscript", "_invoke_remote_python_udf")
 _MOST_FRAMES = 5
 _NOT_THE_PROGRAM = ("torch", "torchwire", "importlib", "threading", "multiprocessing", "concurrent", "runpy")
 
 _note_rref = TorchwireAgent.note_rref
 
-_patches = Patches()
+_replaced = Replacements(Until.SHUTDOWN)
 
 
 def install(record: bool) -> None:
     """Tells the agent of each new RRef from now on, with the stack where it is made if `record`, until uninstall()."""
-    _patches.undo()  # an agent that was dropped without a shutdown has left its own behind
+    _replaced.undo()  # an agent that was dropped without a shutdown has left its own behind
     for name in _INVOKE_REMOTE:
-        _patches.replace(api, name, _noting(getattr(api, name), record))
-    _patches.replace(api.RRef, "__init__", _noting_constructor(cast("Any", api.RRef).__init__, record))
+        _replaced.replace(f"{_API}.{name}", functools.partial(_noting, record=record))
+    _replaced.replace(f"{_API}.RRef.__init__", functools.partial(_noting_constructor, record=record))
 
 
 def uninstall() -> None:
     """Puts PyTorch's own functions back."""
-    _patches.undo()
+    _replaced.undo()
 
 
 def here() -> str:

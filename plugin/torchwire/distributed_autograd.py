@@ -19,29 +19,31 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed.autograd as dist_autograd
-from torch._C import _distributed_autograd
 from torch._C._distributed_rpc import PyRRef
 from torch.jit import _builtins
 
 from torchwire import _C
 from torchwire.current_agent import agent_for, current_agent, forked_agent
+from torchwire.replaced import for_good
 
 _NO_CONTEXT = -1
-_BACKWARD = "backward"
 _BACKWARD_OPERATOR = "aten::dist_backward"
-
-_installed = False
+_AUTOGRAD = "torch.distributed.autograd"
+_AUTOGRAD_C = "torch._C._distributed_autograd"
 
 
 def install() -> None:
-    """Replaces the functions. May be called again; not thread-safe."""
-    global _installed
-    if _installed:
-        return
-    _replace_backward()
-    _replace_rref_backward()
-    _replace_contexts()
-    _installed = True
+    """Replaces the functions. Not thread-safe."""
+    _C.replace_script_operator()
+    for_good(f"{_AUTOGRAD}.backward", _backward_of)
+    for_good(f"{_AUTOGRAD_C}.backward", lambda _: dist_autograd.backward)
+    for_good("torch._C._distributed_rpc.PyRRef.backward", _backward_of_rref)
+    for module in (_AUTOGRAD, _AUTOGRAD_C):
+        for_good(f"{module}._new_context", lambda _: _new_context)
+        for_good(f"{module}._release_context", lambda _: _release_context)
+    # PyTorch's are in Python: what a signal's handler raises in them would leave the thread in the context for good.
+    for_good(f"{_AUTOGRAD}.context.__enter__", lambda _: _C.enter_context)
+    for_good(f"{_AUTOGRAD}.context.__exit__", lambda _: _C.exit_context)
 
 
 def autograd_contexts() -> list[dict[str, Any]]:
@@ -66,9 +68,8 @@ def autograd_contexts() -> list[dict[str, Any]]:
     return contexts
 
 
-def _replace_backward() -> None:
-    original = dist_autograd.backward
-
+def _backward_of(original: Callable[..., None]) -> Callable[..., None]:
+    @_as_pytorchs
     @functools.wraps(original)
     def backward(contextId: int, roots: list[Any], retain_graph: bool = False) -> None:
         agent = current_agent()
@@ -78,15 +79,12 @@ def _replace_backward() -> None:
         else:
             agent.backward(contextId, roots, retain_graph)
 
-    _C.replace_script_operator()
     for function in (original, backward):
         _name_in_scripts(function, _BACKWARD_OPERATOR)
-    _put_in_place(backward)
+    return backward
 
 
-def _replace_rref_backward() -> None:
-    original: Callable[..., None] = getattr(PyRRef, _BACKWARD)  # PyTorch's stub of the class lacks it
-
+def _backward_of_rref(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def backward(self: PyRRef[Any], dist_autograd_ctx_id: int = _NO_CONTEXT, retain_graph: bool = False) -> None:
         agent = current_agent()
@@ -96,8 +94,7 @@ def _replace_rref_backward() -> None:
         else:
             agent.backward_from_rref(self, dist_autograd_ctx_id, retain_graph)
 
-    # torch.distributed.rpc.RRef looks its methods up in this class at each call.
-    setattr(PyRRef, _BACKWARD, backward)
+    return backward
 
 
 def _refuse_in_forked_child() -> None:
@@ -106,29 +103,23 @@ def _refuse_in_forked_child() -> None:
         raise RuntimeError(forked.refusal)
 
 
-def _replace_contexts() -> None:
-    @functools.wraps(dist_autograd._new_context)
-    def _new_context() -> Any:
-        return _C.new_context()
-
-    @functools.wraps(dist_autograd._release_context)
-    def _release_context(context_id: int) -> None:
-        _C.release_context(context_id)
-
-    _put_in_place(_new_context)
-    _put_in_place(_release_context)
-    # PyTorch's are in Python: what a signal's handler raises in them would leave the thread in the context for good.
-    dist_autograd.context.__enter__ = _C.enter_context
-    dist_autograd.context.__exit__ = _C.exit_context
-
-
-def _put_in_place(function: Callable[..., Any]) -> None:
-    # Its own name in the module that users know, so that it can be pickled and sent to another worker, which then
-    # finds its own.
+def _as_pytorchs(function: Callable[..., Any]) -> Callable[..., Any]:
+    # By this name it can be pickled and sent to another worker, which then finds its own.
     function.__module__ = dist_autograd.__name__
     function.__qualname__ = function.__name__
-    setattr(dist_autograd, function.__name__, function)
-    setattr(_distributed_autograd, function.__name__, function)
+    return function
+
+
+@_as_pytorchs
+@functools.wraps(dist_autograd._new_context)
+def _new_context() -> Any:
+    return _C.new_context()
+
+
+@_as_pytorchs
+@functools.wraps(dist_autograd._release_context)
+def _release_context(context_id: int) -> None:
+    _C.release_context(context_id)
 
 
 def _name_in_scripts(function: Callable[..., Any], operator: str) -> None:

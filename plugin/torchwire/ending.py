@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from torchwire import interrupts
 from torchwire._C import TorchwireAgent
 from torchwire.printable import encodable, text_of
+from torchwire.replaced import for_good
 
 _MAX_TEXT = 400  # characters
 
@@ -38,17 +39,13 @@ class Ending(NamedTuple):
 
 _SILENT = Ending("its main program ended without rpc.shutdown()")
 
-_sees_exits = False
 _noted: Ending | None = None
 _awaited: set[int] = set()  # processes of peers that have ended before this one
 
 
 def install() -> None:
     """Sees what sys.exit() raises from now on. May be called again."""
-    global _sees_exits
-    if not _sees_exits:
-        sys.exit = _noting(sys.exit)
-    _sees_exits = True
+    for_good("sys.exit", _noting)
 
 
 def note_exception() -> None:

@@ -22,14 +22,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, cast
-
-import torch.distributed.rpc as rpc
+from typing import Any
 
 from torchwire import _C, ending
 from torchwire.backend_type import is_torchwires
 from torchwire.printable import encodable, text_of
 from torchwire.rendezvous import innermost, within
+from torchwire.replaced import for_good
 from torchwire.torch_parts import Store, TCPStore, rendezvous_uses_agent_store
 
 _RANKS = range(-(2**31), 2**31)  # that can be told of, whether or not a worker can have them
@@ -43,24 +42,21 @@ _LOOK_INTERVAL = 0.01
 
 _running: list[Start] = []
 _refuses = False
-_installed = False
 
 
 def install() -> None:
-    """Replaces the function. May be called again; not thread-safe."""
-    global _installed
-    if _installed:
-        return
-    original = cast("Callable[..., None]", rpc._validate_rpc_args)
+    """Replaces the function. Not thread-safe."""
+    for_good("torch.distributed.rpc._validate_rpc_args", _telling)
 
+
+def _telling(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def validate(backend: Any, store: Any, name: Any, rank: Any, world_size: Any, rpc_backend_options: Any) -> None:
         can_be_told = is_torchwires(backend) and isinstance(store, Store)
         with Start(store, name, rank, world_size) if can_be_told else contextlib.nullcontext():
             original(backend, store, name, rank, world_size, rpc_backend_options)
 
-    rpc._validate_rpc_args = validate
-    _installed = True
+    return validate
 
 
 def refuse_on_threads() -> None:

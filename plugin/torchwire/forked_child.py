@@ -16,9 +16,7 @@ import os
 from collections.abc import Callable
 from typing import Any, cast
 
-import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
-from torch.distributed.rpc import api
 
 from torchwire import (
     _C,
@@ -31,9 +29,11 @@ from torchwire import (
 )
 from torchwire.current_agent import forked_agent
 from torchwire.observe import observers
-from torchwire.patches import Patches
+from torchwire.replaced import Replacements, Until
 
-_patches = Patches()
+_API = "torch.distributed.rpc.api"
+
+_replaced = Replacements(Until.LEFT)
 _installed = False
 
 
@@ -54,25 +54,22 @@ def _begin() -> None:
     observers.leave_to_parent()
     _C.leave_context()  # or the calls of a worker that this process becomes would be in it
     secret_watch.leave_to_parent()
-    _patches.undo()  # of a parent that was itself forked
+    _replaced.undo()  # of a parent that was itself forked
     cast("Any", rpc)._init_counter = 0  # the prefix in the store is that of workers whose process has just begun
-    concurrent_shutdown.replace_shutdown(_patches, _leaving_instead)
-    _replace_parts_of_shutdown()
-    _replace_init()
+    _replaced.replace(concurrent_shutdown.SHUTDOWN, _leaving_instead)
+    # A child that is forked amid a shutdown goes on in it; what the parent's threads were to do it would wait for.
+    for name in ("_all_gather", "_barrier", "_wait_all_workers", "_delete_all_user_and_unforked_owner_rrefs"):
+        _replaced.replace(f"{_API}.{name}", _refusing)
+    _replaced.replace(f"{_API}._finalize_shutdown", _leaving_instead)
+    # The first that init_rpc does with what it would find of the parent's.
+    _replaced.replace("torch.distributed.autograd._init", _leaving_first)
 
 
 def _leave() -> None:
     """Forgets the parent's group."""
-    _patches.undo()
+    _replaced.undo()
     if forked_agent() is not None:
         torch_parts.reset_current_rpc_agent()
-
-
-def _replace_parts_of_shutdown() -> None:
-    # A child that is forked amid a shutdown goes on in it; what the parent's threads were to do it would wait for.
-    for name in ("_all_gather", "_barrier", "_wait_all_workers", "_delete_all_user_and_unforked_owner_rrefs"):
-        _patches.replace(api, name, _refusing(getattr(api, name)))
-    _patches.replace(api, "_finalize_shutdown", _leaving_instead(api._finalize_shutdown))
 
 
 def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,13 +91,10 @@ def _leaving_instead(original: Callable[..., None]) -> Callable[..., None]:
     return shutdown
 
 
-def _replace_init() -> None:
-    # The first that init_rpc does with what it would find of the parent's.
-    original = cast("Callable[..., None]", dist_autograd._init)
-
+def _leaving_first(original: Callable[[int], None]) -> Callable[[int], None]:
     @functools.wraps(original)
     def _init(worker_id: int) -> None:
         _leave()
         original(worker_id)
 
-    _patches.replace(dist_autograd, "_init", _init)
+    return _init

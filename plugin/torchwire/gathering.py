@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed.rpc as rpc
-from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT, UNSET_RPC_TIMEOUT
 from torch.utils.hooks import RemovableHandle
 
@@ -31,6 +30,7 @@ from torchwire import torch_parts
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import current_agent
 from torchwire.errors import CallTimedOut, RpcError
+from torchwire.replaced import for_good
 from torchwire.worker_events import on_worker_joined, on_worker_lost
 
 _GONE = ("left", "dead")
@@ -44,11 +44,11 @@ _counter = itertools.count()
 
 
 def install() -> None:
-    """Replaces the function. May be called again; not thread-safe."""
-    original = cast("Callable[..., Any]", api._all_gather)
-    if hasattr(original, "_is_torchwires"):
-        return
+    """Replaces the function. Not thread-safe."""
+    for_good("torch.distributed.rpc.api._all_gather", _gathering)
 
+
+def _gathering(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _all_gather(
         obj: Any, worker_names: Iterable[str] | None = None, timeout: float = UNSET_RPC_TIMEOUT
@@ -59,8 +59,7 @@ def install() -> None:
         forever = timeout in (UNSET_RPC_TIMEOUT, DEFAULT_SHUTDOWN_TIMEOUT)
         return _gather(agent, obj, sorted(set(worker_names or ())), None if forever else time.monotonic() + timeout)
 
-    _all_gather._is_torchwires = True  # pyright: ignore[reportAttributeAccessIssue]
-    api._all_gather = _all_gather
+    return _all_gather
 
 
 def begin_session() -> None:

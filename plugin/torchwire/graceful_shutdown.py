@@ -27,9 +27,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import cast
 
-from torch.distributed.rpc import api
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
 from torchwire import (
@@ -45,12 +43,13 @@ from torchwire._C import TorchwireAgent
 from torchwire.current_agent import current_agent
 from torchwire.leak_report import LeakReport
 from torchwire.observe import observers, trace
-from torchwire.patches import Patches
+from torchwire.replaced import Replacements, Until
 
+_API = "torch.distributed.rpc.api"
 _PATIENCE = 10.0  # seconds
 _RREF_TIMEOUT = 100.0  # seconds, as libtorch has it
 
-_patches = Patches()
+_replaced = Replacements(Until.SHUTDOWN)
 
 
 def install(before_leaving: Callable[[], None]) -> None:
@@ -58,41 +57,42 @@ def install(before_leaving: Callable[[], None]) -> None:
 
     `before_leaving` is called once all workers have come, when none has left yet, and again at the very end.
     """
-    global _patches
-    _patches.undo()  # an agent that was dropped without a shutdown has left its own behind
-    _patches = Patches()  # a shutdown that has not quite ended elsewhere must not undo these
-    concurrent_shutdown.install(_patches)
+    global _replaced
+    _replaced.undo()  # an agent that was dropped without a shutdown has left its own behind
+    _replaced = Replacements(Until.SHUTDOWN)  # a shutdown that has not quite ended elsewhere must not undo these
+    concurrent_shutdown.install(_replaced)
     leaks = LeakReport()
-    _replace_wait_all_workers(_patches, leaks, before_leaving)
-    _replace_delete_rrefs(_patches)
-    _replace_finalize_shutdown(_patches, leaks, before_leaving)
+    _replace_wait_all_workers(_replaced, leaks, before_leaving)
+    _replaced.replace(f"{_API}._delete_all_user_and_unforked_owner_rrefs", _deleting_rrefs)
+    _replace_finalize_shutdown(_replaced, leaks, before_leaving)
 
 
 def uninstall() -> None:
     """Puts PyTorch's own functions back."""
-    _patches.undo()
+    _replaced.undo()
 
 
-def _replace_wait_all_workers(patches: Patches, leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
-    original = api._wait_all_workers
+def _replace_wait_all_workers(replaced: Replacements, leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
+    def replacing(original: Callable[[float], None]) -> Callable[[float], None]:
+        @functools.wraps(original)
+        def wait_all_workers(timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -> None:
+            # Asked each time, because somebody may keep this function for longer than the agent lives.
+            agent = current_agent()
+            if agent is None:
+                original(timeout)
+                return
+            with _telling_others_if_interrupted(agent):
+                leaks.settle()
+            agent.wait_all_workers(timeout)
+            with _telling_others_if_interrupted(agent):
+                agent.settle_rrefs(timeout, _PATIENCE)
+                leaks.prepare()  # the last moment at which all peers answer for certain
+                trace.write_before_leaving(agent)
+                before_leaving()
 
-    @functools.wraps(original)
-    def wait_all_workers(timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -> None:
-        # Asked each time, because somebody may keep this function for longer than the agent lives.
-        agent = current_agent()
-        if agent is None:
-            original(timeout)
-            return
-        with _telling_others_if_interrupted(agent):
-            leaks.settle()
-        agent.wait_all_workers(timeout)
-        with _telling_others_if_interrupted(agent):
-            agent.settle_rrefs(timeout, _PATIENCE)
-            leaks.prepare()  # the last moment at which all peers answer for certain
-            trace.write_before_leaving(agent)
-            before_leaving()
+        return wait_all_workers
 
-    patches.replace(api, "_wait_all_workers", wait_all_workers)
+    replaced.replace(f"{_API}._wait_all_workers", replacing)
 
 
 @contextlib.contextmanager
@@ -104,9 +104,7 @@ def _telling_others_if_interrupted(agent: TorchwireAgent) -> Generator[None]:
         raise
 
 
-def _replace_delete_rrefs(patches: Patches) -> None:
-    original = cast("Callable[[float], None]", api._delete_all_user_and_unforked_owner_rrefs)
-
+def _deleting_rrefs(original: Callable[[float], None]) -> Callable[[float], None]:
     @functools.wraps(original)
     def delete_rrefs(timeout: float = _RREF_TIMEOUT) -> None:
         agent = current_agent()
@@ -126,7 +124,7 @@ def _replace_delete_rrefs(patches: Patches) -> None:
             else:
                 original(left)
 
-    patches.replace(api, "_delete_all_user_and_unforked_owner_rrefs", delete_rrefs)
+    return delete_rrefs
 
 
 def _await_confirmations(agent: TorchwireAgent, timeout: float) -> bool:
@@ -141,12 +139,11 @@ def _await_confirmations(agent: TorchwireAgent, timeout: float) -> bool:
         time.sleep(0.01)
 
 
-def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
-    original = api._finalize_shutdown
+def _replace_finalize_shutdown(replaced: Replacements, leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
     # Two threads come here only when a shutdown(graceful=False) breaks off one that waits.
     one_at_a_time = threading.RLock()
 
-    def finalize() -> None:
+    def finalize(original: Callable[[], None]) -> None:
         with contextlib.ExitStack() as last:  # whatever a handler of a signal raises before
             last.callback(TorchwireAgent.end_lifetime)
             last.callback(_finalize, original, leaks)
@@ -159,17 +156,20 @@ def _replace_finalize_shutdown(patches: Patches, leaks: LeakReport, before_leavi
             if current_agent() is not None:
                 leaks.prepare()  # of use only after a shutdown that was not graceful
 
-    @functools.wraps(original)
-    def finalize_shutdown() -> None:
-        with one_at_a_time:
-            try:
-                if torch_parts.is_current_rpc_agent_set():
-                    finalize()
-            finally:
-                if not concurrent_shutdown.runs_elsewhere():  # else it is still to find these
-                    patches.undo()
+    def replacing(original: Callable[[], None]) -> Callable[[], None]:
+        @functools.wraps(original)
+        def finalize_shutdown() -> None:
+            with one_at_a_time:
+                try:
+                    if torch_parts.is_current_rpc_agent_set():
+                        finalize(original)
+                finally:
+                    if not concurrent_shutdown.runs_elsewhere():  # else it is still to find these
+                        replaced.undo()
 
-    patches.replace(api, "_finalize_shutdown", finalize_shutdown)
+        return finalize_shutdown
+
+    replaced.replace(f"{_API}._finalize_shutdown", replacing)
 
 
 def _shut_agent_down() -> None:

@@ -14,24 +14,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-import torch.distributed.autograd as dist_autograd
 from torch.distributed.rpc import api
 
 from torchwire import _C, torch_parts
-
-_installed = False
+from torchwire.replaced import for_good
 
 
 def install() -> None:
-    """Replaces the functions. May be called again; not thread-safe."""
-    global _installed
-    if _installed:
-        return
-    _replace_init()
-    _replace_start()
-    _installed = True
+    """Replaces the functions. Not thread-safe."""
+    for_good("torch.distributed.autograd._init", _moving_contexts)
+    for_good("torch.distributed.rpc.api._set_and_start_rpc_agent", _beginning_lifetime)
 
 
 def forget_gathers() -> None:
@@ -44,24 +38,20 @@ def forget_gathers() -> None:
         api._all_gather_sequence_id_to_states.clear()
 
 
-def _replace_init() -> None:
-    original = cast("Callable[..., None]", dist_autograd._init)
-
+def _moving_contexts(original: Callable[[int], None]) -> Callable[[int], None]:
     @functools.wraps(original)
     def _init(worker_id: int) -> None:
         if not torch_parts.is_current_rpc_agent_set():
             _C.move_contexts_to(worker_id)
         original(worker_id)
 
-    dist_autograd._init = _init
+    return _init
 
 
-def _replace_start() -> None:
-    original = cast("Callable[..., None]", api._set_and_start_rpc_agent)
-
+def _beginning_lifetime(original: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(original)
     def start(agent: Any) -> None:
         _C.TorchwireAgent.begin_foreign_lifetime(agent)
         original(agent)
 
-    api._set_and_start_rpc_agent = start
+    return start

@@ -5,33 +5,25 @@ libtorch takes the type of the RRef from the operator's first result, and the pr
 did.
 """
 
-# The function of PyTorch's that is replaced here is private, and has no types.
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
-
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, cast
-
-from torch.distributed.rpc import api
+from typing import Any
 
 from torchwire._C import TorchwireAgent
-
-_installed = False
+from torchwire.replaced import for_good
 
 
 def install() -> None:
-    """Replaces the function. May be called again; not thread-safe."""
-    global _installed
-    if _installed:
-        return
-    original = cast("Callable[..., Any]", api._invoke_remote_builtin)
+    """Replaces the function. Not thread-safe."""
+    for_good("torch.distributed.rpc.api._invoke_remote_builtin", _expecting_one_result)
 
+
+def _expecting_one_result(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def invoke(to: Any, operator: str, timeout: float, *args: Any, **kwargs: Any) -> Any:
         TorchwireAgent.expect_one_result(operator, args, kwargs)
         return original(to, operator, timeout, *args, **kwargs)
 
-    api._invoke_remote_builtin = invoke
-    _installed = True
+    return invoke

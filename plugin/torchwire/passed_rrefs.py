@@ -12,33 +12,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from torch._C._distributed_rpc import PyRRef
-from torch.distributed.rpc import api, internal
+from torch.distributed.rpc import internal
 
 from torchwire import _C, pickling
 from torchwire.current_agent import current_agent
-from torchwire.patches import Patches, cell_within
+from torchwire.replaced import Replacements, Until
 
-_patches = Patches()
+_PICKLER = "torch.distributed.rpc.internal._InternalRPCPickler"
+
+_replaced = Replacements(Until.SHUTDOWN)
 
 
 def install() -> None:
     """Tells the agent of each RRef that is pickled from now on, until uninstall()."""
-    _patches.undo()  # an agent that was dropped without a shutdown has left its own behind
-    pickler = internal._InternalRPCPickler
-    _patches.replace(pickler, "_py_rref_reducer", _checking(cast("Any", pickler._py_rref_reducer)))
-    _patches.replace(pickler, "serialize", _C.withdrawing_rrefs(cast("Any", pickler.serialize)))
-    remote = cell_within(api.remote)  # which pickles, and sends by another function; all others are calls.py's
-    if remote is not None:
-        _patches.replace(remote, "cell_contents", _C.withdrawing_rrefs_of_call(remote.cell_contents))
-    _patches.replace(PyRRef, "_serialize", _C.noting_rrefs(cast("Any", PyRRef._serialize)))
+    _replaced.undo()  # an agent that was dropped without a shutdown has left its own behind
+    _replaced.replace(f"{_PICKLER}._py_rref_reducer", _checking)
+    _replaced.replace(f"{_PICKLER}.serialize", _C.withdrawing_rrefs)
+    # remote() pickles, and sends by another function; all others are calls.py's.
+    _replaced.replace("torch.distributed.rpc.api.remote.__wrapped__", _C.withdrawing_rrefs_of_call)
+    _replaced.replace("torch._C._distributed_rpc.PyRRef._serialize", _C.noting_rrefs)
 
 
 def uninstall() -> None:
     """Puts PyTorch's own functions back."""
-    _patches.undo()
+    _replaced.undo()
 
 
 def _checking(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,6 +25,7 @@ from torch.distributed.rpc import api, internal
 
 from torchwire import bounded_pickle
 from torchwire.interrupts import is_interrupt
+from torchwire.replaced import for_good
 
 _OWN = internal._internal_rpc_pickler
 
@@ -48,11 +49,14 @@ _alone = threading.local()
 
 def install() -> None:
     """Replaces the functions, before the extension is loaded. Not thread-safe."""
-    internal.serialize = serialize
-    internal.deserialize = deserialize
-    if internal._thread_local_tensor_tables is not _tables:
-        vars(_tables).update(vars(internal._thread_local_tensor_tables))  # an import while this thread unpickles
-        internal._thread_local_tensor_tables = _tables
+    for_good("torch.distributed.rpc.internal.serialize", lambda _: serialize)
+    for_good("torch.distributed.rpc.internal.deserialize", lambda _: deserialize)
+    for_good("torch.distributed.rpc.internal._thread_local_tensor_tables", _keeping_tables)
+
+
+def _keeping_tables(original: threading.local) -> threading.local:
+    vars(_tables).update(vars(original))  # an import while this thread unpickles
+    return _tables
 
 
 def runs_torchwire() -> bool:

@@ -22,16 +22,12 @@ from torch.distributed.rpc import api, rref_proxy
 from torchwire import _C
 from torchwire.current_agent import current_agent
 from torchwire.interrupts import is_interrupt
-
-_installed = False
+from torchwire.replaced import for_good
 
 
 def install() -> None:
-    """Replaces the function. May be called again; not thread-safe."""
-    global _installed
-    if not _installed:
-        rref_proxy._invoke_rpc = _replacing(cast("Callable[..., Any]", rref_proxy._invoke_rpc))
-    _installed = True
+    """Replaces the function. Not thread-safe."""
+    for_good("torch.distributed.rpc.rref_proxy._invoke_rpc", _replacing)
 
 
 def _replacing(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -34,7 +34,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import urlparse
 
 import torch.distributed as dist
@@ -43,6 +43,7 @@ import torch.distributed.rpc as rpc
 from torchwire import _C, file_store, group_secret
 from torchwire.backend_type import is_torchwires
 from torchwire.doctor import interfaces
+from torchwire.replaced import for_good
 from torchwire.torch_parts import PrefixStore, Store, TCPStore, rendezvous_helper, rendezvous_uses_agent_store
 
 _REACHED_BY_NETWORK = ("tcp", "env")
@@ -53,20 +54,19 @@ _BACKLOG = 2048  # of a store, as PyTorch's
 _DYNAMIC = -1  # the world size of a group whose workers come and go
 _LONGEST_START = dist.default_pg_timeout.total_seconds()  # PyTorch's limit
 
-_installed = False
 _warned = False  # of an open store
 
 logger = logging.getLogger(__name__)
 
 
 def install() -> None:
-    """Replaces the function. May be called again; not thread-safe."""
-    global _installed
-    if _installed:
-        return
+    """Replaces the functions. Not thread-safe."""
     codecs.lookup("idna")  # socket imports it for its first name of a host, which would be in init_rpc
-    original = cast("Callable[..., Any]", dist._create_store_from_options)
+    for_good("torch.distributed._create_store_from_options", _creating_store)
+    for_good("torch.distributed.rendezvous", _with_patience)
 
+
+def _creating_store(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def create_store_from_options(backend_options: Any, rank: int) -> Store:
         start = _start_of(sys._getframe(1))
@@ -75,9 +75,7 @@ def install() -> None:
                 return original(backend_options, rank)
             return _create_store(backend_options.init_method, rank, start.patience)
 
-    dist._create_store_from_options = create_store_from_options
-    dist.rendezvous = _with_patience(cast("Callable[..., Iterator[Any]]", dist.rendezvous))
-    _installed = True
+    return create_store_from_options
 
 
 def _create_store(init_method: str, rank: int, timeout: float) -> Store:

@@ -17,15 +17,15 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from torch.distributed.rpc import api, internal, rref_proxy
+from torch.distributed.rpc import api, internal
 from torch.distributed.rpc.constants import UNSET_RPC_TIMEOUT
 
 from torchwire import option_checks
-from torchwire.patches import Patches
+from torchwire.replaced import Replacements, Until
 
 _logger = logging.getLogger(__name__)
 
-_patches = Patches()
+_replaced = Replacements(Until.UNTRACED)
 _propagates = False
 
 
@@ -80,13 +80,16 @@ def propagate_opentelemetry(enabled: bool = True) -> None:
         return
     if enabled:
         current_carrier = _current_carrier()
-        _patches.replace(api, "_invoke_rpc", _invoking(cast("Any", api._invoke_rpc), current_carrier))
-        _patches.replace(api, "PythonUDF", _pickling(current_carrier))
-        _patches.replace(
-            rref_proxy, "_invoke_rpc", _invoking_by_proxy(cast("Any", rref_proxy._invoke_rpc), current_carrier)
+        _replaced.replace(
+            "torch.distributed.rpc.api._invoke_rpc", functools.partial(_invoking, current_carrier=current_carrier)
+        )
+        _replaced.replace("torch.distributed.rpc.api.PythonUDF", lambda _: _pickling(current_carrier))
+        _replaced.replace(
+            "torch.distributed.rpc.rref_proxy._invoke_rpc",
+            functools.partial(_invoking_by_proxy, current_carrier=current_carrier),
         )
     else:
-        _patches.undo()
+        _replaced.undo()
     _propagates = enabled
 
 
