@@ -25,6 +25,9 @@ TREE = {
     "plugin/pack/__init__.py": "from pack import one\n",
     "plugin/pack/one.py": "",
     "README.md": "# Top\n\nSee [the end](docs/page.md#the-end) and [this](#top).\n",
+    "plugin/thread.cpp": 'namespace torchwire { const char* name = "torchwire_cat"; }\n',
+    "plugin/pack/thread.py": "import threading\n\nthreading.Thread(name='torchwire-dog')\nNAME = 'torchwire cow'\n",
+    "docs/threads.md": "| cat | `torchwire_cat` |\n| dog | `torchwire-dog` |\n| cow | `torchwire cow` (Python) |\n",
     "docs/page.md": "# Page\n\n## The end\n",
 }
 
@@ -56,6 +59,16 @@ def test_a_tree_in_order_is_accepted(tree):
     assert of_layers(tree) == ""
     assert complaints("lint_links.py", "--root", tree) == ""
     assert complaints("lint_tags.py", "--root", tree) == ""
+    assert complaints("lint_threads.py", "--root", tree) == ""
+
+
+def test_a_thread_that_is_not_described_is_found_and_a_row_without_one(tree):
+    rows = ("cat | `torchwire_cat`", "cow | `torchwire cow`", "pig | `torchwire_pig`")
+    write(tree / "docs/threads.md", "".join(f"| {row} |\n" for row in rows))
+    assert complaints("lint_threads.py", "--root", tree) == (
+        "docs/threads.md has no row for the thread 'torchwire-dog'\n"
+        "docs/threads.md has a row for the thread 'torchwire_pig', which nothing starts\n"
+    )
 
 
 def test_a_test_that_nothing_runs_is_found(tree):
