@@ -62,17 +62,21 @@ from torchwire.observe.json_lines import log_metrics
 from torchwire.observe.metrics import metrics
 from torchwire.observe.trace import trace
 from torchwire.options import TorchwireRpcBackendOptions
+from torchwire.records import AutogradContextInfo, PeerInfo, RRefInfo
 from torchwire.replacement import replace_tensorpipe, restore_tensorpipe
 from torchwire.rrefs import rrefs
 from torchwire.trace_context import propagate_opentelemetry
 from torchwire.worker_events import on_worker_joined, on_worker_lost
 
 __all__ = [
+    "AutogradContextInfo",
     "CallCancelled",
     "CallTimedOut",
     "CurrentCall",
     "Explanation",
     "Overloaded",
+    "PeerInfo",
+    "RRefInfo",
     "RpcError",
     "TorchwireAgent",
     "TorchwireRpcBackendOptions",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchwire import torch_parts
 from torchwire._C import ForkedAgent, TorchwireAgent
+from torchwire.records import PeerInfo
 
 
 def current_agent() -> TorchwireAgent | None:
@@ -43,19 +42,9 @@ def agent_for(function: str) -> TorchwireAgent:
     raise RuntimeError(f"torchwire.{function}(): RPC is not initialized in this process; call rpc.init_rpc first")
 
 
-def peers() -> list[dict[str, Any]]:
-    """One dict for each peer that this worker knows, with what its link is made of and how it fares.
-
-    name, id, address: of the peer. id: its rank.
-    state: of the link: "idle" until there is something to send, then "dialing", "greeting" and "connected"; "resuming"
-        while a broken connection is made again; "disconnecting", "left" or "dead" at its end.
-    transport, channel: by which the link goes, or the last one went; "" as long as there has been none.
-    encryption: the cipher by which the transport encrypts, such as "AES-256-GCM"; "" where it does not.
-    calls: requests sent to it. frames_sent, frames_received: requests and responses.
-    bytes_sent, bytes_received: of those, in bytes. links_lost: how often the link broke.
-    carried: bytes_sent and bytes_received by what has carried them first, a list with a dict for each pair of transport
-        and channel: transport, channel, bytes_sent, bytes_received.
+def peers() -> list[PeerInfo]:
+    """One `torchwire.PeerInfo` for each peer that this worker knows.
 
     Raises RuntimeError when RPC is not initialized or runs on another backend.
     """
-    return agent_for("peers").peers()
+    return [PeerInfo(peer) for peer in agent_for("peers").peers()]

@@ -24,6 +24,7 @@ from torch.jit import _builtins
 
 from torchwire import _C
 from torchwire.current_agent import agent_for, current_agent, forked_agent
+from torchwire.records import AutogradContextInfo
 from torchwire.replaced import for_good
 
 _NO_CONTEXT = -1
@@ -46,16 +47,8 @@ def install() -> None:
     for_good(f"{_AUTOGRAD}.context.__exit__", lambda _: _C.exit_context)
 
 
-def autograd_contexts() -> list[dict[str, Any]]:
-    """One dict for each distributed autograd context that is open on this worker.
-
-    id: as `with dist_autograd.context() as id` gives it.
-    creator: name of the worker that opened it, or its rank where that worker has left.
-    known_workers: names of the workers with which this one has exchanged calls in it.
-    send_functions, recv_functions, gradients: how many it has here.
-    age: seconds since it was first seen here.
-    calls: how many of its calls run here just now. released: it has been released, and waits for these.
-    backward: the backward pass that runs here, in a few words, or None.
+def autograd_contexts() -> list[AutogradContextInfo]:
+    """One `torchwire.AutogradContextInfo` for each distributed autograd context that is open on this worker.
 
     Raises RuntimeError when RPC is not initialized or runs on another backend.
     """
@@ -65,7 +58,7 @@ def autograd_contexts() -> list[dict[str, Any]]:
     for context in contexts:
         context["creator"] = names.get(context["creator"], context["creator"])
         context["known_workers"] = [names.get(rank, rank) for rank in context["known_workers"]]
-    return contexts
+    return [AutogradContextInfo(context) for context in contexts]
 
 
 def _backward_of(original: Callable[..., None]) -> Callable[..., None]:

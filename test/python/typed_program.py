@@ -75,7 +75,11 @@ def watch() -> list[dict[str, Any]]:
     for one in (*explanation.transports_not_taken, *explanation.channels_not_taken):
         print(one.name.upper(), one.reason.upper(), one.remedy.upper())
     print(explanation.worker, explanation.transport, explanation.channel)
-    return [*torchwire.peers(), *torchwire.rrefs(), *torchwire.autograd_contexts()]
+    peers: list[torchwire.PeerInfo] = torchwire.peers()
+    rrefs: list[torchwire.RRefInfo] = torchwire.rrefs()
+    contexts: list[torchwire.AutogradContextInfo] = torchwire.autograd_contexts()
+    print(peers[0].name.upper(), rrefs[0].owner.upper(), contexts[0].id + 1)
+    return [*peers, *rrefs, *contexts]
 
 
 def observe(folder: pathlib.Path) -> dict[str, Any]:
