@@ -139,7 +139,7 @@ std::optional<WorkerRecord> Membership::nextMissing(const Roster& roster) {
 }
 
 /// Of a worker that has begun to start. None of an earlier group, all of whose workers have ended: it came before this
-/// process began.
+/// process began. Nobody has proven it, so its text is looked at: members show it.
 std::optional<WorkerRecord> Membership::arrivalOf(WorkerId id) {
   const std::string key = keyOf(kArrived + std::to_string(id));
   const std::vector<uint8_t> bytes =
@@ -149,7 +149,9 @@ std::optional<WorkerRecord> Membership::arrivalOf(WorkerId id) {
     if (ByteReader(announced).number<int64_t>() < startOf(self_.process)) {
       return std::nullopt;
     }
-    return Roster::decode({announced.begin() + sizeof(int64_t), announced.end()}).workers.at(0);
+    const Roster roster = Roster::decode({announced.begin() + sizeof(int64_t), announced.end()});
+    const WorkerRecord& worker = roster.workers.at(0);
+    return worker.id == id && !objectionToName(worker.name) ? std::optional(worker) : std::nullopt;
   } catch (const FormatError&) {
     return std::nullopt;
   } catch (const std::out_of_range&) {

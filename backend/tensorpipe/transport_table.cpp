@@ -183,22 +183,43 @@ std::string reasonsIn(const std::map<std::string, Objection>& failures) {
 }
 
 /// Once in a process, which may have a session after the other.
-void warnOfStrangers(const std::vector<MadeTransport>& made) {
+void warnOfStrangers(const std::string& option, const std::vector<std::string>& open) {
   std::string names;
-  for (const MadeTransport& transport : made) {
-    if (!transport.entry->asksForProof) {
-      names += (names.empty() ? "'" : ", '") + transport.entry->name + "'";
-    }
+  for (const std::string& name : open) {
+    names += (names.empty() ? "'" : ", '") + name + "'";
   }
   static std::atomic<bool> warned{false};
   if (!names.empty() && !warned.exchange(true)) {
     log(LogLevel::warning,
-        "_transports names " + names +
+        option + " names " + names +
             ", which let in whoever connects, without proof of belonging to the group, and encrypt "
-            "nothing: a stranger "
-            "can run code in this process or end it; leave _transports out, or name 'wire_shm' and "
-            "'wire_tcp' (docs/security.md)");
+            "nothing: a stranger can run code in this process or end it; leave " +
+            option + " out, or name 'wire_shm' and 'wire_tcp' in _transports (docs/security.md)");
   }
+}
+
+std::vector<std::string> openToAll(const std::vector<MadeTransport>& made) {
+  std::vector<std::string> names;
+  for (const MadeTransport& transport : made) {
+    if (!transport.entry->asksForProof) {
+      names.push_back(transport.entry->name);
+    }
+  }
+  return names;
+}
+
+/// Channels whose lanes are connections of a transport that asks for no proof.
+std::vector<std::string> openToAll(const std::vector<MadeChannel>& made) {
+  std::vector<std::string> names;
+  for (const MadeChannel& channel : made) {
+    const auto lanes = std::find_if(
+        transportTable().begin(), transportTable().end(),
+        [&](const TransportEntry& entry) { return entry.name == channel.entry->lanes; });
+    if (lanes != transportTable().end() && !lanes->asksForProof) {
+      names.push_back(channel.entry->name);
+    }
+  }
+  return names;
 }
 
 std::vector<NotTaken> listOf(const std::map<std::string, Objection>& failures) {
@@ -348,7 +369,7 @@ std::vector<MadeTransport> makeTransports(
         "in _transports" +
         (failures.empty() ? "" : " (" + reasonsIn(failures) + ")"));
   }
-  warnOfStrangers(made);
+  warnOfStrangers("_transports", openToAll(made));
   return made;
 }
 
@@ -385,6 +406,7 @@ std::vector<MadeChannel> makeChannels(
     throw std::runtime_error(
         "none of the channels that were asked for works here; name at least 'basic' in _channels");
   }
+  warnOfStrangers("_channels", openToAll(made));
   return made;
 }
 

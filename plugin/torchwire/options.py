@@ -369,7 +369,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
         "rpc_timeout": options.rpc_timeout,
         "bind_address": options.bind_address or "",
         "advertise_address": options.advertise_address or "",
-        "secrets": _secrets_for_all_transports(options),
+        "secrets": _secrets_for_all_ways(options),
         "encryption": _encryption_of_all_ways(options),
         "keepalive_interval": options.keepalive_interval,
         "session_timeout": options.session_timeout,
@@ -393,11 +393,7 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
 def _encryption_of_all_ways(options: TorchwireRpcBackendOptions) -> bool | str:
     if options.encryption is not True:
         return options.encryption
-    plain = [
-        *(f"_transports names {name!r}" for name in _open_to_all(options._transports)),
-        *(f"_channels names {name!r}" for name in options._channels or () if name == "mpt_uv"),
-        *(["nccl=True"] if options.nccl else []),
-    ]
+    plain = [*_ways_for_strangers(options), *(["nccl=True"] if options.nccl else [])]
     if plain:
         raise ValueError(
             f"encryption=True, but {plain[0]}, which cannot be encrypted: leave it out, or say encryption=False on all "
@@ -411,14 +407,23 @@ def _open_to_all(transports: Sequence[str] | None) -> list[str]:
     return [name for name in transports or () if name in _C.TRANSPORTS_WITHOUT_PROOF]
 
 
-def _secrets_for_all_transports(options: TorchwireRpcBackendOptions) -> list[bytes]:
+def _ways_for_strangers(options: TorchwireRpcBackendOptions) -> list[str]:
+    return [
+        *(f"_transports names {name!r}" for name in _open_to_all(options._transports)),
+        *(f"_channels names {name!r}" for name in options._channels or () if name == "mpt_uv"),
+    ]
+
+
+def _secrets_for_all_ways(options: TorchwireRpcBackendOptions) -> list[bytes]:
     secrets = group_secret.of(options.secret, options.secret_file)
-    open_to_all = _open_to_all(options._transports)
-    if secrets and open_to_all:
+    open_ways = _ways_for_strangers(options)
+    if secrets and open_ways:
+        option = open_ways[0].partition(" ")[0]
         raise ValueError(
-            f"_transports names {open_to_all[0]!r}, which lets in whoever connects, but this worker has a secret "
-            f"({group_secret.source(options.secret, options.secret_file)}): leave _transports out, or name 'wire_shm' "
-            f"and 'wire_tcp'{'' if options.secret or options.secret_file else ', or unset the variable'}"
+            f"{open_ways[0]}, which lets in whoever connects, but this worker has a secret "
+            f"({group_secret.source(options.secret, options.secret_file)}): leave {option} out, or name 'wire_shm' "
+            "and 'wire_tcp' in _transports"
+            f"{'' if options.secret or options.secret_file else ', or unset the variable'}"
         )
     return secrets
 

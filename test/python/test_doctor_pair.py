@@ -261,6 +261,24 @@ def test_a_client_that_asks_for_what_is_not_known_costs_only_its_own_turn(way):
     ]
 
 
+def test_a_client_that_asks_for_ever_has_its_turn_only(monkeypatch):
+    said, measured = [], []
+    server = server_module.Server("127.0.0.1", 0, None, said.append)
+    monkeypatch.setattr(server_module.child, "run", lambda *arguments, **_: measured.append(arguments))
+    store = dist.TCPStore(*server.place, is_master=False, wait_for_workers=False)
+    store.add(pair.CLIENTS, 1)
+    for step in range(100):
+        store.set(pair.step_key(1, step), pair.DEFAULT_WAY.encode())
+    assert not server.serve_one()
+    assert said == ["client 1: it asks for more than the 5 measurements that there are"] and len(measured) == 5
+
+
+@pytest.mark.parametrize("card", ["[1, 2, 3, 4]", '["1", "2", "3"]', "7", "{}", "[" * 100_000])
+def test_what_is_no_card_is_said(card):
+    with pytest.raises((ValueError, TypeError, RecursionError)):
+        pair.decode_card(card.encode())
+
+
 def test_a_count_of_clients_that_is_no_number_is_put_right():
     said = []
     server = server_module.Server("127.0.0.1", 0, None, said.append)

@@ -217,6 +217,16 @@ def test_a_secret_beside_a_transport_that_asks_for_none_is_refused(secret_file, 
     assert secret_of(_transports=["wire_tcp"], secret=SECRET) == SECRET.encode()
 
 
+def test_a_secret_beside_a_channel_that_asks_for_none_is_refused(secret_file, monkeypatch):
+    channels = ["mpt_uv", "basic"]
+    with pytest.raises(ValueError, match="_channels names 'mpt_uv'.*option secret.*: leave _channels out"):
+        secret_of(_channels=channels, secret=SECRET)
+    assert secret_of(_channels=channels) == b""
+    monkeypatch.setenv(VARIABLE, str(secret_file()))
+    with pytest.raises(ValueError, match=f"_channels names 'mpt_uv'.*{VARIABLE}"):
+        as_agent_options(from_any(rpc.TensorPipeRpcBackendOptions(_channels=channels)))
+
+
 def test_a_secret_that_options_of_pytorch_know_nothing_of_is_not_ignored(secret_file, monkeypatch):
     stock = rpc.TensorPipeRpcBackendOptions(_transports=["uv"])
     assert as_agent_options(from_any(stock))["secrets"] == []

@@ -55,7 +55,7 @@ def decode_way(text: bytes) -> Way | None:
     if not value:
         return None
     way = Way(*value)
-    if way not in (DEFAULT_WAY, *ON_ONE_HOST, *BY_NETWORK):
+    if way not in ALL_WAYS:
         raise ValueError(f"{way} is not measured")
     return way
 
@@ -64,6 +64,7 @@ DONE = json.dumps(None)
 DEFAULT_WAY = Way()
 ON_ONE_HOST = (Way("wire_shm", "cma"), Way("wire_shm", "basic"))
 BY_NETWORK = (Way("wire_tcp", "basic"), Way("wire_tcp", "mpt_wire_tcp"))
+ALL_WAYS = (DEFAULT_WAY, *ON_ONE_HOST, *BY_NETWORK)
 
 
 class Card(NamedTuple):
@@ -83,8 +84,11 @@ def own_card() -> Card:
 
 
 def decode_card(text: bytes) -> Card:
-    """Raises ValueError or TypeError where it is none."""
-    return Card(*json.loads(text))
+    """Raises ValueError, TypeError or RecursionError where it is none."""
+    values = json.loads(text)
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError("a card is four texts")
+    return Card(*values)
 
 
 def has(store: Store, key: str) -> bool:

@@ -39,6 +39,8 @@ class Server:
         step = 0
         try:
             while (way := self._next_way(client, step)) is not None:
+                if step == len(pair.ALL_WAYS):
+                    raise child.ChildError(f"it asks for more than the {step} measurements that there are")
                 meeting = Meeting(self.place, client, step, way, self._secret_file)
                 child.run(measurement.serve, meeting, limit=pair.MEMBER_LIMIT)
                 step += 1

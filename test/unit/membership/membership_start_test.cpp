@@ -22,7 +22,9 @@ const auto kJoin = [](SimulatedWorker& self) { self.start(); };
 void endEarly(
     SimulatedGroup& group, SimulatedWorker::Settings settings,
     const std::function<void(Membership&)>& last) {
-  settings.name = "w2";
+  if (settings.name.empty()) {
+    settings.name = "w2";
+  }
   group.add(settings, [&group, last](SimulatedWorker& self) {
     WorkerRecord record;
     record.name = self.settings.name;
@@ -266,6 +268,24 @@ TEST_CASE("a worker that ends before it has joined ends the start of all", "[mem
     for (const auto& worker : group.workers) {
       CHECK(worker->end - Clock::TimePoint() < seconds(2));
     }
+  }
+}
+
+TEST_CASE("members do not show what a stranger says of an arrival", "[membership_start]") {
+  SimulatedGroup group(1);
+  SimulatedWorker::Settings settings = rankOf(4, 2);
+  settings.name = "\x1b[31mw2";
+  endEarly(group, settings, [](Membership& membership) { membership.announce(); });
+  settings = rankOf(4, 2);
+  settings.timeout = seconds(3);
+  settings.hasEnded = [](const WorkerRecord& worker, bool) { return worker.incarnation == 1; };
+  for (const WorkerId id : {0, 1, 3}) {
+    settings.id = id;
+    group.add(settings, kJoin);
+  }
+  REQUIRE(group.run() == kNobody);
+  for (size_t i = 1; i < group.workers.size(); ++i) {
+    CHECK_THAT(group.workers[i]->error, Catch::Contains("to be complete; not there: rank 2"));
   }
 }
 
