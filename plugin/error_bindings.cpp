@@ -10,6 +10,7 @@
 #include "backend/base/interruption.h"
 #include "backend/serve/remote_error.h"
 #include "backend/serve/signals.h"
+#include "backend/wire/failure.h"
 #include "plugin/python_text.h"
 
 namespace py = pybind11;
@@ -17,33 +18,22 @@ namespace py = pybind11;
 namespace torchwire {
 namespace {
 
-const char* classOf(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::timeout:
+const char* classOf(FailureKind kind) {
+  switch (kind) {
+    case FailureKind::timedOut:
       return "CallTimedOut";
-    case ErrorCode::overloaded:
+    case FailureKind::overloaded:
       return "Overloaded";
-    case ErrorCode::cancelled:
+    case FailureKind::cancelled:
       return "CallCancelled";
-    case ErrorCode::workerDied:
+    case FailureKind::workerDied:
       return "WorkerDied";
-    case ErrorCode::unreachable:
-    case ErrorCode::atLimit:
-    case ErrorCode::nobodyListens:
-    case ErrorCode::linkBroken:
-    case ErrorCode::silent:
-    case ErrorCode::declaredDead:
-    case ErrorCode::partOver:
-    case ErrorCode::refused:
-    case ErrorCode::notAdmitted:
-    case ErrorCode::sessionUnknown:
-    case ErrorCode::duplicateLink:
-    case ErrorCode::peerLeft:
-    case ErrorCode::badFrame:
+    case FailureKind::workerUnreachable:
       return "WorkerUnreachable";
-    default:
-      return "RpcError";
+    case FailureKind::other:
+      break;
   }
+  return "RpcError";
 }
 
 const char* wordFor(Executed executed) {
@@ -119,7 +109,8 @@ void translate(std::exception_ptr exception) {
 py::object toPython(const Error& error) {
   const py::object worker = error.worker().empty() ? py::none() : textOf(error.worker());
   return py::module_::import("torchwire.errors")
-      .attr(classOf(error.code()))(textOf(error.message()), worker, wordFor(error.executed()));
+      .attr(classOf(kindOf(error.code())))(
+          textOf(error.message()), worker, wordFor(error.executed()));
 }
 
 void translateErrors() {

@@ -141,7 +141,6 @@ class LoggingFaultInterceptor final : public LinkInterceptor, public ChannelInte
 
 py::dict messageTypes() {
   using enum torch::distributed::rpc::MessageType;
-  namespace own = own_messages;
   py::dict types;
 #define TORCHWIRE_TYPE(name) types[#name] = static_cast<uint32_t>(name)
   TORCHWIRE_TYPE(SCRIPT_CALL);
@@ -158,15 +157,9 @@ py::dict messageTypes() {
   TORCHWIRE_TYPE(RUN_WITH_PROFILING_REQ);
   TORCHWIRE_TYPE(RREF_BACKWARD_REQ);
 #undef TORCHWIRE_TYPE
-  types["GRADIENTS"] = static_cast<uint32_t>(own::kGradients); // BACKWARD_AUTOGRAD_REQ, on our wire
-  types["DISCOVER"] = static_cast<uint32_t>(own::kDiscover);
-  types["RESUME"] = static_cast<uint32_t>(own::kResume);
-  types["END_PASS"] = static_cast<uint32_t>(own::kEndPass);
-  types["CREATION_SITE"] = static_cast<uint32_t>(own::kCreationSite);
-  types["CREATION_FAILED"] = static_cast<uint32_t>(own::kCreationFailed);
-  types["HOLDERS_REQUEST"] = static_cast<uint32_t>(own::kHoldersRequest);
-  types["DEATH"] = static_cast<uint32_t>(own::kDeath);
-  types["STORE_REQUEST"] = static_cast<uint32_t>(own::kStoreRequest);
+  for (const own_messages::OwnRequest& request : own_messages::kRequests) {
+    types[request.name] = static_cast<uint32_t>(request.type);
+  }
   return types;
 }
 

@@ -8,18 +8,17 @@
 #include "backend/base/bytes.h"
 
 namespace torchwire {
-namespace {
 
-uint8_t kindOf(ErrorCode code) {
+FailureKind kindOf(ErrorCode code) {
   switch (code) {
     case ErrorCode::timeout:
-      return 1;
+      return FailureKind::timedOut;
     case ErrorCode::overloaded:
-      return 2;
+      return FailureKind::overloaded;
     case ErrorCode::cancelled:
-      return 3;
+      return FailureKind::cancelled;
     case ErrorCode::workerDied:
-      return 4;
+      return FailureKind::workerDied;
     case ErrorCode::unreachable:
     case ErrorCode::atLimit:
     case ErrorCode::nobodyListens:
@@ -33,11 +32,13 @@ uint8_t kindOf(ErrorCode code) {
     case ErrorCode::duplicateLink:
     case ErrorCode::peerLeft:
     case ErrorCode::badFrame:
-      return 5;
+      return FailureKind::workerUnreachable;
     default:
-      return 0;
+      return FailureKind::other;
   }
 }
+
+namespace {
 
 ErrorCode codeOf(uint8_t kind) {
   constexpr ErrorCode codes[] = {
@@ -67,7 +68,7 @@ Executed executedOf(uint8_t number) {
 std::vector<char> encodeFailure(const Error& error) {
   std::vector<char> body;
   ByteWriter out(body);
-  out.number(kindOf(error.code()));
+  out.number(static_cast<uint8_t>(kindOf(error.code())));
   out.number(numberOf(error.executed()));
   out.string(error.worker());
   out.string(error.message());

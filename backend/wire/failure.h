@@ -1,15 +1,27 @@
 // The body of a message that says why a request has failed at its callee, where that was a call of the callee's own.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "backend/base/error.h"
 
 namespace torchwire {
 
+/// What a program tells failed calls apart by, and callers over the wire: a class of torchwire.errors each.
+enum class FailureKind : uint8_t {
+  other = 0,
+  timedOut = 1,
+  overloaded = 2,
+  cancelled = 3,
+  workerDied = 4,
+  workerUnreachable = 5,
+};
+FailureKind kindOf(ErrorCode code);
+
 /// | field    | type   | meaning                                                                                    |
 /// | -------- | ------ | ------------------------------------------------------------------------------------------ |
-/// | kind     | u8     | 1 timed out, 2 overloaded, 3 cancelled, 4 worker died, 5 worker unreachable; 0 another     |
+/// | kind     | u8     | FailureKind                                                                                |
 /// | executed | u8     | whether that call has run: 0 unknown, 1 no, 2 yes                                          |
 /// | worker   | string | whom it was to; empty: unknown                                                             |
 /// | message  | string | for the user                                                                               |

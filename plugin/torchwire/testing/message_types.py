@@ -53,6 +53,9 @@ _REQUESTS_OF_RESPONSES = {
     "PASS_ENDED": "END_PASS",
     "HOLDERS_REPLY": "HOLDERS_REQUEST",
     "STORE_REPLY": "STORE_REQUEST",
+    "WHEREABOUTS_REPLY": "WHEREABOUTS",
+    "OBSERVED": "OBSERVE",
+    "NOTED": "the request that it answers",
     "EXCEPTION": "the request that it answers",
 }
 
