@@ -446,7 +446,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
 
   // Ending.
   void awaitOwnCalls(const std::function<void()>& check);
-  Membership::Totals awaitEndOfCalls(const ShutdownMonitor& monitor);
+  Totals awaitEndOfCalls(const ShutdownMonitor& monitor);
   std::set<WorkerId> deadPeers() const;
   void warnOfLosses(const std::set<WorkerId>& missing) const;
   std::string describe(const std::set<WorkerId>& workers) const;

@@ -53,7 +53,7 @@ void Agent::waitAllWorkers(float timeout) {
   const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
   expectPart();
   membership_->shutDownTogether([&] {
-    const Membership::Totals met = membership_->sum(
+    const Totals met = membership_->sum(
         "reach" + std::to_string(rounds_++), {static_cast<int64_t>(countDoubtfulForks(*rrefs_)), 0},
         [&] { checkOthers(monitor); }, [&] { return deadPeers(); });
     hasDoubtfulForks_ = met.started != 0;
@@ -115,20 +115,20 @@ void Agent::join(bool shutdown, float timeout) {
 void Agent::joinStatic(milliseconds timeout, bool shutdown) {
   joinsOthers_ = true;
   const ShutdownMonitor monitor(*links_, self_, timeout);
-  const Membership::Totals last = awaitEndOfCalls(monitor);
+  const Totals last = awaitEndOfCalls(monitor);
   warnOfLosses(last.missing);
   if (shutdown) {
     membership_->waitForOthersToFinish(last, [&] { return deadPeers(); });
   }
 }
 
-Membership::Totals Agent::awaitEndOfCalls(const ShutdownMonitor& monitor) {
-  std::optional<Membership::Totals> before;
+Totals Agent::awaitEndOfCalls(const ShutdownMonitor& monitor) {
+  std::optional<Totals> before;
   for (;;) {
     awaitOwnCalls([&] { checkOthers(monitor); });
     expectPart();
     const ActiveCalls::Count count = activeCalls_.count();
-    const Membership::Totals totals = membership_->sum(
+    const Totals totals = membership_->sum(
         "join" + std::to_string(rounds_++), {count.started, count.finished},
         [&] { checkOthers(monitor); }, [&] { return deadPeers(); });
     // Sums can be compared only if they are those of the same workers.

@@ -23,8 +23,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPatience{2000};
 // A question does not go on with less than this.
 constexpr milliseconds kLeastPatience{100};
-// Nor further than this.
-constexpr size_t kMostSteps = 32;
 // May pass between a look at a request and one at a call.
 constexpr milliseconds kBetweenLooks{10};
 // At a time; of further ones only the number is logged.
@@ -42,12 +40,12 @@ std::vector<std::string> textsOf(Outcome outcome, size_t expected) {
     return {};
   }
   const DecodedMessage answer = responseIn(std::move(outcome), false, false);
-  ByteReader in(std::as_const(*answer.message).payload());
-  std::vector<std::string> texts;
-  for (size_t i = 0; i < expected; ++i) {
-    texts.push_back(in.string());
-  }
-  return texts;
+  return WhereaboutsAnswer::decode(std::as_const(*answer.message).payload(), expected).texts;
+}
+
+bool mayGoOn(const WhereaboutsQuestion& question) {
+  return question.path.size() < WhereaboutsQuestion::kMaxSteps &&
+      question.patience > kLeastPatience;
 }
 
 bool isFetch(const ServedCalls::Request& request) {
@@ -64,34 +62,6 @@ std::vector<uint64_t> idsOf(const std::vector<CallTable::Pending>& calls) {
 }
 
 } // namespace
-
-struct Whereabouts::Question {
-  bool withStack = false; // of functions that have no call under way
-  milliseconds patience{0};
-  std::vector<Step> path; // where it has been, the caller of the first call included
-  std::vector<uint64_t> calls;
-
-  std::vector<char> write() const {
-    std::vector<char> body;
-    ByteWriter out(body);
-    out.flag(withStack);
-    out.number(static_cast<uint32_t>(patience.count()));
-    out.number(static_cast<uint32_t>(path.size()));
-    for (const Step& step : path) {
-      out.number(step.worker);
-      out.number(step.thread);
-    }
-    out.number(static_cast<uint32_t>(calls.size()));
-    for (const uint64_t id : calls) {
-      out.number(id);
-    }
-    return body;
-  }
-
-  bool mayGoOn() const {
-    return path.size() < kMostSteps && patience > kLeastPatience;
-  }
-};
 
 /// What is known here of a call.
 struct Whereabouts::Finding {
@@ -112,50 +82,29 @@ struct Whereabouts::Inquiry {
 
 /// The answer to a question, some of whose parts others have to give.
 struct Whereabouts::Reply {
-  explicit Reply(size_t calls) : texts(calls), open(calls) {}
+  explicit Reply(size_t calls) : answer{Texts(calls)}, open(calls + 1) {}
 
   void close() {
     if (--open > 0) {
       return;
     }
-    std::vector<char> body;
-    ByteWriter out(body);
-    for (const std::string& text : texts) {
-      out.string(text);
-    }
-    complete(*future, messageOf(std::move(body), own_messages::kWhereaboutsReply));
+    complete(*future, messageOf(answer.encode(), own_messages::kWhereaboutsReply));
   }
 
-  Texts texts;
-  std::atomic<size_t> open;
+  WhereaboutsAnswer answer;
+  std::atomic<size_t> open; // parts; one is answer(), which ends when all questions have gone on
   const c10::intrusive_ptr<JitFuture> future = c10::make_intrusive<JitFuture>(messageType());
 };
 
 // ---- at the callee ------------------------------------------------------------------------------
 
-Whereabouts::Question Whereabouts::read(const Message& message) {
-  ByteReader in(message.payload());
-  Question question;
-  question.withStack = in.flag();
-  question.patience = milliseconds(in.number<uint32_t>());
-  for (auto left = in.number<uint32_t>(); left > 0; --left) {
-    const auto worker = in.number<WorkerId>();
-    question.path.push_back({worker, in.number<uint64_t>()});
-  }
-  for (auto left = in.number<uint32_t>(); left > 0; --left) {
-    question.calls.push_back(in.number<uint64_t>());
-  }
-  return question;
-}
-
 c10::intrusive_ptr<Whereabouts::JitFuture> Whereabouts::answer(
     WorkerId caller, const Message& message) const {
-  const Question question = read(message);
-  const auto reply = std::make_shared<Reply>(question.calls.size() + 1);
-  reply->texts.pop_back(); // that part is this function, which ends when all questions have gone on
+  const Question question = Question::decode(message.payload());
+  const auto reply = std::make_shared<Reply>(question.calls.size());
   for (size_t i = 0; i < question.calls.size(); ++i) {
     Finding found = look(caller, question.calls[i], question);
-    reply->texts[i] = std::move(found.text);
+    reply->answer.texts[i] = std::move(found.text);
     if (!found.next) {
       reply->close();
       continue;
@@ -167,7 +116,7 @@ c10::intrusive_ptr<Whereabouts::JitFuture> Whereabouts::answer(
     prepare(*inquiry);
     ask(inquiry, question.withStack, question.patience * 3 / 4, [this, reply, inquiry, i] {
       worker_.control.run([reply, inquiry, i] {
-        reply->texts[i] += inquiry->texts[0];
+        reply->answer.texts[i] += inquiry->texts[0];
         reply->close();
       });
     });
@@ -272,7 +221,7 @@ Whereabouts::Finding Whereabouts::follow(
   text += " has had another call under way for " + seconds(call.age);
   const std::string closed =
       cycle(question.path, running.thread, "none of them can go on" + remedy);
-  if (!closed.empty() || !question.mayGoOn()) {
+  if (!closed.empty() || !mayGoOn(question)) {
     return {text + closed};
   }
   return {
@@ -325,7 +274,7 @@ void Whereabouts::ask(
     question.calls.push_back(inquiry->calls[i]);
   }
   worker_.ask(
-      inquiry->to, question.write(), patience, [inquiry, done = std::move(done)](Outcome outcome) {
+      inquiry->to, question.encode(), patience, [inquiry, done = std::move(done)](Outcome outcome) {
         guarded("what a worker says of calls", [&] {
           Texts said = textsOf(std::move(outcome), inquiry->sent.size());
           for (size_t i = 0; i < said.size(); ++i) {

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "backend/agent/worker_directory.h"
-#include "backend/base/bytes.h"
 #include "backend/base/thread_pool.h"
 #include "backend/call/call_table.h"
 #include "backend/call/served_calls.h"
 #include "backend/wire/roster.h"
+#include "backend/wire/whereabouts_messages.h"
 
 namespace torchwire {
 
@@ -62,17 +62,12 @@ class Whereabouts {
   void lookAfter(const std::vector<CallTable::Pending>& slow) const;
 
  private:
-  /// A worker at which a question has been, and the thread there with whose call it has gone on.
-  struct Step {
-    WorkerId worker;
-    uint64_t thread; // as pthread_self() has it; 0: the caller's, which is not known
-  };
-  struct Question;
+  using Question = WhereaboutsQuestion;
+  using Step = Question::Step;
   struct Finding;
   struct Inquiry;
   struct Reply;
 
-  static Question read(const Message& message);
   Finding look(WorkerId caller, uint64_t callId, const Question& question) const;
   Finding ofQueued(const ServedCalls::Status& request, const Question& question) const;
   Finding ofRunning(const ServedCalls::Status& request, const Question& question) const;

@@ -15,6 +15,7 @@
 #include "backend/membership/key_value_store.h"
 #include "backend/membership/proven_store.h"
 #include "backend/membership/shutdown_store.h"
+#include "backend/membership/totals.h"
 #include "backend/wire/deaths.h"
 #include "backend/wire/group_credentials.h"
 #include "backend/wire/roster.h"
@@ -98,17 +99,6 @@ class Membership {
   /// `check` is called before this worker's numbers can be seen and now and then while waiting, and ends the round by
   /// throwing; its sentence is then thrown on the other workers too, unless it is LeftOut: this worker alone cannot go on.
   /// `dead` is asked as often.
-  struct Totals {
-    int64_t started = 0;
-    int64_t finished = 0;
-    std::set<WorkerId> missing = {}; // of a group that is not elastic: their numbers are not in it
-    std::set<WorkerId> present = {}; // of an elastic one: whose numbers are in it
-
-    bool isOfSameWorkersAs(const Totals& other) const {
-      return missing == other.missing && present == other.present;
-    }
-    bool operator==(const Totals&) const = default;
-  };
   using Dead = std::function<std::set<WorkerId>()>;
   /// This worker's own program breaks the shutdown off, which means something else to the others.
   struct BrokenOff : std::runtime_error {

@@ -24,37 +24,12 @@ constexpr std::chrono::seconds kLookInterval{1};
 constexpr std::chrono::seconds kFarewell{5};
 constexpr std::chrono::seconds kFailureFarewell{1};
 
-std::vector<uint8_t> encode(const Membership::Totals& totals) {
-  std::vector<char> bytes;
-  ByteWriter out(bytes);
-  out.number(totals.started);
-  out.number(totals.finished);
-  for (const auto* ids : {&totals.missing, &totals.present}) {
-    out.number(static_cast<uint32_t>(ids->size()));
-    for (const WorkerId id : *ids) {
-      out.number(id);
-    }
-  }
-  return toStore(bytes);
+std::vector<uint8_t> encode(const Totals& totals) {
+  return toStore(totals.encode());
 }
 
-Membership::Totals decodeTotals(const std::vector<uint8_t>& value) {
-  const std::vector<char> bytes = fromStore(value);
-  ByteReader in(bytes);
-  Membership::Totals totals;
-  totals.started = in.number<int64_t>();
-  totals.finished = in.number<int64_t>();
-  for (auto* ids : {&totals.missing, &totals.present}) {
-    for (uint32_t left = in.count(sizeof(WorkerId)); left > 0; --left) {
-      ids->insert(in.number<WorkerId>());
-    }
-  }
-  return totals;
-}
-
-void add(Membership::Totals& totals, const Membership::Totals& one) {
-  totals.started += one.started;
-  totals.finished += one.finished;
+Totals decodeTotals(const std::vector<uint8_t>& value) {
+  return Totals::decode(fromStore(value));
 }
 
 std::string numbersKey(const std::string& round, WorkerId id) {
@@ -82,7 +57,7 @@ auto whereverItIs(Step step) {
 
 // The last to arrive writes down the sums. Where one is missing there is no last, and who knows of its death adds up what
 // the others have written each for itself; the first sums that are written stand.
-Membership::Totals Membership::sum(
+Totals Membership::sum(
     const std::string& round, const Totals& mine, const std::function<void()>& check,
     const Dead& dead) {
   return whereverItIs([&] { return sumInOneStore(round, mine, check, dead); });
@@ -94,7 +69,7 @@ std::string Membership::ownKey(const std::string& round) const {
                        : numbersKey(round, self_.id);
 }
 
-Membership::Totals Membership::sumInOneStore(
+Totals Membership::sumInOneStore(
     const std::string& round, const Totals& mine, const std::function<void()>& check,
     const Dead& dead) {
   const std::string key = keyOf(kShutdown) + round + "/";
@@ -136,7 +111,7 @@ void Membership::completeWithout(const std::set<WorkerId>& dead, const std::stri
     Totals totals;
     totals.missing = dead;
     for (const std::vector<uint8_t>& numbers : rounds_.getAll(keys)) {
-      add(totals, decodeTotals(numbers));
+      totals.add(decodeTotals(numbers));
     }
     rounds_.compareSet(key + "all", {}, encode(totals));
   });
@@ -147,7 +122,7 @@ bool Membership::addNumbers(const std::string& key, Totals& totals) {
   if (!rounds_.check(key)) {
     return false;
   }
-  add(totals, decodeTotals(rounds_.get(key)));
+  totals.add(decodeTotals(rounds_.get(key)));
   return true;
 }
 

@@ -1,4 +1,4 @@
-// What workers say first on a link, hello or welcome, and the answer of one that does not want it.
+// What workers say first on a link, hello or welcome, the answer of one that does not want it, and what is said last.
 
 #include <cstdint>
 #include <string>
@@ -46,11 +46,15 @@ Hello makeHello(Script& script) {
 /// A frame as a worker would send it, changed a little, or any bytes.
 IncomingFrame makeFrame(Script& script) {
   std::vector<char> head;
-  switch (script.ConsumeIntegralInRange(0, 2)) {
+  switch (script.ConsumeIntegralInRange(0, 3)) {
     case 0:
       return frameOf(script.ConsumeRemainingBytes<char>());
     case 1:
       head = makeHello(script).encode(FrameKind::hello).head;
+      break;
+    case 2:
+      head =
+          Goodbye{script.ConsumeRandomLengthString(kMaxString), script.ConsumeBool()}.encode().head;
       break;
     default:
       head =
@@ -102,6 +106,19 @@ void decodeRefusal(const IncomingFrame& frame) {
   }
 }
 
+void decodeGoodbye(const IncomingFrame& frame) {
+  try {
+    const Goodbye goodbye = Goodbye::decode(frame);
+    require(goodbye.reason.size() <= Goodbye::kMaxReason, "a goodbye's reason is short");
+    const Goodbye again = Goodbye::decode(frameOf(goodbye.encode().head));
+    require(again.reason == goodbye.reason, "a goodbye's reason stays the same");
+    require(
+        again.processEnds == (goodbye.processEnds && !goodbye.reason.empty()),
+        "a goodbye with a reason says the same of the process");
+  } catch (const FormatError&) { // not a goodbye
+  }
+}
+
 /// Unchanged, it is what was meant.
 void exchange(Script script) {
   const Hello hello = makeHello(script);
@@ -125,6 +142,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const torchwire::IncomingFrame frame = torchwire::makeFrame(script);
   torchwire::decodeHello(frame);
   torchwire::decodeRefusal(frame);
+  torchwire::decodeGoodbye(frame);
   torchwire::exchange(torchwire::Script(data, size));
   return 0;
 }

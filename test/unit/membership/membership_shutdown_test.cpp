@@ -24,7 +24,7 @@ TEST_CASE("all workers of a round get the same totals", "[membership_shutdown]")
     CAPTURE(seed);
     SimulatedGroup group(seed);
     constexpr int kRounds = 4;
-    std::vector<Membership::Totals> wanted(kRounds, {0, 0});
+    std::vector<Totals> wanted(kRounds, {0, 0});
     group.addStatic(5, [&](SimulatedWorker& self) {
       self.start();
       for (int round = 0; round < kRounds; ++round) {
@@ -182,8 +182,7 @@ TEST_CASE("rank 0 does not wait for who has died, but for all others", "[members
       group.scheduler.sleepFor(seconds(2));
     }
     if (self.settings.id != 3 || hasFinished) {
-      self.membership->waitForOthersToFinish(
-          Membership::Totals(), [] { return std::set<WorkerId>{3}; });
+      self.membership->waitForOthersToFinish(Totals(), [] { return std::set<WorkerId>{3}; });
     }
   });
   REQUIRE(group.run() == kNobody);
@@ -218,9 +217,9 @@ TEST_CASE("a round is completed without the dead, alike on all", "[membership_sh
           knows ? Membership::Dead(kLastDied) : Membership::Dead(kNoneDied)));
     });
     REQUIRE(group.run() == kNobody);
-    const Membership::Totals& first = group.workers[0]->totals.at(0);
-    const Membership::Totals without{15, 4, {4}};
-    const Membership::Totals with{31, 5, {}};
+    const Totals& first = group.workers[0]->totals.at(0);
+    const Totals without{15, 4, {4}};
+    const Totals with{31, 5, {}};
     CHECK((first == without || (reports && first == with)));
     for (WorkerId id = 1; id < 4; ++id) {
       CHECK(group.workers[id]->totals.at(0) == first);

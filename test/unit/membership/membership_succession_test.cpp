@@ -146,7 +146,7 @@ TEST_CASE(
       const int64_t attempt = i < come + kSize ? 1 : 2;
       CHECK(worker.error.empty());
       REQUIRE(worker.totals.size() == 1);
-      CHECK(worker.totals[0] == Membership::Totals{kSize, attempt * static_cast<int64_t>(kSize)});
+      CHECK(worker.totals[0] == Totals{kSize, attempt * static_cast<int64_t>(kSize)});
       CHECK(namesIn(worker.roster) == std::vector<std::string>{"w0", "w1", "w2"});
     }
   }

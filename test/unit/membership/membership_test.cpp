@@ -48,7 +48,7 @@ TEST_CASE("a worker alone joins and shuts down on the system's clock", "[members
   REQUIRE(namesIn(roster) == std::vector<std::string>{"alone"});
   CHECK(roster.workers[0].address == "tcp://here");
   CHECK(membership.self().address == "tcp://here");
-  const Membership::Totals totals = membership.sum("join0", {3, 2}, [] {});
+  const Totals totals = membership.sum("join0", {3, 2}, [] {});
   CHECK(totals.started == 3);
   CHECK(totals.finished == 2);
   membership.waitForOthersToFinish();

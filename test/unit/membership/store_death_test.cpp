@@ -19,7 +19,7 @@ using Faults = SimulatedShutdown::Faults;
 /// Who survives ends in order and soon, with the same totals as the others of each round in which nobody was missing who
 /// lived.
 void checkEnd(const SimulatedShutdown& shutdown) {
-  std::map<std::pair<std::string, std::set<WorkerId>>, Membership::Totals> agreed;
+  std::map<std::pair<std::string, std::set<WorkerId>>, Totals> agreed;
   for (const auto& worker : shutdown.workers) {
     if (worker.isDead) {
       continue;

@@ -40,7 +40,7 @@ struct SimulatedWorker {
   MemoryStore* store = nullptr;
   std::unique_ptr<Membership> membership; // of the latest incarnation
   Roster roster; // what start() returned
-  std::vector<Membership::Totals> totals; // for the body to fill in
+  std::vector<Totals> totals; // for the body to fill in
   std::string error; // what ended the body; empty: it came to its end
   bool died = false;
   Clock::TimePoint end;

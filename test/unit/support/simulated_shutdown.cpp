@@ -66,11 +66,11 @@ void SimulatedShutdown::live(Worker& self) {
 
 // As Agent::waitAllWorkers and Agent::joinStatic.
 void SimulatedShutdown::shutDown(Worker& self) {
-  std::optional<Membership::Totals> before;
+  std::optional<Totals> before;
   for (int round = 0;; ++round) {
     const std::string name = (round == 0 ? "reach" : "join") + std::to_string(round);
     const int64_t calls = round == 0 ? 0 : 1 << idOf(self);
-    const Membership::Totals totals = self.simulated->membership->sum(
+    const Totals totals = self.simulated->membership->sum(
         name, {calls, calls}, [&] { throwIfOneHasLeft(self); }, [&] { return missing(self); });
     self.totals[name] = totals;
     if (before && totals.started == before->finished && totals.missing == before->missing) {

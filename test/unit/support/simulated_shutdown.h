@@ -42,7 +42,7 @@ class SimulatedShutdown {
   struct Worker {
     SimulatedWorker* simulated = nullptr;
     std::shared_ptr<PeerStores> stores; // from the start of its shutdown on
-    std::map<std::string, Membership::Totals> totals; // of each round
+    std::map<std::string, Totals> totals; // of each round
     uint64_t answered = 0, operations = 0;
     bool isDead = false, hasLeft = false;
     std::map<WorkerId, Clock::TimePoint> knownAt; // to whom, that it is gone

@@ -1,0 +1,48 @@
+// What a request asks for, read from bodies that other workers send.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "backend/serve/own_messages.h"
+#include "backend/serve/request_label.h"
+#include "test/fuzz/fuzz.h"
+
+namespace torchwire {
+namespace {
+
+using torch::distributed::rpc::MessageType;
+
+constexpr MessageType kTypes[] = {
+    MessageType::PYTHON_CALL,
+    MessageType::PYTHON_REMOTE_CALL,
+    MessageType::SCRIPT_CALL,
+    MessageType::SCRIPT_REMOTE_CALL,
+    MessageType::PYTHON_RREF_FETCH_CALL,
+    MessageType::FORWARD_AUTOGRAD_REQ,
+    MessageType::RUN_WITH_PROFILING_REQ,
+    own_messages::kGradients,
+    own_messages::kCancel,
+};
+
+void run(Script script) {
+  const auto type = static_cast<uint32_t>(script.PickValueInArray(kTypes));
+  const std::string body = script.ConsumeRemainingBytesAsString();
+  const LabelledRequest request(type, body);
+  require(!request.label().kind.empty(), "a request is of some kind");
+
+  ReceivedFrame frame;
+  frame.header.messageType = type;
+  frame.header.bodyLength = body.size() * 2; // more than has come
+  frame.frame.head.assign(body.begin(), body.end());
+  const LabelledRequest received(frame);
+  require(received.label().kind == request.label().kind, "its kind is that of its type");
+}
+
+} // namespace
+} // namespace torchwire
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  torchwire::run(torchwire::Script(data, size));
+  return 0;
+}
