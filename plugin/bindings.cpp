@@ -152,6 +152,17 @@ py::dict descriptionsOf(const std::vector<Entry>& table) {
   return dict;
 }
 
+template <typename Entry>
+py::list withoutProof(const std::vector<Entry>& table) {
+  py::list names;
+  for (const Entry& entry : table) {
+    if (!asksForProof(entry)) {
+      names.append(entry.name);
+    }
+  }
+  return names;
+}
+
 /// Destroying an agent joins threads that may need the GIL, and that a forked child does not have. An agent that is still there when Python has
 /// ended (PyTorch holds it in a static variable) was shut down before, by torchwire.exit_hook.
 void destroy(Agent* agent) {
@@ -450,13 +461,8 @@ PYBIND11_MODULE(_C, module) {
   torchwire::bindFaults(module);
 #endif
   module.attr("TRANSPORTS") = torchwire::descriptionsOf(torchwire::transportTable());
-  py::list withoutProof;
-  for (const torchwire::TransportEntry& entry : torchwire::transportTable()) {
-    if (!entry.asksForProof) {
-      withoutProof.append(entry.name);
-    }
-  }
-  module.attr("TRANSPORTS_WITHOUT_PROOF") = withoutProof;
+  module.attr("TRANSPORTS_WITHOUT_PROOF") = torchwire::withoutProof(torchwire::transportTable());
+  module.attr("CHANNELS_WITHOUT_PROOF") = torchwire::withoutProof(torchwire::channelTable());
   module.attr("CHANNELS") = torchwire::descriptionsOf(torchwire::channelTable());
   py::class_<torchwire::ThreadPool, std::shared_ptr<torchwire::ThreadPool>>(
       module, "StoreThread", "For what is asked of the store while a worker starts.")

@@ -198,25 +198,12 @@ void warnOfStrangers(const std::string& option, const std::vector<std::string>& 
   }
 }
 
-std::vector<std::string> openToAll(const std::vector<MadeTransport>& made) {
+template <typename Made>
+std::vector<std::string> openToAll(const std::vector<Made>& made) {
   std::vector<std::string> names;
-  for (const MadeTransport& transport : made) {
-    if (!transport.entry->asksForProof) {
-      names.push_back(transport.entry->name);
-    }
-  }
-  return names;
-}
-
-/// Channels whose lanes are connections of a transport that asks for no proof.
-std::vector<std::string> openToAll(const std::vector<MadeChannel>& made) {
-  std::vector<std::string> names;
-  for (const MadeChannel& channel : made) {
-    const auto lanes = std::find_if(
-        transportTable().begin(), transportTable().end(),
-        [&](const TransportEntry& entry) { return entry.name == channel.entry->lanes; });
-    if (lanes != transportTable().end() && !lanes->asksForProof) {
-      names.push_back(channel.entry->name);
+  for (const Made& one : made) {
+    if (!asksForProof(*one.entry)) {
+      names.push_back(one.entry->name);
     }
   }
   return names;
@@ -379,6 +366,17 @@ const TransportEntry& bootstrapOf(const std::vector<MadeTransport>& transports) 
     entries.push_back(transport.entry);
   }
   return *bootstrapAmong(entries);
+}
+
+bool asksForProof(const TransportEntry& transport) {
+  return transport.asksForProof;
+}
+
+bool asksForProof(const ChannelEntry& channel) {
+  return std::none_of(
+      transportTable().begin(), transportTable().end(), [&](const TransportEntry& entry) {
+        return entry.name == channel.lanes && !entry.asksForProof;
+      });
 }
 
 std::vector<MadeChannel> makeChannels(

@@ -81,6 +81,11 @@ struct ChannelEntry {
 const std::vector<TransportEntry>& transportTable();
 const std::vector<ChannelEntry>& channelTable();
 
+/// Whether those who connect have to prove that they know the group's secret. A channel's lanes are connections of a
+/// transport.
+bool asksForProof(const TransportEntry& transport);
+bool asksForProof(const ChannelEntry& channel);
+
 struct MadeTransport {
   const TransportEntry* entry;
   std::shared_ptr<tensorpipe::transport::Context> context;

@@ -17,7 +17,7 @@ static_assert(
 // How long one connection may keep the loop before the others have their turn.
 constexpr int kRounds = 16;
 constexpr size_t kBytesPerTurn = size_t{4} << 20;
-constexpr size_t kWritesAtOnce = 8;
+constexpr size_t kWritesAtOnce = WriteBatch::kMost; // so that one that is full goes out at once
 // A larger message waits for nothing, nor does what was written before it: meanwhile the reader makes room.
 constexpr size_t kSmallMessage = size_t{16} << 10;
 

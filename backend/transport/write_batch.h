@@ -1,6 +1,7 @@
 // Small writes that go out together.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -25,6 +26,9 @@ class WriteBatch {
   WriteBatch(const WriteBatch&) = delete;
   WriteBatch& operator=(const WriteBatch&) = delete;
 
+  /// Of messages that are kept back.
+  static constexpr size_t kMost = 8;
+
   /// The calling thread's; or none.
   static WriteBatch* current();
   /// A message is about to be kept back there.
@@ -36,10 +40,8 @@ class WriteBatch {
   void flush();
 
  private:
-  static constexpr int kMost = 8;
-
   std::vector<std::shared_ptr<BatchedWrites>> kept_;
-  int messages_ = 0;
+  size_t messages_ = 0;
 };
 
 } // namespace torchwire

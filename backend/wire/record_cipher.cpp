@@ -193,16 +193,22 @@ size_t RecordSealer::seal(ContentCursor& content, size_t length, unsigned char* 
   std::copy(std::begin(header), std::end(header), out);
   const Nonce nonce = nextNonce();
   if (const auto* state = forShort(length)) {
-    unsigned char* const inner = out + kRecordHeader;
-    content.copy(length, inner);
-    inner[length] = kType;
-    crypto_aead_aes256gcm_encrypt_detached_afternm(
-        inner, inner + length + 1, nullptr, inner, length + 1, header, kRecordHeader, nullptr,
-        nonce.data(), state);
+    sealShort(nonce, content, length, out, *state);
   } else {
     sealLong(nonce, content, length, out);
   }
   return kRecordHeader + rest;
+}
+
+void RecordSealer::sealShort(
+    const Nonce& nonce, ContentCursor& content, size_t length, unsigned char* out,
+    const crypto_aead_aes256gcm_state_& state) {
+  unsigned char* const inner = out + kRecordHeader;
+  content.copy(length, inner);
+  inner[length] = kType;
+  crypto_aead_aes256gcm_encrypt_detached_afternm(
+      inner, inner + length + 1, nullptr, inner, length + 1, out, kRecordHeader, nullptr,
+      nonce.data(), &state);
 }
 
 void RecordSealer::sealLong(

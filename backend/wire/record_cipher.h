@@ -128,6 +128,9 @@ class RecordSealer : private RecordCipher {
   size_t seal(ContentCursor& content, size_t length, unsigned char* out);
 
  private:
+  void sealShort(
+      const Nonce& nonce, ContentCursor& content, size_t length, unsigned char* out,
+      const crypto_aead_aes256gcm_state_& state);
   void sealLong(const Nonce& nonce, ContentCursor& content, size_t length, unsigned char* out);
 };
 

@@ -14,6 +14,7 @@ from torchwire.torch_parts import TensorPipeOptions
 
 TRANSPORTS: dict[str, str]
 TRANSPORTS_WITHOUT_PROOF: list[str]
+CHANNELS_WITHOUT_PROOF: list[str]
 CHANNELS: dict[str, str]
 
 def stock_transports(options: TensorPipeOptions) -> list[str] | None: ...

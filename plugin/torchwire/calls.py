@@ -27,12 +27,10 @@ from torch.distributed.rpc.constants import UNSET_RPC_TIMEOUT
 
 from torchwire import _C
 from torchwire.current_agent import current_agent
-from torchwire.replaced import for_good
+from torchwire.replaced import API, RREF, for_good
 from torchwire.torch_parts import find_builtin
 
-_API = "torch.distributed.rpc.api"
 _FUTURE = "torch.Future"
-_RREF = "torch._C._distributed_rpc.PyRRef"  # in which torch.distributed.rpc.RRef looks its methods up at each call
 _INVOKE = ("_invoke_rpc_builtin", "_invoke_rpc_python_udf", "_invoke_rpc_torchscript")
 # Those by which an RRef is passed on, proxies find out what to call, and an owner gets at its value; and whether they
 # need the value.
@@ -45,12 +43,12 @@ _PICKLER = internal._internal_rpc_pickler
 def install() -> None:
     """Replaces the functions. Not thread-safe."""
     for name in _INVOKE:
-        for_good(f"{_API}.{name}", _C.noting_calls)
-    for_good(f"{_API}._invoke_rpc", _invoking)
-    for_good(f"{_RREF}.to_here", _awaiting)
+        for_good(f"{API}.{name}", _C.noting_calls)
+    for_good(f"{API}._invoke_rpc", _invoking)
+    for_good(f"{RREF}.to_here", _awaiting)
     for name in _OF_CREATED:
-        for_good(f"{_RREF}.{name}", lambda original, name=name: _of_created(original, name))
-    for_good(f"{_RREF}._get_future", _noting_creation)
+        for_good(f"{RREF}.{name}", lambda original, name=name: _of_created(original, name))
+    for_good(f"{RREF}._get_future", _noting_creation)
     for_good(f"{_FUTURE}.wait", _waiting)
     for name in ("then", "add_done_callback"):
         for_good(f"{_FUTURE}.{name}", _in_context)

@@ -22,9 +22,9 @@ from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
 from torchwire import _C
 from torchwire.current_agent import current_agent
-from torchwire.replaced import Replacements
+from torchwire.replaced import API, Replacements
 
-SHUTDOWN = "torch.distributed.rpc.api.shutdown.__wrapped__"
+SHUTDOWN = f"{API}.shutdown.__wrapped__"
 
 # A shutdown that waits for other workers looks about once a second whether its agent is still there.
 _EXIT_PATIENCE = 5.0  # seconds

@@ -15,9 +15,8 @@ from types import FrameType
 from typing import Any
 
 from torchwire._C import TorchwireAgent
-from torchwire.replaced import Replacements, Until
+from torchwire.replaced import API, Replacements, Until
 
-_API = "torch.distributed.rpc.api"
 _INVOKE_REMOTE = ("_invoke_remote_builtin", "_invoke_remote_torchscript", "_invoke_remote_python_udf")
 _MOST_FRAMES = 5
 _NOT_THE_PROGRAM = ("torch", "torchwire", "importlib", "threading", "multiprocessing", "concurrent", "runpy")
@@ -31,8 +30,8 @@ def install(record: bool) -> None:
     """Tells the agent of each new RRef from now on, with the stack where it is made if `record`, until uninstall()."""
     _replaced.undo()  # an agent that was dropped without a shutdown has left its own behind
     for name in _INVOKE_REMOTE:
-        _replaced.replace(f"{_API}.{name}", functools.partial(_noting, record=record))
-    _replaced.replace(f"{_API}.RRef.__init__", functools.partial(_noting_constructor, record=record))
+        _replaced.replace(f"{API}.{name}", functools.partial(_noting, record=record))
+    _replaced.replace(f"{API}.RRef.__init__", functools.partial(_noting_constructor, record=record))
 
 
 def uninstall() -> None:

@@ -25,26 +25,24 @@ from torch.jit import _builtins
 from torchwire import _C
 from torchwire.current_agent import agent_for, current_agent, forked_agent
 from torchwire.records import AutogradContextInfo
-from torchwire.replaced import for_good
+from torchwire.replaced import AUTOGRAD, AUTOGRAD_C, RREF, for_good
 
 _NO_CONTEXT = -1
 _BACKWARD_OPERATOR = "aten::dist_backward"
-_AUTOGRAD = "torch.distributed.autograd"
-_AUTOGRAD_C = "torch._C._distributed_autograd"
 
 
 def install() -> None:
     """Replaces the functions. Not thread-safe."""
     _C.replace_script_operator()
-    for_good(f"{_AUTOGRAD}.backward", _backward_of)
-    for_good(f"{_AUTOGRAD_C}.backward", lambda _: dist_autograd.backward)
-    for_good("torch._C._distributed_rpc.PyRRef.backward", _backward_of_rref)
-    for module in (_AUTOGRAD, _AUTOGRAD_C):
+    for_good(f"{AUTOGRAD}.backward", _backward_of)
+    for_good(f"{AUTOGRAD_C}.backward", lambda _: dist_autograd.backward)
+    for_good(f"{RREF}.backward", _backward_of_rref)
+    for module in (AUTOGRAD, AUTOGRAD_C):
         for_good(f"{module}._new_context", lambda _: _new_context)
         for_good(f"{module}._release_context", lambda _: _release_context)
     # PyTorch's are in Python: what a signal's handler raises in them would leave the thread in the context for good.
-    for_good(f"{_AUTOGRAD}.context.__enter__", lambda _: _C.enter_context)
-    for_good(f"{_AUTOGRAD}.context.__exit__", lambda _: _C.exit_context)
+    for_good(f"{AUTOGRAD}.context.__enter__", lambda _: _C.enter_context)
+    for_good(f"{AUTOGRAD}.context.__exit__", lambda _: _C.exit_context)
 
 
 def autograd_contexts() -> list[AutogradContextInfo]:

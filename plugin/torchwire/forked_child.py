@@ -29,9 +29,7 @@ from torchwire import (
 )
 from torchwire.current_agent import forked_agent
 from torchwire.observe import observers
-from torchwire.replaced import Replacements, Until
-
-_API = "torch.distributed.rpc.api"
+from torchwire.replaced import API, AUTOGRAD, Replacements, Until
 
 _replaced = Replacements(Until.LEFT)
 _installed = False
@@ -59,10 +57,10 @@ def _begin() -> None:
     _replaced.replace(concurrent_shutdown.SHUTDOWN, _leaving_instead)
     # A child that is forked amid a shutdown goes on in it; what the parent's threads were to do it would wait for.
     for name in ("_all_gather", "_barrier", "_wait_all_workers", "_delete_all_user_and_unforked_owner_rrefs"):
-        _replaced.replace(f"{_API}.{name}", _refusing)
-    _replaced.replace(f"{_API}._finalize_shutdown", _leaving_instead)
+        _replaced.replace(f"{API}.{name}", _refusing)
+    _replaced.replace(f"{API}._finalize_shutdown", _leaving_instead)
     # The first that init_rpc does with what it would find of the parent's.
-    _replaced.replace("torch.distributed.autograd._init", _leaving_first)
+    _replaced.replace(f"{AUTOGRAD}._init", _leaving_first)
 
 
 def _leave() -> None:

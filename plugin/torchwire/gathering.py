@@ -30,7 +30,7 @@ from torchwire import torch_parts
 from torchwire._C import TorchwireAgent
 from torchwire.current_agent import current_agent
 from torchwire.errors import CallTimedOut, RpcError
-from torchwire.replaced import for_good
+from torchwire.replaced import API, for_good
 from torchwire.worker_events import on_worker_joined, on_worker_lost
 
 _GONE = ("left", "dead")
@@ -45,7 +45,7 @@ _counter = itertools.count()
 
 def install() -> None:
     """Replaces the function. Not thread-safe."""
-    for_good("torch.distributed.rpc.api._all_gather", _gathering)
+    for_good(f"{API}._all_gather", _gathering)
 
 
 def _gathering(original: Callable[..., Any]) -> Callable[..., Any]:

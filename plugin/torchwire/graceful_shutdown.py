@@ -27,6 +27,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 from torch.distributed.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT
 
@@ -43,9 +44,8 @@ from torchwire._C import TorchwireAgent
 from torchwire.current_agent import current_agent
 from torchwire.leak_report import LeakReport
 from torchwire.observe import observers, trace
-from torchwire.replaced import Replacements, Until
+from torchwire.replaced import API, Replacements, Until
 
-_API = "torch.distributed.rpc.api"
 _PATIENCE = 10.0  # seconds
 _RREF_TIMEOUT = 100.0  # seconds, as libtorch has it
 
@@ -61,10 +61,10 @@ def install(before_leaving: Callable[[], None]) -> None:
     _replaced.undo()  # an agent that was dropped without a shutdown has left its own behind
     _replaced = Replacements(Until.SHUTDOWN)  # a shutdown that has not quite ended elsewhere must not undo these
     concurrent_shutdown.install(_replaced)
-    leaks = LeakReport()
-    _replace_wait_all_workers(_replaced, leaks, before_leaving)
-    _replaced.replace(f"{_API}._delete_all_user_and_unforked_owner_rrefs", _deleting_rrefs)
-    _replace_finalize_shutdown(_replaced, leaks, before_leaving)
+    end = _End(_replaced, LeakReport(), before_leaving)
+    _replaced.replace(f"{API}._wait_all_workers", functools.partial(_waiting_for_workers, end=end))
+    _replaced.replace(f"{API}._delete_all_user_and_unforked_owner_rrefs", _deleting_rrefs)
+    _replaced.replace(f"{API}._finalize_shutdown", functools.partial(_finalizing, end=end))
 
 
 def uninstall() -> None:
@@ -72,27 +72,32 @@ def uninstall() -> None:
     _replaced.undo()
 
 
-def _replace_wait_all_workers(replaced: Replacements, leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
-    def replacing(original: Callable[[float], None]) -> Callable[[float], None]:
-        @functools.wraps(original)
-        def wait_all_workers(timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -> None:
-            # Asked each time, because somebody may keep this function for longer than the agent lives.
-            agent = current_agent()
-            if agent is None:
-                original(timeout)
-                return
-            with _telling_others_if_interrupted(agent):
-                leaks.settle()
-            agent.wait_all_workers(timeout)
-            with _telling_others_if_interrupted(agent):
-                agent.settle_rrefs(timeout, _PATIENCE)
-                leaks.prepare()  # the last moment at which all peers answer for certain
-                trace.write_before_leaving(agent)
-                before_leaving()
+class _End(NamedTuple):
+    """What the parts of one shutdown share."""
 
-        return wait_all_workers
+    replaced: Replacements
+    leaks: LeakReport
+    before_leaving: Callable[[], None]
 
-    replaced.replace(f"{_API}._wait_all_workers", replacing)
+
+def _waiting_for_workers(original: Callable[[float], None], end: _End) -> Callable[[float], None]:
+    @functools.wraps(original)
+    def wait_all_workers(timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -> None:
+        # Asked each time, because somebody may keep this function for longer than the agent lives.
+        agent = current_agent()
+        if agent is None:
+            original(timeout)
+            return
+        with _telling_others_if_interrupted(agent):
+            end.leaks.settle()
+        agent.wait_all_workers(timeout)
+        with _telling_others_if_interrupted(agent):
+            agent.settle_rrefs(timeout, _PATIENCE)
+            end.leaks.prepare()  # the last moment at which all peers answer for certain
+            trace.write_before_leaving(agent)
+            end.before_leaving()
+
+    return wait_all_workers
 
 
 @contextlib.contextmanager
@@ -139,37 +144,35 @@ def _await_confirmations(agent: TorchwireAgent, timeout: float) -> bool:
         time.sleep(0.01)
 
 
-def _replace_finalize_shutdown(replaced: Replacements, leaks: LeakReport, before_leaving: Callable[[], None]) -> None:
+def _finalizing(original: Callable[[], None], end: _End) -> Callable[[], None]:
     # Two threads come here only when a shutdown(graceful=False) breaks off one that waits.
     one_at_a_time = threading.RLock()
 
-    def finalize(original: Callable[[], None]) -> None:
-        with contextlib.ExitStack() as last:  # whatever a handler of a signal raises before
-            last.callback(TorchwireAgent.end_lifetime)
-            last.callback(_finalize, original, leaks)
-            last.callback(_shut_agent_down)
-            creation_sites.uninstall()
-            passed_rrefs.uninstall()
-            before_leaving()
-            secret_watch.close()
-            observers.close()
-            if current_agent() is not None:
-                leaks.prepare()  # of use only after a shutdown that was not graceful
+    @functools.wraps(original)
+    def finalize_shutdown() -> None:
+        with one_at_a_time:
+            try:
+                if torch_parts.is_current_rpc_agent_set():
+                    _finalize(original, end)
+            finally:
+                if not concurrent_shutdown.runs_elsewhere():  # else it is still to find these
+                    end.replaced.undo()
 
-    def replacing(original: Callable[[], None]) -> Callable[[], None]:
-        @functools.wraps(original)
-        def finalize_shutdown() -> None:
-            with one_at_a_time:
-                try:
-                    if torch_parts.is_current_rpc_agent_set():
-                        finalize(original)
-                finally:
-                    if not concurrent_shutdown.runs_elsewhere():  # else it is still to find these
-                        replaced.undo()
+    return finalize_shutdown
 
-        return finalize_shutdown
 
-    replaced.replace(f"{_API}._finalize_shutdown", replacing)
+def _finalize(original: Callable[[], None], end: _End) -> None:
+    with contextlib.ExitStack() as last:  # whatever a handler of a signal raises before
+        last.callback(TorchwireAgent.end_lifetime)
+        last.callback(_end_rrefs, original, end.leaks)
+        last.callback(_shut_agent_down)
+        creation_sites.uninstall()
+        passed_rrefs.uninstall()
+        end.before_leaving()
+        secret_watch.close()
+        observers.close()
+        if current_agent() is not None:
+            end.leaks.prepare()  # of use only after a shutdown that was not graceful
 
 
 def _shut_agent_down() -> None:
@@ -187,7 +190,7 @@ def _shut_agent_down() -> None:
         agent.shutdown()
 
 
-def _finalize(original: Callable[[], None], leaks: LeakReport) -> None:
+def _end_rrefs(original: Callable[[], None], leaks: LeakReport) -> None:
     try:
         original()
     except RuntimeError as error:

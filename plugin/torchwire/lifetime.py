@@ -19,13 +19,13 @@ from typing import Any
 from torch.distributed.rpc import api
 
 from torchwire import _C, torch_parts
-from torchwire.replaced import for_good
+from torchwire.replaced import API, AUTOGRAD, for_good
 
 
 def install() -> None:
     """Replaces the functions. Not thread-safe."""
-    for_good("torch.distributed.autograd._init", _moving_contexts)
-    for_good("torch.distributed.rpc.api._set_and_start_rpc_agent", _beginning_lifetime)
+    for_good(f"{AUTOGRAD}._init", _moving_contexts)
+    for_good(f"{API}._set_and_start_rpc_agent", _beginning_lifetime)
 
 
 def forget_gathers() -> None:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from torchwire._C import TorchwireAgent
-from torchwire.replaced import for_good
+from torchwire.replaced import API, for_good
 
 
 def install() -> None:
     """Replaces the function. Not thread-safe."""
-    for_good("torch.distributed.rpc.api._invoke_remote_builtin", _expecting_one_result)
+    for_good(f"{API}._invoke_remote_builtin", _expecting_one_result)
 
 
 def _expecting_one_result(original: Callable[..., Any]) -> Callable[..., Any]:

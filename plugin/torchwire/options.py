@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
 import torch
@@ -393,7 +393,8 @@ def as_agent_options(options: TorchwireRpcBackendOptions) -> dict[str, Any]:
 def _encryption_of_all_ways(options: TorchwireRpcBackendOptions) -> bool | str:
     if options.encryption is not True:
         return options.encryption
-    plain = [*_ways_for_strangers(options), *(["nccl=True"] if options.nccl else [])]
+    plain = [f"{option} names {name!r}" for option, name in _ways_for_strangers(options)]
+    plain += ["nccl=True"] if options.nccl else []
     if plain:
         raise ValueError(
             f"encryption=True, but {plain[0]}, which cannot be encrypted: leave it out, or say encryption=False on all "
@@ -402,15 +403,11 @@ def _encryption_of_all_ways(options: TorchwireRpcBackendOptions) -> bool | str:
     return True
 
 
-def _open_to_all(transports: Sequence[str] | None) -> list[str]:
-    """Those that ask for no proof, and encrypt nothing."""
-    return [name for name in transports or () if name in _C.TRANSPORTS_WITHOUT_PROOF]
-
-
-def _ways_for_strangers(options: TorchwireRpcBackendOptions) -> list[str]:
+def _ways_for_strangers(options: TorchwireRpcBackendOptions) -> list[tuple[str, str]]:
+    """Options, and what in them asks for no proof, and encrypts nothing."""
     return [
-        *(f"_transports names {name!r}" for name in _open_to_all(options._transports)),
-        *(f"_channels names {name!r}" for name in options._channels or () if name == "mpt_uv"),
+        *(("_transports", name) for name in options._transports or () if name in _C.TRANSPORTS_WITHOUT_PROOF),
+        *(("_channels", name) for name in options._channels or () if name in _C.CHANNELS_WITHOUT_PROOF),
     ]
 
 
@@ -418,9 +415,9 @@ def _secrets_for_all_ways(options: TorchwireRpcBackendOptions) -> list[bytes]:
     secrets = group_secret.of(options.secret, options.secret_file)
     open_ways = _ways_for_strangers(options)
     if secrets and open_ways:
-        option = open_ways[0].partition(" ")[0]
+        option, name = open_ways[0]
         raise ValueError(
-            f"{open_ways[0]}, which lets in whoever connects, but this worker has a secret "
+            f"{option} names {name!r}, which lets in whoever connects, but this worker has a secret "
             f"({group_secret.source(options.secret, options.secret_file)}): leave {option} out, or name 'wire_shm' "
             "and 'wire_tcp' in _transports"
             f"{'' if options.secret or options.secret_file else ', or unset the variable'}"
@@ -432,7 +429,9 @@ def from_stock(stock: torch_parts.TensorPipeOptions, kind: type[Options], **othe
     """Options of the class `kind` that say the same as PyTorch's; `others` are keywords that those do not have."""
     transports = _C.stock_transports(stock)
     others = {"max_bytes_in_flight": 0, **others}  # a program may rely on PyTorch's having no bound
-    if _open_to_all(transports):  # which it has asked for; a warning says what that means
+    if any(
+        name in _C.TRANSPORTS_WITHOUT_PROOF for name in transports or ()
+    ):  # which it has asked for; a warning says what that means
         others = {"encryption": False, **others}
     options = kind(
         num_worker_threads=stock.num_worker_threads,

@@ -19,9 +19,7 @@ from torch.distributed.rpc import internal
 
 from torchwire import _C, pickling
 from torchwire.current_agent import current_agent
-from torchwire.replaced import Replacements, Until
-
-_PICKLER = "torch.distributed.rpc.internal._InternalRPCPickler"
+from torchwire.replaced import API, PICKLER, RREF, Replacements, Until
 
 _replaced = Replacements(Until.SHUTDOWN)
 
@@ -29,11 +27,11 @@ _replaced = Replacements(Until.SHUTDOWN)
 def install() -> None:
     """Tells the agent of each RRef that is pickled from now on, until uninstall()."""
     _replaced.undo()  # an agent that was dropped without a shutdown has left its own behind
-    _replaced.replace(f"{_PICKLER}._py_rref_reducer", _checking)
-    _replaced.replace(f"{_PICKLER}.serialize", _C.withdrawing_rrefs)
+    _replaced.replace(f"{PICKLER}._py_rref_reducer", _checking)
+    _replaced.replace(f"{PICKLER}.serialize", _C.withdrawing_rrefs)
     # remote() pickles, and sends by another function; all others are calls.py's.
-    _replaced.replace("torch.distributed.rpc.api.remote.__wrapped__", _C.withdrawing_rrefs_of_call)
-    _replaced.replace("torch._C._distributed_rpc.PyRRef._serialize", _C.noting_rrefs)
+    _replaced.replace(f"{API}.remote.__wrapped__", _C.withdrawing_rrefs_of_call)
+    _replaced.replace(f"{RREF}._serialize", _C.noting_rrefs)
 
 
 def uninstall() -> None:

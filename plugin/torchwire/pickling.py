@@ -25,7 +25,7 @@ from torch.distributed.rpc import api, internal
 
 from torchwire import bounded_pickle
 from torchwire.interrupts import is_interrupt
-from torchwire.replaced import for_good
+from torchwire.replaced import INTERNAL, for_good
 
 _OWN = internal._internal_rpc_pickler
 
@@ -49,9 +49,9 @@ _alone = threading.local()
 
 def install() -> None:
     """Replaces the functions, before the extension is loaded. Not thread-safe."""
-    for_good("torch.distributed.rpc.internal.serialize", lambda _: serialize)
-    for_good("torch.distributed.rpc.internal.deserialize", lambda _: deserialize)
-    for_good("torch.distributed.rpc.internal._thread_local_tensor_tables", _keeping_tables)
+    for_good(f"{INTERNAL}.serialize", lambda _: serialize)
+    for_good(f"{INTERNAL}.deserialize", lambda _: deserialize)
+    for_good(f"{INTERNAL}._thread_local_tensor_tables", _keeping_tables)
 
 
 def _keeping_tables(original: threading.local) -> threading.local:

@@ -22,12 +22,12 @@ from torch.distributed.rpc import api, rref_proxy
 from torchwire import _C
 from torchwire.current_agent import current_agent
 from torchwire.interrupts import is_interrupt
-from torchwire.replaced import for_good
+from torchwire.replaced import PROXY, for_good
 
 
 def install() -> None:
     """Replaces the function. Not thread-safe."""
-    for_good("torch.distributed.rpc.rref_proxy._invoke_rpc", _replacing)
+    for_good(f"{PROXY}._invoke_rpc", _replacing)
 
 
 def _replacing(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,7 +33,7 @@ from torchwire import pickling
 from torchwire.interrupts import is_interrupt
 from torchwire.pickling import runs_torchwire, words_of
 from torchwire.printable import encodable, text_of
-from torchwire.replaced import for_good
+from torchwire.replaced import INTERNAL, for_good
 
 # An exception may hold whatever the function had at hand. What is larger stays where it is.
 _MOST_BYTES = 1 << 20
@@ -112,8 +112,8 @@ def _pass_on(error: BaseException) -> None:
 
 def install() -> None:
     """Replaces the functions. Not thread-safe."""
-    for_good("torch.distributed.rpc.internal._run_function", lambda _: _run_function)
-    for_good("torch.distributed.rpc.internal._handle_exception", _raising_with_detail)
+    for_good(f"{INTERNAL}._run_function", lambda _: _run_function)
+    for_good(f"{INTERNAL}._handle_exception", _raising_with_detail)
 
 
 # ---- the callee ----

@@ -35,13 +35,14 @@ class Replaced(NamedTuple):
         return [f"{self.owner}.{name}" for name in self.names]
 
 
-_API = "torch.distributed.rpc.api"
-_INTERNAL = "torch.distributed.rpc.internal"
-_PICKLER = f"{_INTERNAL}._InternalRPCPickler"
-_PROXY = "torch.distributed.rpc.rref_proxy"
-_RREF = "torch._C._distributed_rpc.PyRRef"
-_AUTOGRAD = "torch.distributed.autograd"
-_AUTOGRAD_C = "torch._C._distributed_autograd"
+# Where functions are replaced.
+API = "torch.distributed.rpc.api"
+INTERNAL = "torch.distributed.rpc.internal"
+PICKLER = f"{INTERNAL}._InternalRPCPickler"
+PROXY = "torch.distributed.rpc.rref_proxy"
+RREF = "torch._C._distributed_rpc.PyRRef"  # in which torch.distributed.rpc.RRef looks its methods up at each call
+AUTOGRAD = "torch.distributed.autograd"
+AUTOGRAD_C = "torch._C._distributed_autograd"
 
 _ENGINE = "torchwire's engine runs the pass"
 _CONTEXT = "contexts are opened and released by torchwire's calls"
@@ -56,64 +57,62 @@ TABLE: Mapping[Until, list[Replaced]] = {
             ("_create_store_from_options", "rendezvous"),
             "the wait for the store has a time-out and hears signals; a store on loopback listens there alone",
         ),
-        Replaced(_AUTOGRAD, ("_init",), "a process may be another worker after `rpc.shutdown()`"),
-        Replaced(_API, ("_set_and_start_rpc_agent",), "a process may run another backend after `rpc.shutdown()`"),
-        Replaced(_API, ("_invoke_rpc",), "calls of Python functions take the direct way, without pickle"),
-        Replaced(_API, ("_invoke_rpc_builtin", "_invoke_rpc_python_udf", "_invoke_rpc_torchscript"), _READER),
+        Replaced(AUTOGRAD, ("_init",), "a process may be another worker after `rpc.shutdown()`"),
+        Replaced(API, ("_set_and_start_rpc_agent",), "a process may run another backend after `rpc.shutdown()`"),
+        Replaced(API, ("_invoke_rpc",), "calls of Python functions take the direct way, without pickle"),
+        Replaced(API, ("_invoke_rpc_builtin", "_invoke_rpc_python_udf", "_invoke_rpc_torchscript"), _READER),
+        Replaced(API, ("_invoke_remote_builtin",), "an operator without a result raises, and does not end the process"),
+        Replaced(API, ("_all_gather",), "it works where workers come and go"),
         Replaced(
-            _API, ("_invoke_remote_builtin",), "an operator without a result raises, and does not end the process"
-        ),
-        Replaced(_API, ("_all_gather",), "it works where workers come and go"),
-        Replaced(
-            _INTERNAL,
+            INTERNAL,
             ("serialize", "deserialize", "_thread_local_tensor_tables"),
             "a result that cannot be unpickled raises; a pickler of the program's serves both sides",
         ),
-        Replaced(_INTERNAL, ("_run_function", "_handle_exception"), "an exception arrives with its type and text"),
-        Replaced(_PICKLER, ("_py_rref_receiver",), "RRefs in what is not unpickled to its end do not leak"),
-        Replaced(_PROXY, ("_invoke_rpc",), "a proxy asks again for a type that it could not get before"),
-        Replaced(_RREF, ("to_here", "_get_future"), _READER),
-        Replaced(_RREF, ("_serialize", "_get_type", "local_value"), "an RRef whose creation has failed raises why"),
-        Replaced(_RREF, ("backward",), _ENGINE),
+        Replaced(INTERNAL, ("_run_function", "_handle_exception"), "an exception arrives with its type and text"),
+        Replaced(PICKLER, ("_py_rref_receiver",), "RRefs in what is not unpickled to its end do not leak"),
+        Replaced(PROXY, ("_invoke_rpc",), "a proxy asks again for a type that it could not get before"),
+        Replaced(RREF, ("to_here", "_get_future"), _READER),
+        Replaced(RREF, ("_serialize", "_get_type", "local_value"), "an RRef whose creation has failed raises why"),
+        Replaced(RREF, ("backward",), _ENGINE),
         Replaced("torch.Future", ("wait",), _READER),
         Replaced(
             "torch.Future", ("then", "add_done_callback"), "a callback runs in the autograd context of its caller"
         ),
-        Replaced(_AUTOGRAD, ("backward",), _ENGINE),
-        Replaced(_AUTOGRAD_C, ("backward",), _ENGINE),
-        Replaced(_AUTOGRAD, ("_new_context", "_release_context"), _CONTEXT),
-        Replaced(_AUTOGRAD_C, ("_new_context", "_release_context"), _CONTEXT),
-        Replaced(f"{_AUTOGRAD}.context", ("__enter__", "__exit__"), "a handler of a signal cannot leave one open"),
+        Replaced(AUTOGRAD, ("backward",), _ENGINE),
+        Replaced(AUTOGRAD_C, ("backward",), _ENGINE),
+        Replaced(AUTOGRAD, ("_new_context", "_release_context"), _CONTEXT),
+        Replaced(AUTOGRAD_C, ("_new_context", "_release_context"), _CONTEXT),
+        Replaced(f"{AUTOGRAD}.context", ("__enter__", "__exit__"), "a handler of a signal cannot leave one open"),
         Replaced("sys", ("exit",), "peers are told how the process ends"),
     ],
     Until.SHUTDOWN: [
-        Replaced(_API, ("shutdown.__wrapped__",), "threads that shut down at the same time wait for the first"),
+        Replaced(API, ("shutdown.__wrapped__",), "threads that shut down at the same time wait for the first"),
         Replaced(
-            _API,
+            API,
             ("_wait_all_workers", "_delete_all_user_and_unforked_owner_rrefs", "_finalize_shutdown"),
             "nobody waits for workers that have died or left; signals are heard; leaked RRefs are listed",
         ),
         Replaced(
-            _API,
+            API,
             ("_invoke_remote_builtin", "_invoke_remote_python_udf", "_invoke_remote_torchscript", "RRef.__init__"),
             "`torchwire.rrefs()` says where an RRef was made",
         ),
-        Replaced(_PICKLER, ("_py_rref_reducer", "serialize"), _TAKEN_BACK),
-        Replaced(_API, ("remote.__wrapped__",), _TAKEN_BACK),
-        Replaced(_RREF, ("_serialize",), _TAKEN_BACK),
+        Replaced(PICKLER, ("_py_rref_reducer", "serialize"), _TAKEN_BACK),
+        Replaced(API, ("remote.__wrapped__",), _TAKEN_BACK),
+        Replaced(RREF, ("_serialize",), _TAKEN_BACK),
     ],
     Until.UNTRACED: [
-        Replaced(_API, ("_invoke_rpc", "PythonUDF"), "calls carry the trace context"),
-        Replaced(_PROXY, ("_invoke_rpc",), "calls carry the trace context"),
+        Replaced(API, ("_invoke_rpc", "PythonUDF"), "calls carry the trace context"),
+        Replaced(PROXY, ("_invoke_rpc",), "calls carry the trace context"),
     ],
     Until.LEFT: [
-        Replaced(_API, ("shutdown.__wrapped__", "_finalize_shutdown"), "there is nothing to shut down"),
+        Replaced(API, ("shutdown.__wrapped__", "_finalize_shutdown"), "there is nothing to shut down"),
         Replaced(
-            _API,
+            API,
             ("_all_gather", "_barrier", "_wait_all_workers", "_delete_all_user_and_unforked_owner_rrefs"),
             "they raise, instead of using the parent's connections",
         ),
-        Replaced(_AUTOGRAD, ("_init",), "`init_rpc` makes the process a worker of its own"),
+        Replaced(AUTOGRAD, ("_init",), "`init_rpc` makes the process a worker of its own"),
     ],
 }
 

@@ -21,7 +21,7 @@ from torch.distributed.rpc import api, internal
 from torch.distributed.rpc.constants import UNSET_RPC_TIMEOUT
 
 from torchwire import option_checks
-from torchwire.replaced import Replacements, Until
+from torchwire.replaced import API, PROXY, Replacements, Until
 
 _logger = logging.getLogger(__name__)
 
@@ -80,12 +80,10 @@ def propagate_opentelemetry(enabled: bool = True) -> None:
         return
     if enabled:
         current_carrier = _current_carrier()
+        _replaced.replace(f"{API}._invoke_rpc", functools.partial(_invoking, current_carrier=current_carrier))
+        _replaced.replace(f"{API}.PythonUDF", lambda _: _pickling(current_carrier))
         _replaced.replace(
-            "torch.distributed.rpc.api._invoke_rpc", functools.partial(_invoking, current_carrier=current_carrier)
-        )
-        _replaced.replace("torch.distributed.rpc.api.PythonUDF", lambda _: _pickling(current_carrier))
-        _replaced.replace(
-            "torch.distributed.rpc.rref_proxy._invoke_rpc",
+            f"{PROXY}._invoke_rpc",
             functools.partial(_invoking_by_proxy, current_carrier=current_carrier),
         )
     else:

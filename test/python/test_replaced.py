@@ -39,8 +39,6 @@ INSTALLED_AT_IMPORT = (
     failed_start,
 )
 
-pytest.importorskip("opentelemetry")
-
 # Prints at each step what has changed since an earlier one.
 PROGRAM = """
 import json, os, sys
@@ -85,6 +83,7 @@ def names(*headings):
 
 
 def test_no_other_function_of_torch_is_replaced_and_none_for_longer(tmp_path):
+    pytest.importorskip("opentelemetry")
     program = PROGRAM.format(folder=str(HERE), store=str(tmp_path / "store"))
     environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     done = subprocess.run(

@@ -105,7 +105,7 @@ TEST_CASE("a header says how long its record is", "[record_cipher]") {
   CHECK(RecordOpener::readHeader(Record{23, 3, 3, 0x40, 0x11}, content));
 }
 
-// Short records by libsodium are opened by libcrypto's: see Node's above. Here libsodium opens both kinds.
+// libsodium itself opens what is sealed by it and by libcrypto.
 TEST_CASE("another implementation opens the first records", "[record_cipher]") {
   const RecordKey key = someKey(algorithms());
   loadRecordCiphers();
