@@ -157,8 +157,11 @@ py::dict messageTypes() {
   TORCHWIRE_TYPE(RUN_WITH_PROFILING_REQ);
   TORCHWIRE_TYPE(RREF_BACKWARD_REQ);
 #undef TORCHWIRE_TYPE
-  for (const own_messages::OwnRequest& request : own_messages::kRequests) {
-    types[request.name] = static_cast<uint32_t>(request.type);
+  for (const OwnRequest& request : own_messages::kOfModules) {
+    types[request.name] = request.type;
+  }
+  for (const OwnRequest& request : own_requests::kOfNodes) {
+    types[request.name] = request.type;
   }
   return types;
 }

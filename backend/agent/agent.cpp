@@ -33,6 +33,8 @@
 #include "backend/tensorpipe/observers.h"
 #include "backend/transport/loop.h"
 #include "backend/wire/failure.h"
+#include "backend/wire/message_body.h"
+#include "backend/wire/own_requests.h"
 #include "backend/wire/record_cipher.h"
 #include "rref/backward.h"
 #include "rref/context_lifetime.h"
@@ -65,8 +67,7 @@ cuda::DeviceRecord named(cuda::DeviceRecord record, const std::string& worker) {
 
 Error refusalIn(ReceivedFrame answer) {
   try {
-    const DecodedMessage decoded = decodeMessage(std::move(answer));
-    return decodeFailure(std::as_const(*decoded.message).payload());
+    return decodeFailure(bodyIn(std::move(answer)));
   } catch (const std::exception& e) {
     return Error(
         ErrorCode::badFrame, std::string("cannot read why a call is refused: ") + e.what());
@@ -79,9 +80,9 @@ uint64_t firstCallId(bool mayReplace) {
   return mayReplace ? randomNumber() >> 2 : 1;
 }
 
-OutgoingFrame refusal(uint64_t callId, const Error& error, const Disposer& disposer) {
-  OutgoingFrame answer = encodeMessage(
-      FrameKind::response, messageOf(encodeFailure(error), own_messages::kRefused), disposer);
+OutgoingFrame refusal(uint64_t callId, const Error& error) {
+  OutgoingFrame answer =
+      bodyFrame(FrameKind::response, own_requests::kRefused, encodeFailure(error));
   setCallId(answer, callId);
   return answer;
 }
@@ -110,6 +111,7 @@ Agent::Agent(
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
       rrefs_(std::make_shared<RRefService>(dispatcher_, metrics_)),
       calls_(std::make_shared<CallTable>(timer_, firstCallId(isOpen()))),
+      ownCalls_(ownCallsWorker()),
       directory_(workerInfo_),
       devices_(std::make_shared<cuda::GroupDevices>(named(options_.devices, workerInfo_.name_))),
       deaths_(1, "torchwire_dead"),
@@ -136,6 +138,7 @@ Agent::Agent(
   }
   calls_->traceTo(&metrics_->trace);
   whereabouts_ = std::make_unique<Whereabouts>(whatWhereaboutsLookAt());
+  lookAfterSlowCalls();
   keepErrorHandlersValid();
   registerHandlers();
   connectTransfers();
@@ -162,13 +165,7 @@ void Agent::registerHandlers() {
     // Elsewhere than on the timer's thread: who sends may drop what is Python's.
     control_->run([this, call] { tellCancelled(call.to, call.id); });
   });
-  dispatcher_.handleOwn(own_messages::kCancel, [this](WorkerId caller, Message& request) {
-    const auto callId = ByteReader(std::as_const(request).payload()).number<uint64_t>();
-    runCallbacks(server_->cancel(caller, callId));
-    return completed(messageOf({}, own_messages::kNoted));
-  });
-  serveDeaths();
-  serveWhereabouts();
+  serveCancels();
   serveObservers();
   serveProfiledCalls(dispatcher_);
   rrefs_->serve(dispatcher_);
@@ -303,8 +300,9 @@ void Agent::openMembership() {
       std::make_unique<BoundedStore>(
           std::make_unique<TorchStore>(store_), storeTimeout(), check, options_.storeThread),
       std::move(self), worldSize_, std::max(getRpcTimeout(), kMinWaitForGroup),
-      std::make_unique<SystemClock>(check),
-      [this](const WorkerRecord& worker, bool asksHost) { return hasEnded(worker, asksHost); });
+      std::make_unique<SystemClock>(check), [this](const WorkerRecord& worker, bool asksHost) {
+        return hasEnded(worker, address_, asksHost);
+      });
 }
 
 // Peers are let in by the new keys before anything is said under them.
@@ -378,7 +376,7 @@ void Agent::openLinks(const std::vector<GroupKey>& keys) {
   events.declaredDead = [this](const std::string& reason) { links_->endPart(reason); };
   events.linkBroken = [this](WorkerId peer, const Error& error) {
     trace("link broken", peer, error);
-    lookForAnotherProgram(peer);
+    peerDeaths_->linkBroken(peer);
   };
   events.sessionResumed = [this](WorkerId peer) { trace("session resumed", peer, {}); };
   if (isOpen()) {
@@ -391,6 +389,9 @@ void Agent::openLinks(const std::vector<GroupKey>& keys) {
   limits.sessionTimeout = options_.sessionTimeout;
   limits.sessionBytes = options_.maxUnacknowledgedBytes;
   links_ = std::make_shared<LinkManager>(*context_, timer_, std::move(events), limits);
+  peerDeaths_ = std::make_unique<PeerDeaths>(PeerDeaths::Worker{
+      *links_, *membership_, *processes_, ownCalls_, timer_, deaths_, options_.sessionTimeout,
+      isOpen()});
   startServer();
   // Not before there are links and a server: answers tell of them.
   admitObservers(innermost, answersForObservers(copies_, options_.answer));
@@ -411,7 +412,7 @@ void Agent::startServer() {
   server_ = std::make_shared<Server>(
       dispatcher_,
       [this](uint32_t messageType, Task&& task) {
-        return runRequest(messageType, std::move(task));
+        return runRequest(poolOf(messageType), std::move(task));
       },
       disposer_,
       [links = links_, transfers = transfers_](WorkerId caller, OutgoingFrame frame) {
@@ -447,7 +448,7 @@ void Agent::enter(const std::string& address) {
   // When a peer turns out to be dead, this worker dials all others to tell them.
   for (const WorkerRecord& worker : roster.workers) {
     if (worker.id != self_) {
-      watch(worker);
+      peerDeaths_->watch(worker);
     }
   }
   links_->acceptPeers(); // from now on a peer may be replaced by its successor
@@ -504,6 +505,24 @@ void Agent::introduceToPeers() {
   }
 }
 
+OwnCalls::Worker Agent::ownCallsWorker() {
+  return {
+      *calls_,
+      [this](WorkerId to, uint64_t callId, OutgoingFrame request) {
+        return transmit(to, callId, std::move(request), /* counted */ false);
+      },
+      [this](Waiter& waiter) {
+        waiter.await(loop_.get(), handlesSignals() ? checkSignals : std::function<void()>());
+      },
+      [this](Task&& task) { return runRequest(*control_, std::move(task)); },
+      [this](WorkerId caller, OutgoingFrame response) {
+        links_->sendIfConnected(caller, std::move(response), [](const Error&) {});
+      },
+      [this](WorkerId caller, uint64_t incarnation) {
+        return links_->isFormer(caller, incarnation);
+      }};
+}
+
 ThreadPool& Agent::poolOf(uint32_t messageType) {
   if (own_messages::isEvaluation(messageType)) {
     return evaluations_;
@@ -513,8 +532,7 @@ ThreadPool& Agent::poolOf(uint32_t messageType) {
 
 // A request that came on the loop may run on the thread that has read it. Not what evaluates: libtorch marks the thread, and
 // functions of the user's must not run on it afterwards (docs/gotchas.md).
-bool Agent::runRequest(uint32_t messageType, Task&& task) {
-  ThreadPool& pool = poolOf(messageType);
+bool Agent::runRequest(ThreadPool& pool, Task&& task) {
   return loop_->isLoopThread() && &pool != &evaluations_ ? loop_->runAside(std::move(task), pool)
                                                          : pool.run(std::move(task));
 }
@@ -527,7 +545,7 @@ void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
   if (frame.header.kind == FrameKind::request) {
     if (lost != 0) {
       refuseRequest(from, callId, memoryLimits(lost));
-    } else if (!server_->serve(from, std::move(frame))) {
+    } else if (!serve(from, std::move(frame))) {
       refuseRequest(from, callId, threadLimits());
     }
     return;
@@ -540,11 +558,16 @@ void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
         Executed::yes);
     log(LogLevel::warning, error.message());
     calls_->fail(callId, error, from);
-  } else if (frame.header.messageType == static_cast<uint32_t>(own_messages::kRefused)) {
+  } else if (frame.header.messageType == own_requests::kRefused) {
     onRefusal(from, callId, refusalIn(std::move(frame)));
   } else if (!calls_->answer(callId, from, std::move(frame))) {
     discard(from, std::move(frame));
   }
+}
+
+bool Agent::serve(WorkerId caller, ReceivedFrame request) {
+  return ownCalls_.serves(request.header.messageType) ? ownCalls_.serve(caller, std::move(request))
+                                                      : server_->serve(caller, std::move(request));
 }
 
 void Agent::onRefusal(WorkerId from, uint64_t callId, const Error& refusal) {
@@ -568,7 +591,7 @@ void Agent::refuseRequest(WorkerId from, uint64_t callId, const std::string& lim
   if (from == self_) {
     calls_->fail(callId, error);
   } else if (!ends) {
-    links_->sendIfConnected(from, refusal(callId, error, disposer_), [](const Error&) {});
+    links_->sendIfConnected(from, refusal(callId, error), [](const Error&) {});
   }
 }
 
@@ -588,14 +611,41 @@ Task Agent::onPeerLost(
   if (peer == self_) {
     return complete; // it lives: only a frame to itself was damaged
   }
-  if (error.code() == ErrorCode::peerLeft) {
-    processes_->forget(peer);
-  } else {
-    askWhetherItLives(peer, error);
-  }
+  peerDeaths_->peerLost(peer, error);
+  ownCalls_.callerLost(peer);
   runCallbacks(server_->callerLost(peer));
   control_->run([engine = engine_, peer] { engine->peerLost(peer); });
   return complete;
+}
+
+/// Runs on a thread that may block. A peer whose link has merely broken, or that cannot be dialed, is not gone: from here a
+/// network that is cut looks like a process that has died, and a worker that comes back goes on with its contexts.
+void Agent::onPeerGone(const WorkerRecord& peer, const Error& error) {
+  const bool died = error.code() == ErrorCode::workerDied;
+  const bool isOver = error.code() == ErrorCode::declaredDead; // of this worker's own death
+  // All have deleted what they held by then, and PyTorch is to find what they have not.
+  const bool endsWithOthers = error.code() == ErrorCode::peerLeft && joinsOthers_;
+  trace(
+      died         ? "worker died"
+          : isOver ? "this worker declared dead"
+                   : "worker left",
+      peer.id, error);
+  guarded("the end of a peer", [&] {
+    if (!endsWithOthers) {
+      rrefs_->workerGone(peer.id, error);
+    }
+    contexts_.peerGone(peer.id)(); // nobody else would release what it has opened
+    if (died && isOpen()) {
+      devices_->remove(peer.id);
+    }
+  });
+  if (error.code() != ErrorCode::peerLeft || !isStaticGroup()) {
+    options_.workerEvents.lost(peer, error);
+  }
+  links_->reclaimed(peer.id, peer.incarnation);
+  if (died) {
+    peerDeaths_->peerDied(peer, error);
+  }
 }
 
 /// What functions want to have run when nobody waits for them any more.
@@ -626,7 +676,7 @@ std::optional<Refusal> Agent::onUnknownPeer(const Hello& hello) {
   directory_.add(hello.self);
   rrefs_->forgetWorker(hello.self.id);
   control_->run(contexts_.peerJoined(hello.self.id));
-  watch(hello.self);
+  peerDeaths_->watch(hello.self);
   return std::nullopt;
 }
 

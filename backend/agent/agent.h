@@ -19,7 +19,6 @@
 #include "autograd/pass/backward_mode.h"
 #include "autograd/torch_engine.h"
 #include "backend/agent/start_interruption.h"
-#include "backend/agent/whereabouts.h"
 #include "backend/agent/worker_directory.h"
 #include "backend/agent/worker_events.h"
 #include "backend/base/address.h"
@@ -36,6 +35,9 @@
 #include "backend/link/link_manager.h"
 #include "backend/membership/membership.h"
 #include "backend/membership/peer_stores.h"
+#include "backend/node/own_calls.h"
+#include "backend/node/peer_deaths.h"
+#include "backend/node/whereabouts.h"
 #include "backend/serve/direct_rref.h"
 #include "backend/serve/dispatcher.h"
 #include "backend/serve/server.h"
@@ -88,10 +90,10 @@ struct AgentOptions {
   cuda::StreamOrder deviceStreamOrder = cuda::StreamOrder::none;
 };
 
-/// Runs everything of torch.distributed.rpc over links. In eight files: agent.cpp starts and wires it,
+/// Runs everything of torch.distributed.rpc over links. In seven files: agent.cpp starts and wires it,
 /// agent_shutdown.cpp ends it, agent_calls.cpp and agent_completion.cpp have the calls of this worker,
-/// agent_bookkeeping.cpp those that must not fail, agent_deaths.cpp what becomes of workers that die, agent_stores.cpp what
-/// takes the rendezvous store's place, agent_metrics.cpp what it tells about itself. Thread-safe.
+/// agent_bookkeeping.cpp those that must not fail, agent_stores.cpp what takes the rendezvous store's place, agent_metrics.cpp
+/// what it tells about itself. What needs no PyTorch is in backend/node/. Thread-safe.
 class Agent final : public torch::distributed::rpc::RpcAgent,
                     public EngineOwner,
                     public std::enable_shared_from_this<Agent> {
@@ -300,7 +302,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   void registerHandlers();
 
   ThreadPool& poolOf(uint32_t messageType);
-  bool runRequest(uint32_t messageType, Task&& task);
+  bool runRequest(ThreadPool& pool, Task&& task);
 
   // Starting.
   void openMembership();
@@ -346,6 +348,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   bool sendFailed(uint64_t callId, const Error& error);
   Task awaitEnd(Waiter& waiter, uint64_t callId);
   void tellCancelled(WorkerId to, uint64_t callId);
+  void serveCancels();
+  OwnCalls::Worker ownCallsWorker();
   struct OwnCall : CallTarget {
     bool mayCreate = false; // an RRef
     bool creates = false; // for certain
@@ -412,35 +416,19 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
 
   // Events of the links.
   void onFrame(WorkerId from, ReceivedFrame frame);
+  bool serve(WorkerId caller, ReceivedFrame request);
   void onRefusal(WorkerId from, uint64_t callId, const Error& refusal);
   void refuseRequest(WorkerId from, uint64_t callId, const std::string& limits);
   Task onPeerLost(
       WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent);
   std::optional<Refusal> onUnknownPeer(const Hello& hello);
 
-  // Deaths.
-  void watch(const WorkerRecord& peer);
-  void askWhetherItLives(WorkerId peer, const Error& loss);
-  void lookForAnotherProgram(WorkerId peer);
-  std::optional<PeerStatus> statusOf(WorkerId peer) const;
-  std::optional<WorkerRecord> recordOf(WorkerId peer) const;
-  void declareSilent(WorkerId id);
-  std::optional<Membership::Ruling> takeDown(const Death& death);
-  std::string describeDeath(const Death& own) const;
-  bool hearsAnotherThan(WorkerId silent);
-  void announce(const Death& death);
-  void serveDeaths();
   void onPeerGone(const WorkerRecord& peer, const Error& error);
-  void tellOfDeath(const WorkerRecord& peer, const Error& error);
-  void takeOffRoster(const WorkerRecord& dead);
-  void expectPart() const;
-  bool hasEnded(const WorkerRecord& worker, bool asksHost) const;
-
   void trace(const char* incident, WorkerId peer, const Error& why);
 
   // Where calls are.
   Whereabouts::Worker whatWhereaboutsLookAt();
-  void serveWhereabouts();
+  void lookAfterSlowCalls();
   void serveObservers();
   std::optional<std::string> whyUnsent(WorkerId to, uint64_t callId) const;
 
@@ -460,12 +448,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   std::chrono::milliseconds storeTimeout() const;
   void checkOthers(const ShutdownMonitor& monitor);
   bool storeIsGone() const;
-  void openOwnCall(
-      WorkerId to, torch::distributed::rpc::MessageType type, std::vector<char> body,
-      std::chrono::milliseconds timeout, CallTable::Completion completion);
-  std::vector<char> ask(
-      WorkerId to, torch::distributed::rpc::MessageType type, std::vector<char> body,
-      std::chrono::milliseconds timeout);
   void tellOfStore(WorkerId to, std::vector<char> request);
   std::set<WorkerId> livingPeers() const;
 
@@ -493,6 +475,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   ActiveCalls activeCalls_;
   std::shared_ptr<CallTable> calls_;
   std::unique_ptr<SendWindow> window_; // null: what is under way has no bound
+  OwnCalls ownCalls_;
   WorkerDirectory directory_;
   const std::shared_ptr<cuda::GroupDevices> devices_;
   // Apart from all others: what is done about deaths may wait for the store.
@@ -508,6 +491,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   std::shared_ptr<LinkManager> links_;
   std::shared_ptr<Server> server_;
   std::unique_ptr<Membership> membership_;
+  std::unique_ptr<PeerDeaths> peerDeaths_; // from the start on
   std::shared_ptr<KeyRing> keys_; // from the start on
   std::shared_ptr<PeerStores> peerStores_;
   std::unique_ptr<Whereabouts> whereabouts_; // of calls

@@ -28,6 +28,7 @@
 #include "backend/serve/response.h"
 #include "backend/serve/signals.h"
 #include "backend/transport/loop.h"
+#include "backend/wire/own_requests.h"
 #include "cuda/error_text.h"
 #include "cuda/host_copies.h"
 
@@ -39,6 +40,9 @@ using std::chrono::milliseconds;
 
 // What is smaller does not count as being under way: it costs its call more to count it than it costs the receiver.
 constexpr size_t kMinCounted = 4096;
+
+// How long a callee may take to note that a call has been given up.
+constexpr milliseconds kCancellation{5000};
 
 // A call that its thread is sending. What fails it meanwhile, on this thread, waits until the links have been left.
 class Sending {
@@ -252,7 +256,7 @@ Agent::SentCall Agent::start(
     OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
     float rpcTimeoutSeconds) {
   if (rrefs_->asksForOrphan(*request) &&
-      recordOf(call.to)) { // else the link says what has become of it
+      links_->statusOf(call.to)) { // else the link says what has become of it
     const Error error = ownerDied(directory_.describe(call.to));
     return {open(std::move(call), rpcTimeoutSeconds, /* counted */ false), error};
   }
@@ -585,12 +589,19 @@ bool Agent::cancel(uint64_t callId) {
 // Nothing depends on the answer, nor on whether it arrives.
 void Agent::tellCancelled(WorkerId to, uint64_t callId) {
   guarded("telling a worker of a cancelled call", [&] {
-    std::vector<char> body;
+    OwnCalls::Body body;
     ByteWriter(body).number(callId);
-    send(
-        getWorkerInfo(static_cast<worker_id_t>(to)),
-        messageOf(std::move(body), own_messages::kCancel));
+    ownCalls_.open(to, own_requests::kCancel, std::move(body), kCancellation);
   });
+}
+
+void Agent::serveCancels() {
+  ownCalls_.handle(
+      own_requests::kCancel, own_requests::kNoted,
+      [this](WorkerId caller, const OwnCalls::Body& request, const OwnCalls::Reply& reply) {
+        runCallbacks(server_->cancel(caller, ByteReader(request).number<uint64_t>()));
+        reply({});
+      });
 }
 
 void Agent::endOn(ThreadPool& pool, Task task) {

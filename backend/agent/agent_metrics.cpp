@@ -5,9 +5,8 @@
 
 #include "backend/agent/agent.h"
 #include "backend/base/guarded.h"
-#include "backend/serve/own_messages.h"
-#include "backend/serve/response.h"
 #include "backend/transport/rejection_log.h"
+#include "backend/wire/own_requests.h"
 
 namespace torchwire {
 
@@ -129,25 +128,19 @@ std::vector<PeerStatus> Agent::peers() const {
 Whereabouts::Worker Agent::whatWhereaboutsLookAt() {
   return {
       self_,
-      directory_,
+      [this](WorkerId id) { return directory_.describe(id); },
+      [this](WorkerId id) { return directory_.nameOf(id); },
       requests_,
       options_.numSpareThreads,
       *control_,
       *calls_,
+      ownCalls_,
       [this] { return server_ ? &server_->served() : nullptr; },
       [this](WorkerId to, uint64_t callId) { return whyUnsent(to, callId); },
-      options_.stackOf,
-      [this](
-          WorkerId to, std::vector<char> question, std::chrono::milliseconds patience,
-          CallTable::Completion done) {
-        openOwnCall(to, own_messages::kWhereabouts, std::move(question), patience, std::move(done));
-      }};
+      options_.stackOf};
 }
 
-void Agent::serveWhereabouts() {
-  dispatcher_.handleOwn(own_messages::kWhereabouts, [this](WorkerId caller, Message& question) {
-    return whereabouts_->answer(caller, question);
-  });
+void Agent::lookAfterSlowCalls() {
   // On the timer's thread: sending is for another one.
   calls_->watchSlow(options_.slowCallWarning, [this](std::vector<CallTable::Pending> slow) {
     control_->run([this, slow = std::move(slow)] {
@@ -162,7 +155,7 @@ std::optional<std::string> Agent::whyUnsent(WorkerId to, uint64_t callId) const 
     return "its request has not been sent, for as many bytes as max_bytes_in_flight allows are "
            "under way to the worker";
   }
-  const auto status = to == self_ ? std::nullopt : statusOf(to);
+  const auto status = to == self_ ? std::nullopt : links_->statusOf(to);
   if (status && status->state != PeerState::connected) {
     return std::string("the connection to the worker is ") + nameOf(status->state) +
         ": the request has not been sent, or its answer cannot come";
@@ -173,18 +166,18 @@ std::optional<std::string> Agent::whyUnsent(WorkerId to, uint64_t callId) const 
 // ---- observers ----------------------------------------------------------------------------------
 
 void Agent::serveObservers() {
-  dispatcher_.handleOwn(own_messages::kObserve, [this](WorkerId, Message& request) {
-    const auto& body = std::as_const(request).payload();
-    const std::string answer = options_.answer(std::string(body.begin(), body.end()));
-    return completed(
-        messageOf(std::vector<char>(answer.begin(), answer.end()), own_messages::kObserved));
-  });
+  ownCalls_.handle(
+      own_requests::kObserve, own_requests::kObserved,
+      [this](WorkerId, const OwnCalls::Body& question, const OwnCalls::Reply& reply) {
+        const std::string answer = options_.answer(std::string(question.begin(), question.end()));
+        reply({answer.begin(), answer.end()});
+      });
 }
 
 std::string Agent::askObserver(
     WorkerId to, const std::string& question, std::chrono::milliseconds patience) {
-  const std::vector<char> answer = ask(
-      to, own_messages::kObserve, std::vector<char>(question.begin(), question.end()), patience);
+  const OwnCalls::Body answer =
+      ownCalls_.ask(to, own_requests::kObserve, {question.begin(), question.end()}, patience);
   return {answer.begin(), answer.end()};
 }
 

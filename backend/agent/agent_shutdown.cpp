@@ -20,7 +20,7 @@
 #include "backend/link/shutdown_monitor.h"
 #include "backend/serve/signals.h"
 #include "backend/transport/loop.h"
-#include "backend/transport/process_watch.h"
+#include "backend/transport/processes.h"
 #include "rref/unheld_forks.h"
 
 namespace torchwire {
@@ -51,7 +51,7 @@ void Agent::waitAllWorkers(float timeout) {
     return;
   }
   const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
-  expectPart();
+  peerDeaths_->expectPart();
   membership_->shutDownTogether([&] {
     const Totals met = membership_->sum(
         "reach" + std::to_string(rounds_++), {static_cast<int64_t>(countDoubtfulForks(*rrefs_)), 0},
@@ -95,10 +95,10 @@ void Agent::join(bool shutdown, float timeout) {
   } else {
     const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
     awaitOwnCalls([&] {
-      expectPart();
+      peerDeaths_->expectPart();
       monitor.checkTime();
     });
-    expectPart();
+    peerDeaths_->expectPart();
     try {
       membership_->leave();
     } catch (const std::exception& e) { // its host has left before; the peers are told all the same
@@ -126,7 +126,7 @@ Totals Agent::awaitEndOfCalls(const ShutdownMonitor& monitor) {
   std::optional<Totals> before;
   for (;;) {
     awaitOwnCalls([&] { checkOthers(monitor); });
-    expectPart();
+    peerDeaths_->expectPart();
     const ActiveCalls::Count count = activeCalls_.count();
     const Totals totals = membership_->sum(
         "join" + std::to_string(rounds_++), {count.started, count.finished},

@@ -11,7 +11,7 @@
 #include "backend/membership/bounded_store.h"
 #include "backend/membership/membership.h"
 #include "backend/serve/signals.h"
-#include "backend/transport/process_watch.h"
+#include "backend/transport/processes.h"
 #include "backend/wire/frame.h"
 
 namespace torchwire {

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "backend/codec/inline_limit.h"
+#include "backend/wire/inline_limit.h"
 
 namespace torchwire {
 namespace {

@@ -354,10 +354,21 @@ std::vector<PeerStatus> LinkManager::status() const {
   std::vector<PeerStatus> all;
   MutexLock lock(mutex_);
   for (const auto& [id, peer] : peers_) {
-    const State state = isResuming(peer) ? State::resuming : peer.state;
-    all.push_back({peer.record, state, peer.description, peer.traffic});
+    all.push_back(statusOf(peer));
   }
   return all;
+}
+
+std::optional<PeerStatus> LinkManager::statusOf(WorkerId id) const {
+  MutexLock lock(mutex_);
+  const auto peer = peers_.find(id);
+  return peer == peers_.end() || isGone(peer->second.state) ? std::nullopt
+                                                            : std::optional(statusOf(peer->second));
+}
+
+PeerStatus LinkManager::statusOf(const Peer& peer) {
+  const State state = isResuming(peer) ? State::resuming : peer.state;
+  return {peer.record, state, peer.description, peer.traffic};
 }
 
 Goodbye LinkManager::goodbyeOf(WorkerId id) const {

@@ -188,6 +188,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   bool isFormer(WorkerId id, uint64_t incarnation) const EXCLUDES(mutex_);
   /// Of all peers but this worker.
   std::vector<PeerStatus> status() const EXCLUDES(mutex_);
+  /// Of a peer that is in the group, as far as is known here.
+  std::optional<PeerStatus> statusOf(WorkerId id) const EXCLUDES(mutex_);
   /// What a peer has said of why it has left; empty of one that has not.
   Goodbye goodbyeOf(WorkerId id) const EXCLUDES(mutex_);
   /// What this worker has been told to say.
@@ -238,6 +240,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
 
   // The methods are in four files. link_manager.cpp: the peers, the group, leaving, and what the others
   // share.
+  static PeerStatus statusOf(const Peer& peer);
   Peer* find(WorkerId id) REQUIRES(mutex_);
   Peer* current(const Handle& handle, State state) REQUIRES(mutex_);
   Hello introduction(const Peer& to) const REQUIRES(mutex_);

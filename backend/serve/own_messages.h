@@ -1,36 +1,25 @@
-// The message types that PyTorch does not have: requests between the engines and the RRef modules of two
-// workers. They travel like every other message (codec.h) and are served by the dispatcher. Each request is declared
-// once, in TORCHWIRE_OWN_REQUESTS; docs/fault_injection.md names them, too, which a test checks.
-//
-// Any request may be answered by `failed` in place of PyTorch's EXCEPTION: a call has failed that its callee had made to
-// serve it (backend/wire/failure.h). Or by `refused`, in the same form: it has not been served, and will not be.
+// The message types that PyTorch does not have, beside those of backend/wire/own_requests.h: requests between the engines, the
+// RRef modules and the device transfers of two workers. They travel like every other message (codec.h) and are served by
+// the dispatcher. Each request is declared once, in TORCHWIRE_OWN_MESSAGES.
 #pragma once
 
 #include <torch/csrc/distributed/rpc/message.h>
 
 #include <cstdint>
 
+#include "backend/wire/own_requests.h"
+
 namespace torchwire::own_messages {
 
 using torch::distributed::rpc::MessageType;
 
-namespace detail {
-// PyTorch's own numbers are below 0x40 and may grow to 0x7f before they meet these.
-constexpr MessageType request(int number) {
-  return static_cast<MessageType>(number | torch::distributed::rpc::MessageTypeFlags::REQUEST_TYPE);
-}
-constexpr MessageType response(int number) {
-  return static_cast<MessageType>(
-      number | torch::distributed::rpc::MessageTypeFlags::RESPONSE_TYPE);
-}
-} // namespace detail
-
-/// What serves a request: the evaluation pool where it runs autograd functions and hooks of the user's.
-enum class Pool { control, evaluation };
+static_assert(
+    own_requests::request(0) == torch::distributed::rpc::MessageTypeFlags::REQUEST_TYPE &&
+    own_requests::response(0) == torch::distributed::rpc::MessageTypeFlags::RESPONSE_TYPE);
 
 // X(constant, number on the wire, name in fault plans, pool), with who sends it to whom, what answers, and what for.
 // clang-format off
-#define TORCHWIRE_OWN_REQUESTS(X) \
+#define TORCHWIRE_OWN_MESSAGES(X) \
   /* recv function -> send function, gradientsDone: gradients of one backward pass */ \
   X(kGradients, 0x80, "GRADIENTS", evaluation) \
   /* who reached a recv function -> the worker of its send function, discovered: which send functions a pass reaches */ \
@@ -52,68 +41,44 @@ enum class Pool { control, evaluation };
   /* one end of a lane of NCCL's -> the other, noted: which tensor is to be sent next, or that the lane has ended */ \
   X(kLaneMessage, 0x9c, "LANE_MESSAGE", control) \
   /* who would send by NCCL -> who would receive, noted: be the receiving end, do bytes come? */ \
-  X(kLaneTrial, 0x9e, "LANE_TRIAL", control) \
-  /* caller -> callee, noted: it no longer waits for this call */ \
-  X(kCancel, 0xa0, "CANCEL", control) \
-  /* who has found out -> the others, noted: a worker is dead */ \
-  X(kDeath, 0xa2, "DEATH", control) \
-  /* who would declare a worker dead -> the others, noted: does it hear anybody at all? */ \
-  X(kHearing, 0xa4, "HEARING", control) \
-  /* caller -> callee, whereaboutsReply: where are these calls of mine? */ \
-  X(kWhereabouts, 0xa6, "WHEREABOUTS", control) \
-  /* any -> who serves a store in the place of the rendezvous store, and back, storeReply: an operation of the store's, or */ \
-  /* come over to the one that is served here (backend/membership/peer_stores.h) */ \
-  X(kStoreRequest, 0xa8, "STORE_REQUEST", control) \
-  /* any -> any, observed: what an observer wants to know */ \
-  X(kObserve, 0xaa, "OBSERVE", control)
+  X(kLaneTrial, 0x9e, "LANE_TRIAL", control)
 // clang-format on
 
 #define TORCHWIRE_DECLARE(constant, number, name, pool) \
-  constexpr MessageType constant = detail::request(number);
-TORCHWIRE_OWN_REQUESTS(TORCHWIRE_DECLARE)
+  constexpr auto constant = static_cast<MessageType>(own_requests::request(number));
+TORCHWIRE_OWN_MESSAGES(TORCHWIRE_DECLARE)
 #undef TORCHWIRE_DECLARE
 
-constexpr MessageType kGradientsDone = detail::response(0x81);
-constexpr MessageType kDiscovered = detail::response(0x83);
-constexpr MessageType kResumed = detail::response(0x85);
-constexpr MessageType kPassEnded = detail::response(0x87);
-constexpr MessageType kHoldersReply = detail::response(0x93);
-constexpr MessageType kNoted = detail::response(0x9b);
-constexpr MessageType kFailed = detail::response(0xa1);
-constexpr MessageType kRefused = detail::response(0xa3);
-constexpr MessageType kWhereaboutsReply = detail::response(0xa7);
-constexpr MessageType kStoreReply = detail::response(0xa9);
-constexpr MessageType kObserved = detail::response(0xab);
+constexpr auto kGradientsDone = static_cast<MessageType>(own_requests::response(0x81));
+constexpr auto kDiscovered = static_cast<MessageType>(own_requests::response(0x83));
+constexpr auto kResumed = static_cast<MessageType>(own_requests::response(0x85));
+constexpr auto kPassEnded = static_cast<MessageType>(own_requests::response(0x87));
+constexpr auto kHoldersReply = static_cast<MessageType>(own_requests::response(0x93));
+constexpr auto kNoted = static_cast<MessageType>(own_requests::kNoted);
+constexpr auto kFailed = static_cast<MessageType>(own_requests::kFailed);
 
-struct OwnRequest {
-  MessageType type;
-  const char* name; // in fault plans
-  Pool pool;
-};
-
-#define TORCHWIRE_ROW(constant, number, name, pool) {constant, name, Pool::pool},
-inline constexpr OwnRequest kRequests[] = {TORCHWIRE_OWN_REQUESTS(TORCHWIRE_ROW)};
+#define TORCHWIRE_ROW(constant, number, name, pool) {constant, name},
+inline constexpr OwnRequest kOfModules[] = {TORCHWIRE_OWN_MESSAGES(TORCHWIRE_ROW)};
 #undef TORCHWIRE_ROW
 
-/// The row of a request of this file; null: it is none.
-constexpr const OwnRequest* find(uint32_t messageType) {
-  for (const OwnRequest& request : kRequests) {
-    if (static_cast<uint32_t>(request.type) == messageType) {
-      return &request;
-    }
-  }
-  return nullptr;
-}
-
-/// Whether a message's type is that of a request of this file, or of a later release's.
+/// Whether a message's type is that of a request of torchwire's, of this release's or of a later one's.
 constexpr bool isOwnRequest(uint32_t messageType) {
   return (messageType & torch::distributed::rpc::MessageTypeFlags::REQUEST_TYPE) != 0 &&
       (messageType & 0xffU) >= 0x80;
 }
 
+/// Whether a request runs autograd functions and hooks of the user's.
 constexpr bool isEvaluation(uint32_t messageType) {
-  const OwnRequest* const request = isOwnRequest(messageType) ? find(messageType) : nullptr;
-  return request != nullptr && request->pool == Pool::evaluation;
+  constexpr bool evaluation = true, control = false;
+#define TORCHWIRE_CASE(constant, number, name, pool) \
+  case constant:                                     \
+    return pool;
+  switch (messageType) {
+    TORCHWIRE_OWN_MESSAGES(TORCHWIRE_CASE)
+    default:
+      return false;
+  }
+#undef TORCHWIRE_CASE
 }
 
 /// The first bytes of bodies that libtorch cannot read, in messages of its own types (direct_call.h,

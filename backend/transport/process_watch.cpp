@@ -1,53 +1,12 @@
 #include "backend/transport/process_watch.h"
 
-#include <poll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <future>
 #include <utility>
 
 #include "backend/base/log.h"
-#include "backend/transport/handshake_socket.h"
 
 namespace torchwire {
-namespace {
-
-Descriptor openProcess(int32_t pid) {
-  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-}
-
-bool hasEnded(const Descriptor& process) {
-  pollfd asked{process.get(), POLLIN, 0};
-  return ::poll(&asked, 1, 0) > 0;
-}
-
-/// Whether what has been opened under the process's number is the process itself.
-Presence presenceOf(const ProcessIdentity& process, const Descriptor& opened, int openError) {
-  if (opened.get() < 0) {
-    return openError == ESRCH ? Presence::ended : Presence::unknown;
-  }
-  const auto status = statusOfProcess(process.pid);
-  if (hasEnded(opened) || (status && status->startTime != process.startTime)) {
-    return Presence::ended;
-  }
-  if (!status) {
-    return Presence::unknown;
-  }
-  const bool isKnown = status->stack != 0 && process.stack != 0;
-  return isKnown && status->stack != process.stack ? Presence::replaced : Presence::lives;
-}
-
-} // namespace
-
-Presence presenceOf(const ProcessIdentity& process) {
-  if (!ProcessIdentity::ofThisProcess().sharesNumbersWith(process)) {
-    return Presence::unknown;
-  }
-  const Descriptor opened = openProcess(process.pid);
-  return presenceOf(process, opened, errno);
-}
 
 // What is loop-bound in it comes and goes on the loop alone.
 struct ProcessWatch::Watched {

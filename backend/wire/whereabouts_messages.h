@@ -1,4 +1,4 @@
-// What a worker asks another one about calls that take long, and the answer (backend/agent/whereabouts.h).
+// What a worker asks another one about calls that take long, and the answer (backend/node/whereabouts.h).
 #pragma once
 
 #include <chrono>

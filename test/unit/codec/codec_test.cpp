@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "backend/base/thread_pool.h"
-#include "backend/codec/inline_limit.h"
+#include "backend/wire/inline_limit.h"
 #include "test/unit/codec/sample_tensors.h"
 #include "test/unit/support/seeds.h"
 

@@ -18,7 +18,7 @@
 
 #include "backend/base/thread_pool.h"
 #include "backend/codec/codec.h"
-#include "backend/codec/inline_limit.h"
+#include "backend/wire/inline_limit.h"
 #include "backend/wire/tensor_table.h"
 #include "test/unit/codec/sample_tensors.h"
 

@@ -15,7 +15,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "backend/codec/inline_limit.h"
+#include "backend/wire/inline_limit.h"
 #include "test/unit/codec/sample_tensors.h"
 #include "test/unit/support/seeds.h"
 

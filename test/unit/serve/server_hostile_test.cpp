@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "backend/codec/inline_limit.h"
 #include "backend/serve/response.h"
+#include "backend/wire/inline_limit.h"
 #include "test/unit/serve/sample_requests.h"
 #include "test/unit/support/serving_worker.h"
 

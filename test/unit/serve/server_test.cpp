@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "backend/base/thread_role.h"
-#include "backend/codec/inline_limit.h"
 #include "backend/serve/response.h"
+#include "backend/wire/inline_limit.h"
 #include "test/unit/serve/sample_requests.h"
 #include "test/unit/support/serving_worker.h"
 #include "test/unit/support/stand_in_agent.h"

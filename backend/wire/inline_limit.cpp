@@ -1,4 +1,4 @@
-#include "backend/codec/inline_limit.h"
+#include "backend/wire/inline_limit.h"
 
 #include <cstdlib>
 #include <string>

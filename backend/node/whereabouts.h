@@ -1,8 +1,6 @@
 // Where calls are that take long.
 #pragma once
 
-#include <torch/csrc/distributed/rpc/message.h>
-
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -11,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "backend/agent/worker_directory.h"
 #include "backend/base/thread_pool.h"
 #include "backend/call/call_table.h"
 #include "backend/call/served_calls.h"
+#include "backend/node/own_calls.h"
 #include "backend/wire/roster.h"
 #include "backend/wire/whereabouts_messages.h"
 
@@ -25,34 +23,30 @@ namespace torchwire {
 /// they come back to a worker that they have been at (edge chasing; Chandy, Misra and Haas 1983). Thread-safe.
 class Whereabouts {
  public:
-  using Message = torch::distributed::rpc::Message;
-  using JitFuture = torch::distributed::rpc::JitFuture;
   using Milliseconds = std::chrono::milliseconds;
   using Texts = std::vector<std::string>;
 
   /// What belongs to the worker. All of it outlives the Whereabouts, and its functions run on threads that may block.
   struct Worker {
     WorkerId id;
-    const WorkerDirectory& directory;
+    std::function<std::string(WorkerId)> describe; // for messages: worker 'trainer0' (rank 2)
+    std::function<std::string(WorkerId)> nameOf;
     const ThreadPool& requests;
     const size_t spareThreads; // of `requests`
     ThreadPool& control; // for what must not wait on the thread that ends a call
     CallTable& calls;
+    OwnCalls& ownCalls;
     /// The requests that it has; null before it serves any.
     std::function<const ServedCalls*()> served;
     /// Nullopt: the request of the call has been sent, as far as is known.
     std::function<std::optional<std::string>(WorkerId to, uint64_t callId)> whyUnsent;
     /// See AgentOptions.
     std::function<std::string(uint64_t thread)> stackOf;
-    /// Sends a question. `done` runs on whatever thread ends that call, perhaps on this one: it does not block.
-    std::function<void(
-        WorkerId to, std::vector<char> question, Milliseconds patience, CallTable::Completion done)>
-        ask;
   };
-  explicit Whereabouts(Worker worker) : worker_(std::move(worker)) {}
-
-  /// The answer to a caller's question. On a thread that may block.
-  c10::intrusive_ptr<JitFuture> answer(WorkerId caller, const Message& question) const;
+  /// Answers callers' questions from now on: before the first comes.
+  explicit Whereabouts(Worker worker);
+  Whereabouts(const Whereabouts&) = delete;
+  Whereabouts& operator=(const Whereabouts&) = delete;
 
   /// Where each of those calls is, which are all to one worker: asks that worker for `patience`. On a thread that may block,
   /// without the GIL.
@@ -68,6 +62,7 @@ class Whereabouts {
   struct Inquiry;
   struct Reply;
 
+  void answer(WorkerId caller, const Question& question, OwnCalls::Reply reply) const;
   Finding look(WorkerId caller, uint64_t callId, const Question& question) const;
   Finding ofQueued(const ServedCalls::Status& request, const Question& question) const;
   Finding ofRunning(const ServedCalls::Status& request, const Question& question) const;
@@ -88,7 +83,7 @@ class Whereabouts {
       std::function<void()> done) const;
   void note(const std::vector<CallTable::Pending>& calls, const Texts& where) const;
   std::string name() const {
-    return worker_.directory.nameOf(worker_.id);
+    return worker_.nameOf(worker_.id);
   }
 
   const Worker worker_;

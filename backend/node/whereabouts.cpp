@@ -1,4 +1,4 @@
-#include "backend/agent/whereabouts.h"
+#include "backend/node/whereabouts.h"
 
 #include <algorithm>
 #include <array>
@@ -8,11 +8,9 @@
 #include <map>
 #include <utility>
 
-#include "backend/agent/call_end.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
-#include "backend/serve/own_messages.h"
-#include "backend/serve/response.h"
+#include "backend/wire/own_requests.h"
 
 namespace torchwire {
 namespace {
@@ -32,15 +30,6 @@ std::string seconds(std::chrono::nanoseconds time) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f s", std::chrono::duration<double>(time).count());
   return text.data();
-}
-
-/// Empty where the callee has not answered.
-std::vector<std::string> textsOf(Outcome outcome, size_t expected) {
-  if (outcome.error || hasFailed(outcome)) {
-    return {};
-  }
-  const DecodedMessage answer = responseIn(std::move(outcome), false, false);
-  return WhereaboutsAnswer::decode(std::as_const(*answer.message).payload(), expected).texts;
 }
 
 bool mayGoOn(const WhereaboutsQuestion& question) {
@@ -78,30 +67,43 @@ struct Whereabouts::Inquiry {
   std::vector<Step> path;
   Texts texts = {}; // of each call; empty: nothing is known
   std::vector<size_t> sent = {}; // which of them have been sent, so that the worker may know them
+
+  void hear(WhereaboutsAnswer answer) {
+    for (size_t i = 0; i < sent.size(); ++i) {
+      texts[sent[i]] = std::move(answer.texts[i]);
+    }
+  }
 };
 
 /// The answer to a question, some of whose parts others have to give.
 struct Whereabouts::Reply {
-  explicit Reply(size_t calls) : answer{Texts(calls)}, open(calls + 1) {}
+  Reply(size_t calls, OwnCalls::Reply send)
+      : answer{Texts(calls)}, open(calls + 1), give(std::move(send)) {}
 
   void close() {
     if (--open > 0) {
       return;
     }
-    complete(*future, messageOf(answer.encode(), own_messages::kWhereaboutsReply));
+    give(answer.encode());
   }
 
   WhereaboutsAnswer answer;
   std::atomic<size_t> open; // parts; one is answer(), which ends when all questions have gone on
-  const c10::intrusive_ptr<JitFuture> future = c10::make_intrusive<JitFuture>(messageType());
+  const OwnCalls::Reply give;
 };
 
 // ---- at the callee ------------------------------------------------------------------------------
 
-c10::intrusive_ptr<Whereabouts::JitFuture> Whereabouts::answer(
-    WorkerId caller, const Message& message) const {
-  const Question question = Question::decode(message.payload());
-  const auto reply = std::make_shared<Reply>(question.calls.size());
+Whereabouts::Whereabouts(Worker worker) : worker_(std::move(worker)) {
+  worker_.ownCalls.handle(
+      own_requests::kWhereabouts, own_requests::kWhereaboutsReply,
+      [this](WorkerId caller, const OwnCalls::Body& request, const OwnCalls::Reply& reply) {
+        answer(caller, Question::decode(request), reply);
+      });
+}
+
+void Whereabouts::answer(WorkerId caller, const Question& question, OwnCalls::Reply give) const {
+  const auto reply = std::make_shared<Reply>(question.calls.size(), std::move(give));
   for (size_t i = 0; i < question.calls.size(); ++i) {
     Finding found = look(caller, question.calls[i], question);
     reply->answer.texts[i] = std::move(found.text);
@@ -122,7 +124,6 @@ c10::intrusive_ptr<Whereabouts::JitFuture> Whereabouts::answer(
     });
   }
   reply->close();
-  return reply->future;
 }
 
 Whereabouts::Finding Whereabouts::look(
@@ -167,7 +168,7 @@ Whereabouts::Finding Whereabouts::ofQueued(
     if (const auto call = callOf(other)) {
       return follow(
           text + "; the oldest that waits, " + other.request.function->describe() + " of " +
-              worker_.directory.describe(other.request.caller) + ",",
+              worker_.describe(other.request.caller) + ",",
           other, *call, question, "; raise one of the two options");
     }
   }
@@ -226,7 +227,7 @@ Whereabouts::Finding Whereabouts::follow(
   }
   return {
       text + ",\n  call " + std::to_string(call.key.id) + " of " + call.function->describe() +
-          " to " + worker_.directory.describe(call.key.to) + ": ",
+          " to " + worker_.describe(call.key.to) + ": ",
       call, running.thread};
 }
 
@@ -241,7 +242,7 @@ std::string Whereabouts::cycle(
   }
   std::string workers;
   for (auto step = here.base() - 1; step != path.end(); ++step) {
-    workers += "'" + worker_.directory.nameOf(step->worker) + "' -> ";
+    workers += "'" + worker_.nameOf(step->worker) + "' -> ";
   }
   return "; these calls form a cycle, " + workers + "'" + name() + "': " + means;
 }
@@ -273,12 +274,12 @@ void Whereabouts::ask(
   for (const size_t i : inquiry->sent) {
     question.calls.push_back(inquiry->calls[i]);
   }
-  worker_.ask(
-      inquiry->to, question.encode(), patience, [inquiry, done = std::move(done)](Outcome outcome) {
+  worker_.ownCalls.open(
+      inquiry->to, own_requests::kWhereabouts, question.encode(), patience,
+      [inquiry, done = std::move(done)](const OwnCalls::Answer& answer) {
         guarded("what a worker says of calls", [&] {
-          Texts said = textsOf(std::move(outcome), inquiry->sent.size());
-          for (size_t i = 0; i < said.size(); ++i) {
-            inquiry->texts[inquiry->sent[i]] = std::move(said[i]);
+          if (!answer.error) {
+            inquiry->hear(WhereaboutsAnswer::decode(answer.body, inquiry->sent.size()));
           }
         });
         guarded("asking where calls are", done);
@@ -326,14 +327,13 @@ void Whereabouts::note(const std::vector<CallTable::Pending>& calls, const Texts
     if (call.isNewlySlow && worker_.calls.contains(call.key.id) && ++logged <= kLogged) {
       log(LogLevel::warning,
           "call " + std::to_string(call.key.id) + " of " + call.function->describe() + " to " +
-              worker_.directory.describe(call.key.to) + " has taken " + seconds(call.age) + ": " +
-              where[i]);
+              worker_.describe(call.key.to) + " has taken " + seconds(call.age) + ": " + where[i]);
     }
   }
   if (logged > kLogged) {
     log(LogLevel::warning,
         std::to_string(logged - kLogged) + " further calls to " +
-            worker_.directory.describe(calls.front().key.to) + " have taken as long");
+            worker_.describe(calls.front().key.to) + " have taken as long");
   }
 }
 
