@@ -32,7 +32,7 @@ Error passErrorOf(const rpc::JitFuture& future) {
     return {};
   }
   return callErrorIn(future.exception_ptr())
-      .value_or(Error(ErrorCode::passFailed, future.tryRetrieveErrorMessage()));
+      .value_or(Error(ErrorCode::raised, future.tryRetrieveErrorMessage()));
 }
 
 WorkerId AgentNetwork::self() const {
@@ -67,7 +67,7 @@ void AgentNetwork::request(
         agent_.getWorkerInfo(static_cast<rpc::worker_id_t>(to)),
         messageOf(std::move(body), typeOf(kind)), seconds);
   } catch (const std::exception& e) {
-    answer(Error(ErrorCode::passFailed, e.what()), {});
+    answer(Error(ErrorCode::raised, e.what()), {});
     return;
   }
   future->addCallback(

@@ -76,7 +76,7 @@ void Pass::onGradients(int64_t send, const LocalGraph::Attach& attach, Reply rep
       const Error error = error_
           ? error_
           : Error(
-                ErrorCode::passFailed,
+                ErrorCode::raised,
                 "no send function with message id " + std::to_string(send) +
                     " waits for gradients on " + network_.describe(network_.self()));
       lock.unlock();
@@ -169,7 +169,7 @@ void Pass::onResponse(const Error& error, const Report& report) {
 
 void Pass::onEvaluated() {
   if (const auto error = graph_->error()) {
-    fail(Error(ErrorCode::passFailed, *error));
+    fail(Error(ErrorCode::raised, *error));
   }
   settle();
 }
@@ -218,7 +218,7 @@ void Pass::handOver() {
     graph_->handOverGradients();
   } catch (const std::exception& e) {
     fail(Error(
-        ErrorCode::passFailed, std::string("the gradients cannot be handed over: ") + e.what()));
+        ErrorCode::raised, std::string("the gradients cannot be handed over: ") + e.what()));
   }
   settle(/*handedOver=*/true);
 }

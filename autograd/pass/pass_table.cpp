@@ -140,7 +140,7 @@ std::shared_ptr<Pass> PassTable::joined(const GradientsHead& head) {
     stale = std::move(entry->running); // of the same root, which has given it up
   }
   if (stale) {
-    stale->abort(Error(ErrorCode::passFailed, "the root has started another backward pass"));
+    stale->abort(Error(ErrorCode::raised, "the root has started another backward pass"));
   }
   MutexLock lock(entry->mutex);
   if (hasEnded(*entry, head.pass) || (entry->running && entry->running->id() != head.pass)) {
@@ -173,7 +173,7 @@ void PassTable::forget(int64_t context, const std::string& why) {
     pass = entry->running;
   }
   if (pass) {
-    pass->abort(Error(ErrorCode::passFailed, why));
+    pass->abort(Error(ErrorCode::raised, why));
   }
 }
 
@@ -207,7 +207,7 @@ void PassTable::rootLost(WorkerId root) {
     }
     if (pass && pass->id().root == root) {
       pass->abort(Error(
-          ErrorCode::passFailed,
+          ErrorCode::raised,
           network_.describe(root) + ", which started the backward pass, was lost"));
     }
   }
@@ -221,7 +221,7 @@ void PassTable::gradients(
   try {
     pass = joined(head);
   } catch (const std::exception& e) {
-    reply(Error(ErrorCode::passFailed, e.what()), {});
+    reply(Error(ErrorCode::raised, e.what()), {});
     return;
   }
   pass->onGradients(head.send, attach, reply);
@@ -279,7 +279,7 @@ void PassTable::discover(const DiscoverRequest& request, const DiscoveryReply& r
   try {
     next = discoveryOf(request.pass)->reach(request.sends);
   } catch (const std::exception& e) {
-    reply(Error(ErrorCode::passFailed, e.what()), {});
+    reply(Error(ErrorCode::raised, e.what()), {});
     return;
   }
   forwardDiscover(request.pass, next, reply);
@@ -290,7 +290,7 @@ void PassTable::discoverFrom(const Root& root, const DiscoveryReply& reply) {
   try {
     next = discoveryOf(root.pass->id())->reachFrom(*root.graph);
   } catch (const std::exception& e) {
-    reply(Error(ErrorCode::passFailed, e.what()), {});
+    reply(Error(ErrorCode::raised, e.what()), {});
     return;
   }
   forwardDiscover(root.pass->id(), next, reply);
@@ -345,7 +345,7 @@ void PassTable::endPass(const EndRequest& request, WorkerId caller, const EndRep
   PassEnded here;
   if (pass) {
     here.waiting = pass->abort(Error(
-        ErrorCode::passFailed,
+        ErrorCode::raised,
         "the backward pass was ended by its root, " + network_.describe(id.root)));
   }
   forwardEnd(request, caller, std::move(here), reply);

@@ -157,7 +157,7 @@ Error RootPass::explain(const PassEnded& ended) const {
       ? "\nIs another thread still running calls in this context?"
       : "\nThe fast algorithm needs gradients for everything that was sent in the context. Use "
         "backward_mode=\"smart\", or call what the loss does not need under torch.no_grad().";
-  return Error(ErrorCode::passFailed, text);
+  return Error(ErrorCode::raised, text);
 }
 
 } // namespace torchwire

@@ -111,6 +111,7 @@ Agent::Agent(
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
       rrefs_(std::make_shared<RRefService>(dispatcher_, metrics_)),
       calls_(std::make_shared<CallTable>(timer_, firstCallId(isOpen()))),
+      sender_(senderWorker()),
       ownCalls_(ownCallsWorker()),
       directory_(workerInfo_),
       devices_(std::make_shared<cuda::GroupDevices>(named(options_.devices, workerInfo_.name_))),
@@ -128,14 +129,6 @@ Agent::Agent(
               *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart, metrics_)),
       contexts_(*this, engine_) {
   beginFreshState(); // where there can be no thread, that shows here, and not when a call ends
-  if (options_.maxBytesInFlight != 0) {
-    window_ = std::make_unique<SendWindow>(
-        options_.maxBytesInFlight, [this](WorkerId to, uint64_t callId, OutgoingFrame request) {
-          sendRequest(to, callId, std::move(request));
-        });
-    calls_->whenTrackedEnd(
-        [this](const std::vector<CallTable::Key>& calls) { return window_->ended(calls); });
-  }
   calls_->traceTo(&metrics_->trace);
   whereabouts_ = std::make_unique<Whereabouts>(whatWhereaboutsLookAt());
   lookAfterSlowCalls();
@@ -505,18 +498,34 @@ void Agent::introduceToPeers() {
   }
 }
 
+RequestSender::Worker Agent::senderWorker() {
+  return {
+      *calls_, options_.maxBytesInFlight,
+      [this](WorkerId to, OutgoingFrame request, Link::Sent sent) {
+        links_->send(to, std::move(request), std::move(sent));
+      },
+      [this](WorkerId to) { transfers_->peerLost(to); }}; // no tickets in it will be heard of
+}
+
 OwnCalls::Worker Agent::ownCallsWorker() {
   return {
-      *calls_,
-      [this](WorkerId to, uint64_t callId, OutgoingFrame request) {
-        return transmit(to, callId, std::move(request), /* counted */ false);
-      },
+      sender_,
       [this](Waiter& waiter) {
         waiter.await(loop_.get(), handlesSignals() ? checkSignals : std::function<void()>());
       },
-      [this](Task&& task) { return runRequest(*control_, std::move(task)); },
+      [this](Task&& task) {
+        return runRequest(*control_, [task = std::move(task)]() mutable {
+          // As in Server::run: for an observer, Python's code runs.
+          const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
+          task();
+        });
+      },
       [this](WorkerId caller, OutgoingFrame response) {
-        links_->sendIfConnected(caller, std::move(response), [](const Error&) {});
+        links_->sendIfConnected(caller, std::move(response), [](const Error& error) {
+          if (error) {
+            log(LogLevel::info, "a response was not sent: " + error.message());
+          }
+        });
       },
       [this](WorkerId caller, uint64_t incarnation) {
         return links_->isFormer(caller, incarnation);

@@ -30,13 +30,13 @@
 #include "backend/base/timer.h"
 #include "backend/call/call_table.h"
 #include "backend/call/metrics.h"
-#include "backend/call/send_window.h"
 #include "backend/link/link_interceptor.h"
 #include "backend/link/link_manager.h"
 #include "backend/membership/membership.h"
 #include "backend/membership/peer_stores.h"
 #include "backend/node/own_calls.h"
 #include "backend/node/peer_deaths.h"
+#include "backend/node/request_sender.h"
 #include "backend/node/whereabouts.h"
 #include "backend/serve/direct_rref.h"
 #include "backend/serve/dispatcher.h"
@@ -333,7 +333,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
       const WorkerInfo& to, EncodedRequest request, std::chrono::milliseconds timeout,
       FunctionMetrics& function);
   FunctionMetrics& metricsOf(const Message& request);
-  bool isCounted(size_t requestBytes) const;
   Undo noteForks(WorkerId to, const Message& message);
   static bool keepsBooks(torch::distributed::rpc::MessageType type);
   struct Bookkeeping;
@@ -343,12 +342,10 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   void endBookkeeping(const Bookkeeping& request, c10::intrusive_ptr<Message> answer);
   void sendAgain(Bookkeeping request);
   AwaitingSend* takeAwaiting(torch::distributed::rpc::MessageType type);
-  void sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request);
-  Error transmit(WorkerId to, uint64_t callId, OutgoingFrame frame, bool counted);
-  bool sendFailed(uint64_t callId, const Error& error);
   Task awaitEnd(Waiter& waiter, uint64_t callId);
   void tellCancelled(WorkerId to, uint64_t callId);
   void serveCancels();
+  RequestSender::Worker senderWorker();
   OwnCalls::Worker ownCallsWorker();
   struct OwnCall : CallTarget {
     bool mayCreate = false; // an RRef
@@ -474,7 +471,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   const std::shared_ptr<RRefService> rrefs_;
   ActiveCalls activeCalls_;
   std::shared_ptr<CallTable> calls_;
-  std::unique_ptr<SendWindow> window_; // null: what is under way has no bound
+  RequestSender sender_;
   OwnCalls ownCalls_;
   WorkerDirectory directory_;
   const std::shared_ptr<cuda::GroupDevices> devices_;

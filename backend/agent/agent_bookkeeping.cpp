@@ -66,9 +66,8 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::sendBookkeeping(
 void Agent::trySend(Bookkeeping request) {
   FunctionMetrics& function = metricsOf(*request.message);
   OutgoingFrame frame = encodeMessage(FrameKind::request, request.message, disposer_);
-  const WorkerId to = request.to;
-  const uint64_t callId = calls_->open(
-      to, getRpcTimeout(),
+  sender_.call(
+      request.to, {.timeout = getRpcTimeout(), .function = &function}, std::move(frame),
       [this, request = std::move(request)](Outcome outcome) mutable {
         endOn(
             completions_,
@@ -77,12 +76,7 @@ void Agent::trySend(Bookkeeping request) {
                 onBookkeepingEnd(std::move(request), std::move(outcome));
               });
             });
-      },
-      /* tracked */ false, /* limited */ false, &function);
-  setCallId(frame, callId);
-  if (const Error failed = transmit(to, callId, std::move(frame), /* counted */ false)) {
-    calls_->fail(callId, failed);
-  }
+      });
 }
 
 void Agent::onBookkeepingEnd(Bookkeeping request, Outcome outcome) {

@@ -38,31 +38,6 @@ namespace {
 namespace rpc = torch::distributed::rpc;
 using std::chrono::milliseconds;
 
-// What is smaller does not count as being under way: it costs its call more to count it than it costs the receiver.
-constexpr size_t kMinCounted = 4096;
-
-// How long a callee may take to note that a call has been given up.
-constexpr milliseconds kCancellation{5000};
-
-// A call that its thread is sending. What fails it meanwhile, on this thread, waits until the links have been left.
-class Sending {
- public:
-  explicit Sending(uint64_t id) : callId(id), outer_(std::exchange(current, this)) {}
-  ~Sending() {
-    current = outer_;
-  }
-  Sending(const Sending&) = delete;
-  Sending& operator=(const Sending&) = delete;
-
-  static thread_local Sending* current;
-  const uint64_t callId;
-  Error failed;
-
- private:
-  Sending* const outer_;
-};
-thread_local Sending* Sending::current = nullptr;
-
 thread_local Agent::SentCalls sentCalls;
 thread_local Agent::AwaitingSend* awaiting = nullptr; // that has no call yet
 thread_local int endingHere = 0; // calls that the thread waits for, or has waited for
@@ -98,8 +73,7 @@ Error ownerDied(const std::string& worker) {
       Executed::no);
 }
 
-void address(OutgoingFrame& request, uint64_t callId) {
-  setCallId(request, callId);
+void noteDeadline(OutgoingFrame& request) {
   if (const auto left = CallDeadline::left()) {
     setTimeLeft(request, *left);
   }
@@ -279,10 +253,11 @@ Agent::SentCall Agent::startAtOnce(
   OutgoingFrame frame = encodeMessage(
       FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
   frame.undo = call.undo;
-  const bool counted = isCounted(frame.bytes());
+  const bool counted = sender_.isCounted(frame.bytes());
   const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
-  address(frame, callId);
-  return {callId, transmit(to, callId, std::move(frame), counted)};
+  setCallId(frame, callId);
+  noteDeadline(frame);
+  return {callId, sender_.send(to, callId, std::move(frame), counted)};
 }
 
 Agent::SentCall Agent::startFromDevices(
@@ -293,7 +268,7 @@ Agent::SentCall Agent::startFromDevices(
       transfers_->begin(call.to, std::as_const(*request).tensors(), std::move(targets));
   // What tickets stand for has a bound of its own; and a request that waited for room could end without being sent, which
   // who has lent memory for it would not learn.
-  const bool counted = !tensors.hasTickets() && isCounted(bytes);
+  const bool counted = !tensors.hasTickets() && sender_.isCounted(bytes);
   const bool mustWait = tensors.mustWait();
   DeviceRequest started{call.to, std::move(request), std::move(tensors), counted, call.undo};
   const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
@@ -310,10 +285,11 @@ Error Agent::sendFromDevices(uint64_t callId, DeviceRequest request) {
   OutgoingFrame frame = encodeMessage(
       FrameKind::request, std::move(request.message), disposer_, request.tensors.targets());
   frame.undo = std::move(request.undo);
-  address(frame, callId);
+  setCallId(frame, callId);
+  noteDeadline(frame);
   // Once the receiver may have read a ticket, it says when the memory is free.
   request.tensors.sent();
-  return transmit(request.to, callId, std::move(frame), request.counted);
+  return sender_.send(request.to, callId, std::move(frame), request.counted);
 }
 
 std::string Agent::cannotCopy(const std::exception& ofDevice) const {
@@ -367,12 +343,16 @@ uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds, bool counted) {
   sentCalls.future = future.get();
   Undo undo = std::move(call.undo);
   const uint64_t callId = calls_->open(
-      to, timeoutOf(rpcTimeoutSeconds),
+      to,
+      {.timeout = timeoutOf(rpcTimeoutSeconds),
+       .tracked = counted,
+       .limited = CallDeadline::get().has_value(),
+       .function = function,
+       .undo = std::move(undo)},
       // Not const: what it holds is moved on, never dropped where the call ends.
       [this, call = std::move(call)](Outcome outcome) mutable {
         complete(std::move(call), std::move(outcome));
-      },
-      counted, CallDeadline::get().has_value(), function, std::move(undo));
+      });
   if (pass) {
     TorchEngine::track(pass, future);
   }
@@ -433,7 +413,7 @@ Agent::EncodedRequest Agent::encodeRequest(
     encoded.frame = encodeMessage(
         FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
     encoded.frame.undo = undo;
-    encoded.counted = isCounted(encoded.frame.bytes());
+    encoded.counted = sender_.isCounted(encoded.frame.bytes());
     unsent.release();
     return encoded;
   }
@@ -449,7 +429,7 @@ Agent::EncodedRequest Agent::encodeRequest(
       encodeMessage(FrameKind::request, std::move(request), disposer_, tensors.targets());
   encoded.frame.undo = undo;
   encoded.counted =
-      !tensors.hasTickets() && isCounted(encoded.frame.bytes()); // as in startFromDevices
+      !tensors.hasTickets() && sender_.isCounted(encoded.frame.bytes()); // as in startFromDevices
   tensors.sent();
   unsent.release();
   return encoded;
@@ -460,73 +440,25 @@ Outcome Agent::outcomeOf(
     const WorkerInfo& to, EncodedRequest request, milliseconds timeout, FunctionMetrics& function) {
   const auto waiter = std::make_shared<Waiter>();
   const auto result = std::make_shared<Outcome>();
-  const uint64_t callId = calls_->open(
-      to.id_, timeout,
+  noteDeadline(request.frame);
+  CallTable::Options options{
+      .timeout = timeout,
+      .tracked = request.counted,
+      .limited = CallDeadline::get().has_value(),
+      .function = &function,
+      .undo = request.frame.undo};
+  const uint64_t callId = sender_.call(
+      to.id_, std::move(options), std::move(request.frame),
       [this, waiter, result](Outcome outcome) {
         ++endingOnWaiters_;
         *result = std::move(outcome);
         waiter->give([] {});
-      },
-      request.counted, CallDeadline::get().has_value(), &function, request.frame.undo);
-  address(request.frame, callId);
-  if (const Error failed = transmit(to.id_, callId, std::move(request.frame), request.counted)) {
-    calls_->fail(callId, failed);
-  }
+      });
   ++endingHere; // the caller's, from now on: a handler of a signal, which runs below this, may shut the agent down
   auto waits = c10::make_scope_exit([] { --endingHere; });
   awaitEnd(*waiter, callId);
   waits.release();
   return std::move(*result);
-}
-
-// Not what a handler or a callback sends: the call that would make room may be the one that waits for it.
-bool Agent::isCounted(size_t requestBytes) const {
-  return window_ && !ThreadPool::isRunningTask() && requestBytes >= kMinCounted;
-}
-
-/// Hands the request to the links, as soon as there is room for it. What fails at once is returned, what fails later
-/// fails the call.
-Error Agent::transmit(WorkerId to, uint64_t callId, OutgoingFrame frame, bool counted) {
-  const SendScope
-      scope; // libtorch or Python may call with locks held: nothing of theirs may be waited for in here
-  Sending now(callId);
-  if (counted) {
-    window_->send(to, callId, std::move(frame));
-    if (!calls_->contains(callId)) { // ended before the window knew of it
-      window_->ended({{to, callId}});
-    }
-  } else {
-    sendRequest(to, callId, std::move(frame));
-  }
-  return now.failed;
-}
-
-void Agent::sendRequest(WorkerId to, uint64_t callId, OutgoingFrame request) {
-  const SendScope scope; // also where the end of another call has made room
-  try {
-    links_->send(to, std::move(request), [this, to, callId](const Error& error) {
-      if (error &&
-          sendFailed(
-              callId, error)) { // else onPeerLost() has had both, and later calls may be under way
-        transfers_->peerLost(to); // no tickets in the request will be heard of
-      }
-    });
-  } catch (const std::exception& e) { // no memory, for one
-    transfers_->peerLost(to);
-    sendFailed(
-        callId,
-        Error(ErrorCode::linkBroken, std::string("the request cannot be sent: ") + e.what()));
-  }
-}
-
-/// False where the call has ended before.
-bool Agent::sendFailed(uint64_t callId, const Error& error) {
-  Sending* const now = Sending::current;
-  if (now != nullptr && now->callId == callId) {
-    now->failed = error;
-    return true;
-  }
-  return calls_->fail(callId, error);
 }
 
 // Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that no
@@ -586,18 +518,22 @@ bool Agent::cancel(uint64_t callId) {
   return given.ended;
 }
 
-// Nothing depends on the answer, nor on whether it arrives.
+/// Counts as active until the callee has noted it: functions that are to see it run there as long as the group does.
 void Agent::tellCancelled(WorkerId to, uint64_t callId) {
   guarded("telling a worker of a cancelled call", [&] {
+    activeCalls_.start();
+    const std::shared_ptr<void> active(this, [this](void*) { activeCalls_.finish(); });
     OwnCalls::Body body;
     ByteWriter(body).number(callId);
-    ownCalls_.open(to, own_requests::kCancel, std::move(body), kCancellation);
+    ownCalls_.open(
+        to, own_requests::kCancel, std::move(body), getRpcTimeout(),
+        [active](const OwnCalls::Answer&) {});
   });
 }
 
 void Agent::serveCancels() {
   ownCalls_.handle(
-      own_requests::kCancel, own_requests::kNoted,
+      own_requests::kCancel,
       [this](WorkerId caller, const OwnCalls::Body& request, const OwnCalls::Reply& reply) {
         runCallbacks(server_->cancel(caller, ByteReader(request).number<uint64_t>()));
         reply({});

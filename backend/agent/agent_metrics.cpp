@@ -67,7 +67,7 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
     info["agent.receive_buffers.bytes_lent"] = std::to_string(now.bufferBytesLent);
     info["agent.receive_buffers.bytes_kept"] = std::to_string(now.bufferBytesKept);
   }
-  if (window_) {
+  if (sender_.usage()) {
     info["agent.bytes_in_flight"] = std::to_string(now.bytesInFlight);
     info["agent.requests_waiting"] = std::to_string(now.requestsWaiting);
   }
@@ -106,10 +106,9 @@ Agent::Counts Agent::counts() const {
     counts.gilWaits = server.gilWaits;
     counts.gilWait = std::chrono::microseconds(server.gilWaitMicroseconds);
   }
-  if (window_) {
-    const SendWindow::Usage usage = window_->usage();
-    counts.bytesInFlight = usage.bytes;
-    counts.requestsWaiting = usage.waiting;
+  if (const auto usage = sender_.usage()) {
+    counts.bytesInFlight = usage->bytes;
+    counts.requestsWaiting = usage->waiting;
   }
   if (buffers_) {
     const BufferPool::Usage usage = buffers_->usage();
@@ -151,7 +150,7 @@ void Agent::lookAfterSlowCalls() {
 
 /// Nullopt: its request has been sent, as far as is known.
 std::optional<std::string> Agent::whyUnsent(WorkerId to, uint64_t callId) const {
-  if (window_ && window_->isWaiting(to, callId)) {
+  if (sender_.isWaiting(to, callId)) {
     return "its request has not been sent, for as many bytes as max_bytes_in_flight allows are "
            "under way to the worker";
   }
@@ -167,7 +166,7 @@ std::optional<std::string> Agent::whyUnsent(WorkerId to, uint64_t callId) const 
 
 void Agent::serveObservers() {
   ownCalls_.handle(
-      own_requests::kObserve, own_requests::kObserved,
+      own_requests::kObserve,
       [this](WorkerId, const OwnCalls::Body& question, const OwnCalls::Reply& reply) {
         const std::string answer = options_.answer(std::string(question.begin(), question.end()));
         reply({answer.begin(), answer.end()});

@@ -32,7 +32,7 @@ void Agent::connectPeerStores() {
           [this] { return livingPeers(); },
           [this](WorkerId worker) { return directory_.describe(worker); }});
   ownCalls_.handle(
-      own_requests::kStoreRequest, own_requests::kStoreReply,
+      own_requests::kStoreRequest,
       [this](WorkerId caller, const OwnCalls::Body& request, const OwnCalls::Reply& reply) {
         reply(peerStores_->serve(caller, request));
       });

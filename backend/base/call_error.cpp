@@ -3,7 +3,7 @@
 namespace torchwire {
 
 std::exception_ptr exceptionOf(const Error& error) {
-  return error.code() == ErrorCode::passFailed
+  return error.code() == ErrorCode::raised
       ? std::make_exception_ptr(std::runtime_error(error.message()))
       : std::make_exception_ptr(CallError(error));
 }

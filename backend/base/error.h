@@ -28,10 +28,10 @@ enum class ErrorCode {
   shutDown, // this worker is shutting down
   badFrame, // bytes from outside that break the protocol
   injected, // by a fault plan, whose rule it names
-  passFailed, // a backward pass: user code raised, or the pass cannot finish
+  raised, // by code that served a request or took part in a backward pass; or the pass cannot finish
 };
 /// How many there are.
-constexpr size_t kErrorCodes = static_cast<size_t>(ErrorCode::passFailed) + 1;
+constexpr size_t kErrorCodes = static_cast<size_t>(ErrorCode::raised) + 1;
 
 /// Whether a call that has failed has run.
 enum class Executed {

@@ -39,29 +39,24 @@ Error timeoutError(milliseconds timeout, bool sent, const std::string& whereabou
       sent ? Executed::unknown : Executed::no);
 }
 
-uint64_t CallTable::open(
-    WorkerId to, milliseconds timeout, Completion completion, bool tracked, bool limited,
-    FunctionMetrics* function, Undo undo) {
+uint64_t CallTable::open(WorkerId to, Options options, Completion completion) {
   Call call;
   call.to = to;
-  call.timeout = timeout;
+  call.options = std::move(options);
   call.completion = std::move(completion);
-  call.tracked = tracked;
-  call.limited = limited;
-  call.function = function;
-  call.undo = std::move(undo);
   call.thread = static_cast<uint64_t>(pthread_self());
   call.begun = timer_.now();
   call.nextLook = nextLookAt(call, call.begun);
   if (trace_ != nullptr && trace_->isOn()) {
     call.making = TraceLog::Making::begunOr(call.begun);
   }
-  const TimePoint deadline = call.begun + timeout;
+  const bool hasDeadline = call.options.timeout.count() > 0;
+  const TimePoint deadline = call.begun + call.options.timeout;
   const TimePoint nextLook = call.nextLook;
   MutexLock lock(mutex_);
   const uint64_t id = nextId_++;
   calls_.emplace(id, std::move(call));
-  if (timeout.count() > 0) {
+  if (hasDeadline) {
     addDeadline({deadline, id});
   }
   lookLater(nextLook);
@@ -71,13 +66,13 @@ uint64_t CallTable::open(
 /// Once the call is out of the table, and unlocked.
 void CallTable::end(uint64_t id, Call& call, Error error, ReceivedFrame response) {
   note(id, call, error.code(), response.header.served);
-  call.undo.unlessSent(error);
+  call.options.undo.unlessSent(error);
   call.completion({std::move(error), std::move(response), std::move(call.waiter)});
 }
 
 void CallTable::note(
     uint64_t id, const Call& call, ErrorCode error, std::chrono::nanoseconds served) {
-  FunctionMetrics* const function = call.function;
+  FunctionMetrics* const function = call.options.function;
   if (function == nullptr) {
     return;
   }
@@ -120,7 +115,7 @@ std::optional<Undo> CallTable::takeUnanswered(uint64_t id) {
 
 /// For its end otherwise than by its answer.
 void CallTable::takeOut(Calls::iterator call, EndedCalls& ended) {
-  unanswered_.add(call->first, call->second.undo);
+  unanswered_.add(call->first, call->second.options.undo);
   ended.emplace_back(call->first, std::move(call->second));
   calls_.erase(call);
 }
@@ -135,12 +130,12 @@ std::optional<CallTable::Call> CallTable::take(uint64_t id, std::optional<Worker
       return std::nullopt;
     }
     if (!answerOf) {
-      unanswered_.add(id, it->second.undo);
+      unanswered_.add(id, it->second.options.undo);
     }
     call.emplace(std::move(it->second));
     calls_.erase(it);
   }
-  if (call->tracked) {
+  if (call->options.tracked) {
     trackedEnded_({{call->to, id}});
   }
   return call;
@@ -150,7 +145,7 @@ std::optional<CallTable::Call> CallTable::take(uint64_t id, std::optional<Worker
 std::unordered_set<uint64_t> CallTable::noteEnds(const EndedCalls& calls) const {
   std::vector<Key> tracked;
   for (const auto& [id, call] : calls) {
-    if (call.tracked) {
+    if (call.options.tracked) {
       tracked.push_back({call.to, id});
     }
   }
@@ -246,11 +241,12 @@ void CallTable::failAll(const Error& error) {
 /// When somebody is to look after the call next, from now on: max where nobody is.
 TimePoint CallTable::nextLookAt(const Call& call, TimePoint now) const {
   TimePoint next = TimePoint::max();
-  if (!slow_ || call.function == nullptr) {
+  if (!slow_ || call.options.function == nullptr) {
     return next;
   }
   for (const milliseconds age :
-       {slowAfter_, call.timeout >= kLeastTimeout ? nearEnd(call.timeout) : milliseconds(0)}) {
+       {slowAfter_,
+        call.options.timeout >= kLeastTimeout ? nearEnd(call.options.timeout) : milliseconds(0)}) {
     const TimePoint when = call.begun + age;
     if (age.count() > 0 && when > now) {
       next = std::min(next, when);
@@ -304,8 +300,8 @@ void CallTable::noteWhereabouts(uint64_t id, std::string whereabouts) {
 }
 
 CallTable::Pending CallTable::pendingOf(uint64_t id, const Call& call, TimePoint now) {
-  return {{call.to, id},    call.function, call.thread,
-          now - call.begun, call.timeout,  call.whereabouts};
+  return {{call.to, id},    call.options.function, call.thread,
+          now - call.begun, call.options.timeout,  call.whereabouts};
 }
 
 std::vector<CallTable::Pending> CallTable::pending() const {
@@ -314,7 +310,7 @@ std::vector<CallTable::Pending> CallTable::pending() const {
     MutexLock lock(mutex_);
     const TimePoint now = timer_.now();
     for (const auto& [id, call] : calls_) {
-      if (call.function != nullptr) {
+      if (call.options.function != nullptr) {
         pending.push_back(pendingOf(id, call, now));
       }
     }
@@ -374,8 +370,8 @@ void CallTable::expire() {
   const auto unsent = noteEnds(expired);
   for (auto& [id, call] : expired) {
     const bool sent = !unsent.contains(id);
-    end(id, call, timeoutError(call.timeout, sent, call.whereabouts));
-    if (call.limited && sent) {
+    end(id, call, timeoutError(call.options.timeout, sent, call.whereabouts));
+    if (call.options.limited && sent) {
       limitedExpired_({call.to, id});
     }
   }

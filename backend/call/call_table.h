@@ -61,13 +61,16 @@ class CallTable {
   CallTable(const CallTable&) = delete;
   CallTable& operator=(const CallTable&) = delete;
 
-  /// Enters a call and returns its id. A time-out of 0 means none.
-  /// A call that is `tracked` is told of when it ends; one that is `limited`, when its time is over. What it took is noted
-  /// with its `function`, which outlives the table; null: it is not, nor is the call ever slow. `undo` is run if the
-  /// call fails and has not been sent.
-  uint64_t open(
-      WorkerId to, std::chrono::milliseconds timeout, Completion completion, bool tracked = false,
-      bool limited = false, FunctionMetrics* function = nullptr, Undo undo = {}) EXCLUDES(mutex_);
+  struct Options {
+    std::chrono::milliseconds timeout{0}; // 0: none
+    bool tracked = false; // its end is told of, see whenTrackedEnd()
+    bool limited = false; // and that its time is over, see whenLimitedExpire()
+    // With which is noted what the call took; it outlives the table. Null: nothing is noted, nor is the call ever slow.
+    FunctionMetrics* function = nullptr;
+    Undo undo = {}; // is run if the call fails and has not been sent
+  };
+  /// Enters a call and returns its id.
+  uint64_t open(WorkerId to, Options options, Completion completion) EXCLUDES(mutex_);
 
   /// Who is told of a limited call that has been sent and timed out. On the timer's thread, unlocked. Before the first.
   void whenLimitedExpire(std::function<void(const Key&)> expired) {
@@ -146,13 +149,9 @@ class CallTable {
  private:
   struct Call {
     WorkerId to = -1;
-    std::chrono::milliseconds timeout{0};
+    Options options;
     Completion completion;
     std::shared_ptr<Waiter> waiter;
-    bool tracked = false;
-    bool limited = false;
-    FunctionMetrics* function = nullptr;
-    Undo undo;
     Timer::Clock::time_point begun;
     Timer::Clock::time_point nextLook; // when somebody looks after it, if it still is under way
     Timer::Clock::time_point making; // when that began, where it is traced

@@ -1,10 +1,14 @@
 #include "backend/node/own_calls.h"
 
+#include <atomic>
 #include <exception>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "backend/base/call_error.h"
+#include "backend/base/fork.h"
+#include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/wire/failure.h"
 #include "backend/wire/message_body.h"
@@ -13,19 +17,29 @@
 namespace torchwire {
 namespace {
 
-OwnCalls::Answer answerIn(Outcome outcome) {
+/// What has come in the place of an answer.
+Error errorIn(uint32_t type, const OwnCalls::Body& body) {
+  switch (type) {
+    case own_requests::kFailed:
+      return decodeFailure(body);
+    case own_requests::kException:
+      return {ErrorCode::raised, std::string(body.begin(), body.end()), Executed::yes};
+    default:
+      throw FormatError("it is of type " + std::to_string(type));
+  }
+}
+
+OwnCalls::Answer answerIn(Outcome outcome, uint32_t expected) {
   if (outcome.error) {
     return {std::move(outcome.error), {}};
   }
+  const uint32_t type = outcome.response.header.messageType;
   try {
-    const bool failed = outcome.response.header.messageType == own_requests::kFailed;
     OwnCalls::Body body = bodyIn(std::move(outcome.response));
-    if (failed) {
-      return {decodeFailure(body), {}};
-    }
-    return {Error(), std::move(body)};
-  } catch (const FormatError& e) {
-    return {Error(ErrorCode::badFrame, std::string("cannot read the response: ") + e.what()), {}};
+    return type == expected ? OwnCalls::Answer{Error(), std::move(body)}
+                            : OwnCalls::Answer{errorIn(type, body), {}};
+  } catch (const std::exception& e) {
+    return {Error(ErrorCode::raised, std::string("cannot read the response: ") + e.what()), {}};
   }
 }
 
@@ -35,15 +49,10 @@ OwnCalls::Answer answerIn(Outcome outcome) {
 
 void OwnCalls::open(
     WorkerId to, uint32_t type, Body body, Milliseconds timeout, Answered answered) {
-  OutgoingFrame frame = bodyFrame(FrameKind::request, type, std::move(body));
-  const uint64_t callId =
-      worker_.calls.open(to, timeout, [answered = std::move(answered)](Outcome outcome) mutable {
-        answered(answerIn(std::move(outcome)));
-      });
-  setCallId(frame, callId);
-  if (const Error failed = worker_.transmit(to, callId, std::move(frame))) {
-    worker_.calls.fail(callId, failed);
-  }
+  worker_.requests.call(
+      to, {.timeout = timeout}, bodyFrame(FrameKind::request, type, std::move(body)),
+      [answered = std::move(answered), expected = own_requests::answerOf(type)](
+          Outcome outcome) mutable { answered(answerIn(std::move(outcome), expected)); });
 }
 
 OwnCalls::Body OwnCalls::ask(WorkerId to, uint32_t type, Body body, Milliseconds timeout) {
@@ -55,48 +64,92 @@ OwnCalls::Body OwnCalls::ask(WorkerId to, uint32_t type, Body body, Milliseconds
   });
   worker_.await(*waiter);
   if (result->error) {
-    throw CallError(result->error);
+    std::rethrow_exception(exceptionOf(result->error));
   }
   return std::move(result->body);
 }
 
 // ---- at the callee ------------------------------------------------------------------------------
 
-void OwnCalls::handle(uint32_t type, uint32_t answer, Handler handler) {
-  handlers_[type] = {answer, std::move(handler)};
+/// A request that has not been answered yet.
+class OwnCalls::Pending {
+ public:
+  Pending(const OwnCalls& calls, WorkerId caller, const FrameHeader& request)
+      : respond_(calls.worker_.respond),
+        caller_(caller),
+        callId_(request.callId),
+        type_(request.messageType) {}
+  ~Pending() {
+    if (forkGeneration() == generation_) { // else a forked child drops its copy
+      guarded("an answer", [&] { raise("this worker has no answer to the request"); });
+    }
+  }
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+
+  void reply(Body body) {
+    answer(own_requests::answerOf(type_), std::move(body));
+  }
+  void fail(const std::exception_ptr& error, const char* text) {
+    log(LogLevel::info,
+        "a request of type " + std::to_string(type_) + " failed: " + std::string(text));
+    if (const auto failed = callErrorIn(error)) {
+      answer(own_requests::kFailed, encodeFailure(*failed));
+    } else {
+      raise(text);
+    }
+  }
+
+ private:
+  void raise(std::string_view text) {
+    answer(own_requests::kException, {text.begin(), text.end()});
+  }
+  void answer(uint32_t type, Body body) {
+    if (isAnswered_.exchange(true)) {
+      return;
+    }
+    OutgoingFrame response = bodyFrame(FrameKind::response, type, std::move(body));
+    setCallId(response, callId_);
+    respond_(caller_, std::move(response));
+  }
+
+  const std::function<void(WorkerId caller, OutgoingFrame response)> respond_;
+  const WorkerId caller_;
+  const uint64_t callId_;
+  const uint32_t type_;
+  const uint64_t generation_ = forkGeneration();
+  std::atomic<bool> isAnswered_{false};
+};
+
+void OwnCalls::handle(uint32_t type, Handler handler) {
+  handlers_[type] = std::move(handler);
 }
 
 bool OwnCalls::serve(WorkerId caller, ReceivedFrame request) {
-  const Served& served = handlers_.at(request.header.messageType);
+  const Handler& handler = handlers_.at(request.header.messageType);
   if (!seen_.add(caller, request.header.callId)) {
     log(LogLevel::info,
         "dropped a request that has come before: call " + std::to_string(request.header.callId));
     return true;
   }
-  return worker_.run([this, &served, caller, request = std::move(request)]() mutable {
+  return worker_.run([this, &handler, caller, request = std::move(request)]() mutable {
     if (!worker_.isFormer(caller, request.incarnation)) {
-      run(served, caller, std::move(request));
+      run(handler, caller, std::move(request));
     }
   });
 }
 
-void OwnCalls::run(const Served& served, WorkerId caller, ReceivedFrame request) const {
-  const uint32_t requestType = request.header.messageType;
-  const uint64_t callId = request.header.callId;
-  const auto respond = [respond = worker_.respond, caller, callId](uint32_t type, Body body) {
-    OutgoingFrame response = bodyFrame(FrameKind::response, type, std::move(body));
-    setCallId(response, callId);
-    respond(caller, std::move(response));
-  };
+void OwnCalls::run(const Handler& handler, WorkerId caller, ReceivedFrame request) const {
+  const uint64_t generation = forkGeneration();
+  const auto pending = std::make_shared<Pending>(*this, caller, request.header);
   try {
-    served.handler(caller, bodyIn(std::move(request)), [respond, type = served.answer](Body body) {
-      respond(type, std::move(body));
+    handler(caller, bodyIn(std::move(request)), [pending](Body body) {
+      pending->reply(std::move(body));
     });
   } catch (const std::exception& e) {
-    log(LogLevel::info,
-        "a request of type " + std::to_string(requestType) + " failed: " + e.what());
-    respond(own_requests::kFailed, encodeFailure(Error(ErrorCode::shutDown, e.what())));
+    pending->fail(std::current_exception(), e.what());
   }
+  endIfForkedSince(generation);
 }
 
 } // namespace torchwire

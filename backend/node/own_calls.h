@@ -10,16 +10,16 @@
 
 #include "backend/base/error.h"
 #include "backend/base/task.h"
-#include "backend/call/call_table.h"
 #include "backend/call/duplicate_filter.h"
 #include "backend/call/waiter.h"
+#include "backend/node/request_sender.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/roster.h"
 
 namespace torchwire {
 
-/// Makes them and serves them. None of them counts as a call of the program's: the shutdown that needs them waits until there
-/// is none of those. Thread-safe.
+/// Makes them and serves them. None counts as a call of the program's, so that a shutdown can make them while it waits until
+/// there is no such call. Thread-safe.
 class OwnCalls {
  public:
   using Body = std::vector<char>;
@@ -27,9 +27,7 @@ class OwnCalls {
 
   /// What belongs to the worker, and outlives its calls.
   struct Worker {
-    CallTable& calls;
-    /// Sends a request. What fails at once is returned, what fails later fails the call. On any thread, under any lock.
-    std::function<Error(WorkerId to, uint64_t callId, OutgoingFrame request)> transmit;
+    RequestSender& requests;
     /// Waits, on a thread that may block, and may throw what a handler of a signal raises.
     std::function<void(Waiter& waiter)> await;
     /// Runs what serves a request, on a thread that may block. False when there is none any more.
@@ -53,15 +51,16 @@ class OwnCalls {
   void open(
       WorkerId to, uint32_t type, Body body, Milliseconds timeout,
       Answered answered = [](Answer) {});
-  /// Waits for the answer on the calling thread, which may block and holds neither locks nor the GIL. Throws CallError.
+  /// Waits for the answer on the calling thread, which may block and holds neither locks nor the GIL. Throws what
+  /// exceptionOf() makes of the error.
   Body ask(WorkerId to, uint32_t type, Body body, Milliseconds timeout);
 
-  /// Gives the answer's body, once, on any thread.
+  /// Gives the answer's body, once, on any thread. If all copies go without, the caller is told that there is none.
   using Reply = std::function<void(Body body)>;
-  /// Serves a request; what it throws is the answer, if it throws before it replies. On a thread that may block.
+  /// Serves a request. What it throws before it replies is the answer. On a thread that may block.
   using Handler = std::function<void(WorkerId caller, const Body& request, const Reply& reply)>;
-  /// `answer`: the type of the response. Before the first request comes.
-  void handle(uint32_t type, uint32_t answer, Handler handler);
+  /// Before the first request comes.
+  void handle(uint32_t type, Handler handler);
 
   bool serves(uint32_t type) const {
     return handlers_.contains(type);
@@ -75,14 +74,11 @@ class OwnCalls {
   }
 
  private:
-  struct Served {
-    uint32_t answer;
-    Handler handler;
-  };
-  void run(const Served& served, WorkerId caller, ReceivedFrame request) const;
+  class Pending;
+  void run(const Handler& handler, WorkerId caller, ReceivedFrame request) const;
 
   const Worker worker_;
-  std::map<uint32_t, Served> handlers_;
+  std::map<uint32_t, Handler> handlers_;
   DuplicateFilter seen_;
 };
 

@@ -32,8 +32,15 @@ bool isConnecting(PeerState state) {
 /// Whether any of those who have been asked answers.
 struct Hearing {
   void end(bool heard) {
-    const bool isLast = --asked == 0;
-    if ((heard || isLast) && !isKnown.exchange(true)) {
+    if (heard) { // before it counts as ended, so that none who ends after it is the last to say
+      know(true);
+    }
+    if (--asked == 0) {
+      know(false);
+    }
+  }
+  void know(bool heard) {
+    if (!isKnown.exchange(true)) {
       result.set_value(heard);
     }
   }
@@ -47,10 +54,10 @@ struct Hearing {
 
 PeerDeaths::PeerDeaths(Worker worker) : worker_(std::move(worker)) {
   worker_.calls.handle(
-      own_requests::kHearing, own_requests::kNoted,
+      own_requests::kHearing,
       [](WorkerId, const OwnCalls::Body&, const OwnCalls::Reply& reply) { reply({}); });
   worker_.calls.handle(
-      own_requests::kDeath, own_requests::kNoted,
+      own_requests::kDeath,
       [this](WorkerId, const OwnCalls::Body& request, const OwnCalls::Reply& reply) {
         ByteReader in(request);
         onAnnouncement(Death::read(in));
@@ -103,9 +110,12 @@ void PeerDeaths::askHostOf(WorkerId peer, const Error& loss) {
 /// in the store decides. On the thread for deaths.
 void PeerDeaths::declareSilent(WorkerId id) {
   const auto silent = worker_.links.statusOf(id);
+  if (!silent) {
+    return; // it has left meanwhile, or is dead
+  }
   if (!hearsAnotherThan(id)) {
     log(LogLevel::warning,
-        (silent ? silent->record.describe() : "a worker that has left") +
+        silent->record.describe() +
             " is silent, and so are all others: this worker may be the one that is cut off, and "
             "declares nobody dead");
     return;

@@ -31,7 +31,7 @@ namespace torchwire {
 /// Finds deaths out, agrees on them with the other workers by way of the store, and has the links act on them. Thread-safe.
 class PeerDeaths {
  public:
-  /// What belongs to the worker. All of it outlives the PeerDeaths, but for tasks of the timer and the thread.
+  /// What belongs to the worker, and outlives the PeerDeaths; except that no task of the timer's or the thread's does.
   struct Worker {
     LinkManager& links;
     Membership& membership;
@@ -50,8 +50,7 @@ class PeerDeaths {
   /// Sees the end of a peer's process, where that is on this host.
   void watch(const WorkerRecord& peer);
 
-  // Events of the links, on any thread.
-  /// A link has broken whose session goes on.
+  /// On any thread, as the next two. A link has broken whose session goes on.
   void linkBroken(WorkerId peer);
   /// The link to a peer is gone, or none could be made.
   void peerLost(WorkerId peer, const Error& loss);

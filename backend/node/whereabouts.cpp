@@ -96,7 +96,7 @@ struct Whereabouts::Reply {
 
 Whereabouts::Whereabouts(Worker worker) : worker_(std::move(worker)) {
   worker_.ownCalls.handle(
-      own_requests::kWhereabouts, own_requests::kWhereaboutsReply,
+      own_requests::kWhereabouts,
       [this](WorkerId caller, const OwnCalls::Body& request, const OwnCalls::Reply& reply) {
         answer(caller, Question::decode(request), reply);
       });

@@ -15,7 +15,8 @@ using torch::distributed::rpc::MessageType;
 
 static_assert(
     own_requests::request(0) == torch::distributed::rpc::MessageTypeFlags::REQUEST_TYPE &&
-    own_requests::response(0) == torch::distributed::rpc::MessageTypeFlags::RESPONSE_TYPE);
+    own_requests::response(0) == torch::distributed::rpc::MessageTypeFlags::RESPONSE_TYPE &&
+    own_requests::kException == MessageType::EXCEPTION);
 
 // X(constant, number on the wire, name in fault plans, pool), with who sends it to whom, what answers, and what for.
 // clang-format off

@@ -1,4 +1,4 @@
-// The body of a message that says why a request has failed at its callee, where that was a call of the callee's own.
+// The body of a message that says why a request has failed at its callee: because a call of torchwire's has failed there.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace torchwire {
 
-/// What a program tells failed calls apart by, and callers over the wire: a class of torchwire.errors each.
+/// The kinds of failed calls, in programs and on the wire: a class of torchwire.errors each.
 enum class FailureKind : uint8_t {
   other = 0,
   timedOut = 1,

@@ -22,7 +22,7 @@ constexpr MessageType kTypes[] = {
     MessageType::FORWARD_AUTOGRAD_REQ,
     MessageType::RUN_WITH_PROFILING_REQ,
     own_messages::kGradients,
-    own_messages::kCancel,
+    own_messages::kHoldersRequest,
 };
 
 void run(Script script) {

@@ -151,7 +151,7 @@ uint64_t Worker::request(WorkerId to, Message message, Terms terms, Done done) {
   frame.undo = world_.bug == Bug::keepsForksOfLost ? Undo() : std::move(undo);
   const auto given = world_.bug == Bug::endsLate ? 3 * terms.timeout : terms.timeout;
   const uint64_t callId =
-      calls_->open(to, given, [this, number](const Outcome& outcome) { onEnd(number, outcome); });
+      calls_->open(to, {given}, [this, number](const Outcome& outcome) { onEnd(number, outcome); });
   setCallId(frame, callId);
   ++pendingSends_;
   links_->send(to, std::move(frame), [this, callId](const Error& error) {
@@ -176,7 +176,7 @@ void Worker::onEnd(uint64_t number, const Outcome& outcome) {
   const Message answer = error ? Message() : Message::decode(outcome.response);
   world_.oracle.ended(number, error, answer.call);
   if (answer.failed) {
-    error = Error(ErrorCode::passFailed, "it was not done", Executed::yes);
+    error = Error(ErrorCode::raised, "it was not done", Executed::yes);
   }
   later(microseconds(random_.below(100)), [this, number, error] {
     const auto node = active_.extract(number);

@@ -55,8 +55,8 @@ struct Slow {
   }
   uint64_t open(milliseconds timeout) {
     return calls.open(
-        1, timeout, [this](const Outcome& outcome) { ends.push_back(outcome.error); }, false, false,
-        &function);
+        1, {.timeout = timeout, .function = &function},
+        [this](const Outcome& outcome) { ends.push_back(outcome.error); });
   }
 };
 
@@ -174,7 +174,7 @@ TEST_CASE("calls under way are listed, the oldest first", "[call_table_slow]") {
   const uint64_t first = slow.open(milliseconds(0));
   slow.timer.advance(milliseconds(5));
   const uint64_t second = slow.open(milliseconds(7000));
-  slow.calls.open(1, milliseconds(0), [](const Outcome&) {}); // the agent's own
+  slow.calls.open(1, {milliseconds(0)}, [](const Outcome&) {}); // the agent's own
   const auto pending = slow.calls.pending();
   REQUIRE(pending.size() == 2);
   CHECK(pending[0].key.id == first);

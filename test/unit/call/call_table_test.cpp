@@ -47,7 +47,7 @@ struct Table {
   }
   Call open(WorkerId to, milliseconds timeout) {
     CallbackNote& note = ledger.note("a call to rank " + std::to_string(to));
-    return {calls.open(to, timeout, expect(note)), &note};
+    return {calls.open(to, {timeout}, expect(note)), &note};
   }
 };
 
@@ -57,7 +57,7 @@ TEST_CASE("a call completes with its response", "[call_table]") {
   Table table;
   CallbackNote& note = table.ledger.note("the call");
   std::vector<char> response;
-  const uint64_t id = table.calls.open(1, kLong, [&](Outcome outcome) {
+  const uint64_t id = table.calls.open(1, {kLong}, [&](Outcome outcome) {
     note.add(outcome.error);
     response = std::move(outcome.response.frame.head);
   });
@@ -140,7 +140,7 @@ TEST_CASE("what was done for a request is undone where that has not been sent", 
   int undone = 0;
   const auto open = [&](WorkerId to) {
     const Undo undo([&] { ++undone; });
-    return table.calls.open(to, kNone, [](const Outcome&) {}, false, false, nullptr, undo);
+    return table.calls.open(to, {.undo = undo}, [](const Outcome&) {});
   };
   const Error sent(ErrorCode::linkBroken, "");
   SECTION("as its error says") {
@@ -208,7 +208,7 @@ TEST_CASE("calls fail at their own deadlines whatever the order of opening", "[c
 TEST_CASE("a call that is withdrawn is for its caller to complete", "[call_table]") {
   Table table;
   const auto ended = std::make_shared<bool>(false);
-  const uint64_t id = table.calls.open(1, kNone, [ended](const Outcome&) { *ended = true; });
+  const uint64_t id = table.calls.open(1, {kNone}, [ended](const Outcome&) { *ended = true; });
   CHECK(table.calls.withdraw(id, ErrorCode::unreachable));
   CHECK(ended.use_count() == 1); // what the completion held has gone with it
   CHECK_FALSE(*ended);
@@ -251,7 +251,7 @@ TEST_CASE("who waits for a call is named at its end, however it ends", "[call_ta
   const auto waiter = std::make_shared<Waiter>();
   CallbackNote& note = table.ledger.note("the call");
   std::shared_ptr<Waiter> told;
-  const uint64_t id = table.calls.open(1, milliseconds(100), [&](Outcome outcome) {
+  const uint64_t id = table.calls.open(1, {milliseconds(100)}, [&](Outcome outcome) {
     told = std::move(outcome.waiter);
     note.add(outcome.error);
   });
@@ -278,7 +278,7 @@ TEST_CASE("where nobody waits for a call, nobody is named at its end", "[call_ta
   Table table;
   auto told = std::make_shared<Waiter>();
   const uint64_t id =
-      table.calls.open(1, kLong, [&](Outcome outcome) { told = std::move(outcome.waiter); });
+      table.calls.open(1, {kLong}, [&](Outcome outcome) { told = std::move(outcome.waiter); });
   const auto other = table.open(1, kLong);
   CHECK(table.calls.await(other.id, std::make_shared<Waiter>()));
   table.calls.answer(id, 1, frameOf('r'));
@@ -304,7 +304,7 @@ TEST_CASE("only the first to wait for a call is its waiter", "[call_table]") {
   const auto first = std::make_shared<Waiter>();
   std::shared_ptr<Waiter> told;
   const uint64_t id =
-      table.calls.open(1, kLong, [&](Outcome outcome) { told = std::move(outcome.waiter); });
+      table.calls.open(1, {kLong}, [&](Outcome outcome) { told = std::move(outcome.waiter); });
   CHECK(table.calls.await(id, first));
   CHECK_FALSE(table.calls.await(id, std::make_shared<Waiter>()));
   table.calls.answer(id, 1, frameOf('r'));
@@ -317,15 +317,15 @@ TEST_CASE("a completion may use the table", "[call_table]") {
   CallbackNote& outer = table.ledger.note("the outer call");
   const auto reopen = [&](const Outcome& outcome) {
     CHECK(table.calls.size() == 0);
-    const uint64_t id = table.calls.open(1, milliseconds(1), table.expect(inner));
+    const uint64_t id = table.calls.open(1, {milliseconds(1)}, table.expect(inner));
     outer.add(outcome.error);
     table.calls.fail(id, Error(ErrorCode::linkBroken, ""));
   };
   SECTION("when it is answered") {
-    table.calls.answer(table.calls.open(1, kLong, reopen), 1, frameOf('r'));
+    table.calls.answer(table.calls.open(1, {kLong}, reopen), 1, frameOf('r'));
   }
   SECTION("when its peer fails") {
-    table.calls.open(1, kLong, reopen);
+    table.calls.open(1, {kLong}, reopen);
     table.calls.takePeer(1, Error(ErrorCode::linkBroken, ""))();
   }
   CHECK(table.ledger.waitForAll());
@@ -335,8 +335,8 @@ TEST_CASE("a completion at the deadline may make the next call", "[call_table]")
   Table table;
   CallbackNote& second = table.ledger.note("the second call");
   CallbackNote& first = table.ledger.note("the first call");
-  table.calls.open(1, milliseconds(1), [&](const Outcome& outcome) {
-    table.calls.open(1, milliseconds(1), table.expect(second));
+  table.calls.open(1, {milliseconds(1)}, [&](const Outcome& outcome) {
+    table.calls.open(1, {milliseconds(1)}, table.expect(second));
     first.add(outcome.error);
   });
   CHECK(table.ledger.waitForAll());
@@ -349,7 +349,7 @@ TEST_CASE("the deadlines of many ended calls do not hide those of pending ones",
     if (i % 1000 == 0) {
       pending.push_back(table.open(2, milliseconds(300)));
     }
-    const uint64_t id = table.calls.open(1, milliseconds(200 + i % 200), [](const Outcome&) {});
+    const uint64_t id = table.calls.open(1, {milliseconds(200 + i % 200)}, [](const Outcome&) {});
     table.calls.answer(id, 1, frameOf('r'));
   }
   for (const Table::Call& call : pending) {
@@ -372,7 +372,7 @@ TEST_CASE("forgetting old deadlines keeps the pending ones in order", "[call_tab
     if (random() % 8 == 0) {
       (isSoon ? soon : late).push_back(table.open(2, timeout));
     } else {
-      const uint64_t id = table.calls.open(1, timeout, [](const Outcome&) {});
+      const uint64_t id = table.calls.open(1, {timeout}, [](const Outcome&) {});
       table.calls.answer(id, 1, frameOf('r'));
     }
   }
@@ -449,12 +449,10 @@ TEST_CASE("tracked calls are told of once, before they complete", "[call_table]"
   const auto open = [&](WorkerId to, milliseconds timeout, bool tracked) {
     CallbackNote& note = table.ledger.note("a call");
     return table.calls.open(
-        to, timeout,
-        [&, tracked](const Outcome& outcome) {
+        to, {.timeout = timeout, .tracked = tracked}, [&, tracked](const Outcome& outcome) {
           CHECK((!tracked || !told.empty()));
           note.add(outcome.error);
-        },
-        tracked);
+        });
   };
   const uint64_t answered = open(1, kLong, true);
   const uint64_t failed = open(1, kLong, true);
@@ -502,8 +500,8 @@ TEST_CASE("a time-out says whether the request has been sent", "[call_table]") {
   const auto errorOf = [&](WorkerId to) {
     std::promise<Error> error;
     table.calls.open(
-        to, milliseconds(20), [&](const Outcome& outcome) { error.set_value(outcome.error); },
-        /* tracked */ true);
+        to, {.timeout = milliseconds(20), .tracked = true},
+        [&](const Outcome& outcome) { error.set_value(outcome.error); });
     return error.get_future().get();
   };
   const Error sent = errorOf(kSent);
@@ -523,7 +521,8 @@ TEST_CASE("of a lost peer's calls those that have not been sent are known", "[ca
   table.calls.whenTrackedEnd(callsToUnsent);
   const auto openTo = [&](WorkerId to, bool tracked) {
     CallbackNote& note = table.ledger.note("a call");
-    table.calls.open(to, kNone, [&](const Outcome& outcome) { note.add(outcome.error); }, tracked);
+    table.calls.open(
+        to, {.tracked = tracked}, [&](const Outcome& outcome) { note.add(outcome.error); });
     return &note;
   };
   const CallbackNote* const sent = openTo(kSent, true);
@@ -541,7 +540,7 @@ TEST_CASE("of a lost peer's calls those that have not been sent are known", "[ca
 TEST_CASE("of a lost peer's calls the links know which have not gone out", "[call_table]") {
   Table table;
   const auto open = [&](CallbackNote& note) {
-    return table.calls.open(1, kNone, [&](const Outcome& outcome) { note.add(outcome.error); });
+    return table.calls.open(1, {kNone}, [&](const Outcome& outcome) { note.add(outcome.error); });
   };
   CallbackNote& waiting = table.ledger.note("a call that waits for a link");
   CallbackNote& received = table.ledger.note("a call that has been received");
@@ -564,7 +563,8 @@ TEST_CASE("a call that is given up before it was sent has not run", "[call_table
   table.calls.whenTrackedEnd(callsToUnsent);
   CallbackNote& note = table.ledger.note("a call");
   const uint64_t id = table.calls.open(
-      kUnsent, kLong, [&](const Outcome& outcome) { note.add(outcome.error); }, /* tracked */ true);
+      kUnsent, {.timeout = kLong, .tracked = true},
+      [&](const Outcome& outcome) { note.add(outcome.error); });
   const auto given = table.calls.giveUp(id, Error(ErrorCode::cancelled, "given up"));
   CHECK(given.ended);
   CHECK_FALSE(given.tell); // there is nothing to tell of
@@ -581,7 +581,8 @@ TEST_CASE("limited calls are told of when they time out, and only then", "[call_
   const auto open = [&](WorkerId to, milliseconds timeout, bool limited) {
     CallbackNote& note = table.ledger.note("a call");
     return table.calls.open(
-        to, timeout, [&](const Outcome& outcome) { note.add(outcome.error); }, false, limited);
+        to, {.timeout = timeout, .limited = limited},
+        [&](const Outcome& outcome) { note.add(outcome.error); });
   };
   open(1, milliseconds(1), false);
   const uint64_t answered = open(1, milliseconds(10), true);
@@ -593,6 +594,6 @@ TEST_CASE("limited calls are told of when they time out, and only then", "[call_
 TEST_CASE("the ids of calls begin where they are told to", "[call_table]") {
   Timer timer;
   CallTable calls(timer, 4711);
-  CHECK(calls.open(1, kNone, [](const Outcome&) {}) == 4711);
-  CHECK(calls.open(1, kNone, [](const Outcome&) {}) == 4712);
+  CHECK(calls.open(1, {kNone}, [](const Outcome&) {}) == 4711);
+  CHECK(calls.open(1, {kNone}, [](const Outcome&) {}) == 4712);
 }

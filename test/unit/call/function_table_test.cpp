@@ -36,8 +36,8 @@ TEST_CASE("failures are counted by their reason", "[function_table]") {
   FunctionMetrics& function = table.find({"python", "f"});
   function.failed(ErrorCode::timeout);
   function.failed(ErrorCode::timeout);
-  function.failed(ErrorCode::passFailed); // the last one
+  function.failed(ErrorCode::raised); // the last one
   CHECK(function.failures(ErrorCode::timeout) == 2);
-  CHECK(function.failures(ErrorCode::passFailed) == 1);
+  CHECK(function.failures(ErrorCode::raised) == 1);
   CHECK(function.failures(ErrorCode::workerDied) == 0);
 }

@@ -16,7 +16,6 @@ namespace {
 
 constexpr milliseconds kTimeout{10000};
 constexpr uint32_t kQuestion = own_requests::kObserve;
-constexpr uint32_t kAnswer = own_requests::kObserved;
 
 OwnCalls::Body bodyOf(const std::string& text) {
   return {text.begin(), text.end()};
@@ -32,29 +31,24 @@ struct Pair {
     timer.stop();
   }
 
+  void send(WorkerId to, OutgoingFrame request, const Link::Sent& sent) {
+    if (to != 1) {
+      sent(Error(ErrorCode::unreachable, "no such worker"));
+      return;
+    }
+    ReceivedFrame received = readHeader(loopBack(std::move(request)));
+    received.incarnation = incarnation;
+    for (int copy = 0; copy < copies; ++copy) {
+      callee.serve(0, received);
+    }
+    sent(Error());
+  }
   OwnCalls::Worker caller() {
-    return {
-        calls,
-        [this](WorkerId to, uint64_t, OutgoingFrame request) {
-          if (to != 1) {
-            return Error(ErrorCode::unreachable, "no such worker");
-          }
-          ReceivedFrame received = readHeader(loopBack(std::move(request)));
-          received.incarnation = incarnation;
-          for (int copy = 0; copy < copies; ++copy) {
-            callee.serve(0, received);
-          }
-          return Error();
-        },
-        [](Waiter& waiter) { waiter.await(nullptr); },
-        {},
-        {},
-        {}};
+    return {requests, [](Waiter& waiter) { waiter.await(nullptr); }, {}, {}, {}};
   }
   OwnCalls::Worker served() {
     return {
-        calls,
-        {},
+        requests,
         {},
         [](Task&& task) {
           task();
@@ -76,6 +70,12 @@ struct Pair {
   uint64_t incarnation = 1;
   int copies = 1;
   std::function<void(ReceivedFrame&)> damage = [](ReceivedFrame&) {};
+  RequestSender requests{
+      {calls, 0,
+       [this](WorkerId to, OutgoingFrame request, const Link::Sent& sent) {
+         send(to, std::move(request), sent);
+       },
+       [](WorkerId) {}}};
   OwnCalls asking{caller()};
   OwnCalls callee{served()};
 };
@@ -88,7 +88,7 @@ void echo(WorkerId, const OwnCalls::Body& request, const OwnCalls::Reply& reply)
 
 TEST_CASE("an own call is answered with what its handler replies", "[own_calls]") {
   Pair pair;
-  pair.callee.handle(kQuestion, kAnswer, echo);
+  pair.callee.handle(kQuestion, echo);
   CHECK(pair.callee.serves(kQuestion));
   CHECK_FALSE(pair.callee.serves(own_requests::kDeath));
   CHECK(pair.ask("where?") == "where?");
@@ -101,9 +101,9 @@ TEST_CASE("an own call is answered with what its handler replies", "[own_calls]"
 TEST_CASE("a handler may reply later", "[own_calls]") {
   Pair pair;
   OwnCalls::Reply later;
-  pair.callee.handle(
-      kQuestion, kAnswer,
-      [&](WorkerId, const OwnCalls::Body&, const OwnCalls::Reply& reply) { later = reply; });
+  pair.callee.handle(kQuestion, [&](WorkerId, const OwnCalls::Body&, const OwnCalls::Reply& reply) {
+    later = reply;
+  });
   std::string answer;
   pair.asking.open(1, kQuestion, {}, kTimeout, [&](const OwnCalls::Answer& given) {
     answer = textOf(given.body);
@@ -115,21 +115,52 @@ TEST_CASE("a handler may reply later", "[own_calls]") {
 
 TEST_CASE("what a handler throws is the answer", "[own_calls]") {
   Pair pair;
-  pair.callee.handle(
-      kQuestion, kAnswer, [](WorkerId, const OwnCalls::Body&, const OwnCalls::Reply&) {
-        throw std::runtime_error("nobody knows");
-      });
+  pair.callee.handle(kQuestion, [](WorkerId, const OwnCalls::Body&, const OwnCalls::Reply&) {
+    throw std::runtime_error("nobody knows");
+  });
   CHECK_THROWS_WITH(pair.ask("where?"), "nobody knows");
+}
+
+TEST_CASE("a call that fails at the callee keeps its kind", "[own_calls]") {
+  Pair pair;
+  pair.callee.handle(kQuestion, [](WorkerId, const OwnCalls::Body&, const OwnCalls::Reply&) {
+    throw CallError(Error(ErrorCode::timeout, "too late").to("w2"));
+  });
+  try {
+    pair.ask("where?");
+    FAIL("it was answered");
+  } catch (const CallError& e) {
+    CHECK(e.error().code() == ErrorCode::timeout);
+    CHECK(e.error().worker() == "w2");
+  }
+}
+
+TEST_CASE("a reply that is dropped is told of", "[own_calls]") {
+  Pair pair;
+  pair.callee.handle(kQuestion, [](WorkerId, const OwnCalls::Body&, const OwnCalls::Reply&) {});
+  CHECK_THROWS_WITH(pair.ask("where?"), "this worker has no answer to the request");
+}
+
+TEST_CASE("a second reply, or what is thrown after one, is not sent", "[own_calls]") {
+  Pair pair;
+  int answers = 0;
+  pair.damage = [&](ReceivedFrame&) { ++answers; };
+  pair.callee.handle(kQuestion, [](WorkerId, const OwnCalls::Body&, const OwnCalls::Reply& reply) {
+    reply(bodyOf("first"));
+    reply(bodyOf("second"));
+    throw std::runtime_error("third");
+  });
+  CHECK(pair.ask("where?") == "first");
+  CHECK(answers == 1);
 }
 
 TEST_CASE("a request that comes twice is served once", "[own_calls]") {
   Pair pair;
   int served = 0;
-  pair.callee.handle(
-      kQuestion, kAnswer, [&](WorkerId, const OwnCalls::Body&, const OwnCalls::Reply& reply) {
-        ++served;
-        reply({});
-      });
+  pair.callee.handle(kQuestion, [&](WorkerId, const OwnCalls::Body&, const OwnCalls::Reply& reply) {
+    ++served;
+    reply({});
+  });
   pair.copies = 2;
   pair.ask("where?");
   CHECK(served == 1);
@@ -139,7 +170,7 @@ TEST_CASE("a request that comes twice is served once", "[own_calls]") {
 
 TEST_CASE("a request of a former process is not served", "[own_calls]") {
   Pair pair;
-  pair.callee.handle(kQuestion, kAnswer, echo);
+  pair.callee.handle(kQuestion, echo);
   pair.incarnation = 7;
   bool ended = false;
   pair.asking.open(1, kQuestion, {}, kTimeout, [&](const OwnCalls::Answer&) { ended = true; });
@@ -160,12 +191,15 @@ TEST_CASE("an own call that cannot be sent fails at once", "[own_calls]") {
 
 TEST_CASE("an answer that cannot be read fails the call", "[own_calls]") {
   Pair pair;
-  pair.callee.handle(kQuestion, kAnswer, echo);
+  pair.callee.handle(kQuestion, echo);
   SECTION("it ends too early") {
     pair.damage = [](ReceivedFrame& frame) { frame.frame.head.resize(FrameHeader::kSize + 1); };
   }
   SECTION("it has tensors") {
     pair.damage = [](ReceivedFrame& frame) { frame.frame.tensors.emplace_back(); };
+  }
+  SECTION("it is an answer to something else") {
+    pair.damage = [](ReceivedFrame& frame) { frame.header.messageType = own_requests::kNoted; };
   }
   SECTION("it says that a call has failed, and not how") {
     pair.damage = [](ReceivedFrame& frame) { frame.header.messageType = own_requests::kFailed; };
@@ -173,11 +207,17 @@ TEST_CASE("an answer that cannot be read fails the call", "[own_calls]") {
   CHECK_THROWS_WITH(pair.ask("where?"), Catch::Matchers::StartsWith("cannot read the response"));
 }
 
+TEST_CASE("an exception of PyTorch's is the callee's error", "[own_calls]") {
+  Pair pair;
+  pair.callee.handle(kQuestion, echo);
+  pair.damage = [](ReceivedFrame& frame) { frame.header.messageType = own_requests::kException; };
+  CHECK_THROWS_WITH(pair.ask("RPCErr:2:injected"), "RPCErr:2:injected");
+}
+
 TEST_CASE("a request that cannot be read is answered with why", "[own_calls]") {
   Pair pair;
   pair.callee.handle(
-      kQuestion, kAnswer,
-      [](WorkerId, const OwnCalls::Body& request, const OwnCalls::Reply& reply) {
+      kQuestion, [](WorkerId, const OwnCalls::Body& request, const OwnCalls::Reply& reply) {
         ByteReader(request).number<uint64_t>();
         reply({});
       });

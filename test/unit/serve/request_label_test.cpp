@@ -90,7 +90,7 @@ TEST_CASE("a request's bytes say what is called", "[request_label]") {
               directCall("m", "f")) == "forward m.f");
   CHECK(labelOf(MessageType::RREF_USER_DELETE, "") == "rref ");
   CHECK(labelOf(own_messages::kGradients, "") == "backward ");
-  CHECK(labelOf(own_messages::kCancel, "") == "control ");
+  CHECK(labelOf(own_messages::kHoldersRequest, "") == "control ");
 }
 
 TEST_CASE("calls that libtorch has written say what is called", "[request_label]") {

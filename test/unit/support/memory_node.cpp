@@ -130,16 +130,7 @@ MemoryNode::~MemoryNode() {
 
 OwnCalls::Worker MemoryNode::callsWorker() {
   return {
-      calls_,
-      [this](WorkerId to, uint64_t callId, OutgoingFrame request) {
-        links_->send(to, std::move(request), [this, callId](const Error& error) {
-          if (error) {
-            calls_.fail(callId, error);
-          }
-        });
-        return Error();
-      },
-      [](Waiter& waiter) { waiter.await(nullptr); },
+      requests_, [](Waiter& waiter) { waiter.await(nullptr); },
       [this](Task&& task) { return control_.run(std::move(task)); },
       [this](WorkerId caller, OutgoingFrame response) {
         links_->sendIfConnected(caller, std::move(response), [](const Error&) {});
@@ -163,6 +154,7 @@ LinkManager::Events MemoryNode::events() {
       [this](WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent) {
         Task complete = calls_.takePeer(peer, error, received, unsent);
         deaths_->peerLost(peer, error);
+        ownCalls_->callerLost(peer);
         return complete;
       };
   events.peerGone = [this](const WorkerRecord& peer, const Error& error) {

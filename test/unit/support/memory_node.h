@@ -95,6 +95,12 @@ class MemoryNode {
   LinkContext& context_;
   Timer timer_;
   CallTable calls_{timer_};
+  RequestSender requests_{
+      {calls_, /* maxBytesInFlight */ 0,
+       [this](WorkerId to, OutgoingFrame request, Link::Sent sent) {
+         links_->send(to, std::move(request), std::move(sent));
+       },
+       [](WorkerId) {}}};
   ThreadPool control_{4, "control"};
   ThreadPool deathThread_{1, "deaths"};
   StandInProcesses processes_;

@@ -158,8 +158,7 @@ TEST_CASE(
 
   CallbackNote& completed = warm.ledger.note("the call");
   const uint64_t call = calls.open(
-      1, std::chrono::milliseconds(0),
-      [&, future = std::make_unique<PythonTensor>(gil)](const Outcome& outcome) mutable {
+      1, {}, [&, future = std::make_unique<PythonTensor>(gil)](const Outcome& outcome) mutable {
         completions.run([&completed, future = std::move(future), error = outcome.error] {
           completed.add(error);
         });

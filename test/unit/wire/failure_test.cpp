@@ -73,7 +73,7 @@ TEST_CASE("an error of a call comes out of an exception as it went in", "[call_e
 }
 
 TEST_CASE("an error that is only words is a plain exception", "[call_error]") {
-  const auto exception = exceptionOf(Error(ErrorCode::passFailed, "a hook raised"));
+  const auto exception = exceptionOf(Error(ErrorCode::raised, "a hook raised"));
   CHECK_FALSE(callErrorIn(exception));
   CHECK_THROWS_WITH(std::rethrow_exception(exception), "a hook raised");
 }
