@@ -172,11 +172,11 @@ void LinkManager::endForgottenSession(const Hello& hello) {
   }
 }
 
-/// Whether the link that the hello asks for may carry the peer's session: the one that they share, or a new one.
+/// Whether the link that the hello asks for may carry the peer's session: the one that they share, unless they do not agree
+/// on what has come, or a new one.
 bool LinkManager::takesHello(Peer& peer, const SessionClaim& claim) {
   if (peer.session && peer.session->id() == claim.id) {
-    peer.session->check(claim.received);
-    return true;
+    return !peer.session->objectionTo(claim.received);
   }
   if (claim.established ||
       isResuming(peer)) { // a hello that comes late, or a session that has ended here
@@ -202,7 +202,7 @@ bool LinkManager::takesWelcome(Peer& peer, const SessionClaim& claim) {
     beginSession(peer, claim.id);
     return true;
   }
-  return shared;
+  return shared && !peer.session->objectionTo(claim.received);
 }
 
 CallIds LinkManager::receivedCalls(const std::unique_ptr<Session>& session) {

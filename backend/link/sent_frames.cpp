@@ -81,18 +81,17 @@ size_t SentFrames::release(Released& released) {
   return count;
 }
 
-void SentFrames::check(const Receipts& peers) const {
+std::optional<std::string> SentFrames::objectionTo(const Receipts& peers) const {
   const uint64_t highest = peers.beyond.empty() ? peers.through : peers.beyond.back().last;
   if (highest > last_) {
-    throw FormatError(
-        "the peer says that it received frame " + std::to_string(highest) + ", of " +
-        std::to_string(last_) + " that were sent");
+    return "the peer says that it received frame " + std::to_string(highest) + ", of " +
+        std::to_string(last_) + " that were sent";
   }
   if (peers.through < acknowledged_) {
-    throw FormatError(
-        "the peer has acknowledged " + std::to_string(acknowledged_) +
-        " frames, and says that it received " + std::to_string(peers.through));
+    return "the peer has acknowledged " + std::to_string(acknowledged_) +
+        " frames, and says that it received " + std::to_string(peers.through);
   }
+  return std::nullopt;
 }
 
 SentFrames::Rest SentFrames::resume(const Receipts& peers) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -46,9 +48,9 @@ class SentFrames {
   using Released = std::array<SharedFrame, 8>;
   size_t release(Released& released);
 
-  /// Throws FormatError where the peer cannot have received that.
-  void check(const Receipts& peers) const;
-  /// After check(). Takes all out that the peer has, and returns what it lacks, in order.
+  /// Why the peer cannot have received that; nullopt: it can.
+  std::optional<std::string> objectionTo(const Receipts& peers) const;
+  /// Where there is no objection. Takes all out that the peer has, and returns what it lacks, in order.
   struct Rest {
     std::vector<SharedFrame> lacking;
     std::vector<SharedFrame> released;

@@ -53,11 +53,11 @@ class Session {
 
   // ---- links
 
-  /// Throws FormatError where the other side cannot have received that.
-  void check(const Receipts& peers) const {
-    sent_.check(peers);
+  /// Why the other side cannot have received that; nullopt: it can.
+  std::optional<std::string> objectionTo(const Receipts& peers) const {
+    return sent_.objectionTo(peers);
   }
-  /// After check(): there is a link. Returns what is to be sent on it before all else.
+  /// Where there is no objection: there is a link. Returns what is to be sent on it before all else.
   SentFrames::Rest linked(const Receipts& peers);
   /// The link has broken. `badFrame`: through a frame that made no sense.
   void broke(Error why, bool badFrame);

@@ -187,13 +187,18 @@ OutgoingFrame Goodbye::encode() const {
   return frame;
 }
 
-// What follows the header is there since a later release than the frame itself.
+// Strict: another frame whose kind has been changed on the way, where that is not encrypted, is none. Behind the first 32
+// bytes that has more of its header.
 Goodbye Goodbye::decode(const IncomingFrame& frame) {
   ByteReader in = afterHeader(frame);
   Goodbye goodbye;
   if (in.remaining() > 0) {
     goodbye.processEnds = in.flag();
     goodbye.reason = oneLine(in.string(), kMaxReason);
+    if (goodbye.reason.empty() || in.remaining() > 0 || !frame.payloads.empty() ||
+        !frame.tensors.empty()) {
+      throw FormatError("a goodbye with something else in it");
+    }
   }
   return goodbye;
 }

@@ -71,9 +71,9 @@ def _creating_store(original: Callable[..., Any]) -> Callable[..., Any]:
     def create_store_from_options(backend_options: Any, rank: int) -> Store:
         start = _start_of(sys._getframe(1))
         with start.place_for_secret(backend_options.init_method):
-            if not start.patience:
+            if start.patience is None:
                 return original(backend_options, rank)
-            return _create_store(backend_options.init_method, rank, start.patience)
+            return _create_store(backend_options.init_method, rank, start.patience or _LONGEST_START)
 
     return create_store_from_options
 

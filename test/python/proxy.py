@@ -62,7 +62,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def group_behind(*make_proxies, **options):
-    """Workers that encrypt, each behind a proxy.
+    """Workers of a static group that encrypt, unless the options say otherwise, each behind a proxy.
 
     Each function makes a proxy to the port on which its worker listens; the other workers connect to the proxy. Gives
     the group, the ports, and the proxies.
@@ -76,12 +76,10 @@ def group_behind(*make_proxies, **options):
             worker.start(
                 init,
                 store.init_method,
-                world_size=len(group),
-                encryption=True,
                 _transports=["wire_tcp"],
                 bind_address=f"127.0.0.1:{port}",
                 advertise_address=f"127.0.0.1:{proxy.port}",
-                **options,
+                **{"world_size": len(group), "encryption": True, **options},
             )
             for worker, port, proxy in zip(group, ports, proxies)
         ]

@@ -332,6 +332,22 @@ TEST_CASE("a session that its peer has forgotten is refused", "[link_manager_res
   CHECK(refusal.reason == "the session has ended there");
 }
 
+TEST_CASE(
+    "a session whose ends do not agree on what has come is given up", "[link_manager_resume]") {
+  RawSession raw;
+  RawPeer first = raw.dial({1, false, {}, {}});
+  CHECK(welcomedBy(first).id == 1);
+  first.close();
+  raw.world.network.refuseDials(recordOf(0).address, 1 << 20);
+  raw.world.network.deliverAll();
+  RawPeer second = raw.dial({1, true, {16390, {}}, {}}, 1); // of none that were sent
+  REQUIRE(second.heard() == std::vector{FrameKind::refuse});
+  CHECK(Refusal::decode(second.lastFrame()).code == ErrorCode::sessionUnknown);
+  RawPeer third = raw.dial({2, false, {}, {}}, 1);
+  CHECK(welcomedBy(third).id == 2);
+  CHECK(raw.b.deaths().empty());
+}
+
 TEST_CASE("a dialer that never got the welcome is sent all of it again", "[link_manager_resume]") {
   RawSession raw;
   RawPeer first = raw.dial({1, false, {}, {}});

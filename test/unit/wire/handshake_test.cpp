@@ -75,6 +75,20 @@ TEST_CASE("a goodbye that ends too soon is refused", "[handshake]") {
   CHECK_THROWS_AS(Goodbye::decode(arrived(std::move(frame))), FormatError);
 }
 
+TEST_CASE("a request or an acknowledgement is no goodbye, whatever its kind says", "[handshake]") {
+  std::vector<char> head;
+  ByteWriter out(head);
+  FrameHeader{.kind = FrameKind::request, .bodyLength = 4}.write(out);
+  if (GENERATE(false, true)) {
+    out.raw("body", 4);
+  }
+  head[0] = static_cast<char>(FrameKind::goodbye);
+  IncomingFrame frame;
+  frame.head = head;
+  REQUIRE(kindOf(frame) == FrameKind::goodbye);
+  CHECK_THROWS_AS(Goodbye::decode(frame), FormatError);
+}
+
 TEST_CASE("nobody else may have this worker's rank", "[handshake]") {
   Hello hello = helloTo(record(1));
   hello.self = record(1);
