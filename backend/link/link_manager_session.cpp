@@ -202,7 +202,7 @@ bool LinkManager::takesWelcome(Peer& peer, const SessionClaim& claim) {
     beginSession(peer, claim.id);
     return true;
   }
-  return shared && !peer.session->objectionTo(claim.received);
+  return shared;
 }
 
 CallIds LinkManager::receivedCalls(const std::unique_ptr<Session>& session) {

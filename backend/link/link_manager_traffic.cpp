@@ -136,7 +136,9 @@ LinkManager::Established LinkManager::establish(
     Peer& peer, const Handle& handle, const SessionClaim& peers, LinkDescription description) {
   Established established;
   if (peer.session) {
-    peer.session->check(peers.received);
+    if (const auto objection = peer.session->objectionTo(peers.received)) {
+      throw FormatError(*objection);
+    }
     SentFrames::Rest rest = peer.session->linked(peers.received);
     for (SharedFrame& frame : rest.lacking) {
       established.outgoing.push_back({{}, std::move(frame)});
