@@ -170,7 +170,10 @@ void LinkManager::adopt(const std::shared_ptr<Link>& link, const Hello& hello) {
     if (keepsOurs(peer, hello)) {
       refusal = Refusal{ErrorCode::duplicateLink, "there is another link or dial"};
     } else if (!takesHello(peer, hello.session)) {
-      refusal = hello.session.established
+      const bool isShared = peer.session && peer.session->id() == hello.session.id;
+      refusal = isShared
+          ? Refusal{ErrorCode::sessionUnknown, *peer.session->objectionTo(hello.session.received)}
+          : hello.session.established
           ? Refusal{ErrorCode::sessionUnknown, "the session has ended there"}
           : Refusal{ErrorCode::duplicateLink, "another session is about to end"};
     } else {

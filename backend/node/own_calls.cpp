@@ -105,6 +105,7 @@ class OwnCalls::Pending {
     answer(own_requests::kException, {text.begin(), text.end()});
   }
   void answer(uint32_t type, Body body) {
+    endIfForkedSince(generation_); // by what serves the request
     if (isAnswered_.exchange(true)) {
       return;
     }

@@ -154,10 +154,13 @@ bool PeerDeaths::hearsAnotherThan(WorkerId silent) {
     ++hearing->asked;
     worker_.calls.open(
         peer.record.id, own_requests::kHearing, {}, kHearing,
-        [hearing](const OwnCalls::Answer& answer) { hearing->end(!answer.error); });
+        [hearing](const OwnCalls::Answer& answer) {
+          hearing->end(!answer.error || answer.error.code() == ErrorCode::raised);
+        });
   }
   hearing->end(false);
-  return isAlone || hearing->result.get_future().get();
+  auto result = hearing->result.get_future();
+  return isAlone || (result.wait_for(2 * kHearing) == std::future_status::ready && result.get());
 }
 
 /// Nothing where the store does not answer. May find that this worker is dead.

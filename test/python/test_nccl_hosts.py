@@ -7,12 +7,15 @@ import contextlib
 import os
 import tempfile
 
+import pytest
 import torch.distributed.rpc as rpc
 from cuda_bodies import on_cuda, peer
 from cuda_stand_in import counts
 from machine_faults import move_to_another_host
 from test_cuda_paths import LARGE, echo, numbers, start, there
 from test_nccl_lane import serve_worker1, try_paths
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 ELSEWHERE = "it runs on another host"
 TO_BE_SET = "set encryption=False on all workers, or leave nccl out"

@@ -138,7 +138,7 @@ def flip_in_calls(group, flippers, size, timeout):
     assert sum(flipper.flips for flipper in flippers) >= FLIPS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_with_checksums_no_call_comes_back_wrong_or_not_at_all(size):
     with workers_behind_flippers(2, size, checksums=True) as (group, flippers):
@@ -146,7 +146,7 @@ def test_with_checksums_no_call_comes_back_wrong_or_not_at_all(size):
             assert outcomes == ["right"] * 3, group[0].run(states)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_without_checksums_each_call_ends_and_no_worker_does(size):
     with workers_behind_flippers(2, size) as (group, flippers):
@@ -186,7 +186,10 @@ def test_a_bit_of_what_a_connection_begins_with_costs_no_worker_its_place(place,
         for flipper in flippers[:2]:
             flipper.flip_in(*place)
             flipper.cut()
-        assert len(group[0].run(calls, "worker1", 10, 1, timeout=5)) == 1
+        for caller in group:  # what is under way may fail
+            for callee in group:
+                if caller is not callee:
+                    assert len(caller.run(calls, callee.name, 10, 1, timeout=5)) == 1
         assert sum(flipper.flips for flipper in flippers) >= 1
 
 

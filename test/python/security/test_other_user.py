@@ -1,6 +1,7 @@
 """The status sockets of a user's workers, and another user of the same host who asks there."""
 
 import contextlib
+import importlib
 import io
 import os
 import re
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user"
 
 
 def become(user):
+    for module in ("torchwire.top.command", "torchwire.top.dump_command"):
+        importlib.import_module(module)  # while this process may still read them
     os.setgroups([])
     os.setgid(user)
     os.setuid(user)

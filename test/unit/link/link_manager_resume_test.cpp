@@ -342,7 +342,9 @@ TEST_CASE(
   raw.world.network.deliverAll();
   RawPeer second = raw.dial({1, true, {16390, {}}, {}}, 1); // of none that were sent
   REQUIRE(second.heard() == std::vector{FrameKind::refuse});
-  CHECK(Refusal::decode(second.lastFrame()).code == ErrorCode::sessionUnknown);
+  const Refusal refusal = Refusal::decode(second.lastFrame());
+  CHECK(refusal.code == ErrorCode::sessionUnknown);
+  CHECK(refusal.reason == "the peer says that it received frame 16390, of 0 that were sent");
   RawPeer third = raw.dial({2, false, {}, {}}, 1);
   CHECK(welcomedBy(third).id == 2);
   CHECK(raw.b.deaths().empty());
