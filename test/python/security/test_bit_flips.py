@@ -169,7 +169,6 @@ AT_THE_BEGINNING = {
     "the version of the protocol, dynamic": (VERSION, DYNAMIC),
     "the incarnation of a worker, static": (OWN_INCARNATION, STATIC),
     "the incarnation of the other, static": (OTHERS_INCARNATION, STATIC),
-    "the incarnation of the other, dynamic": (OTHERS_INCARNATION, DYNAMIC),
 }
 
 NUMBER = rb".{2}\0{6}"
