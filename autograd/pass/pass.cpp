@@ -217,8 +217,7 @@ void Pass::handOver() {
   try {
     graph_->handOverGradients();
   } catch (const std::exception& e) {
-    fail(Error(
-        ErrorCode::raised, std::string("the gradients cannot be handed over: ") + e.what()));
+    fail(Error(ErrorCode::raised, std::string("the gradients cannot be handed over: ") + e.what()));
   }
   settle(/*handedOver=*/true);
 }
