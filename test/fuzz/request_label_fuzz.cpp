@@ -27,16 +27,18 @@ constexpr MessageType kTypes[] = {
 
 void run(Script script) {
   const auto type = static_cast<uint32_t>(script.PickValueInArray(kTypes));
+  const bool claimsMore = script.ConsumeBool(); // than has come
   const std::string body = script.ConsumeRemainingBytesAsString();
   const LabelledRequest request(type, body);
   require(!request.label().kind.empty(), "a request is of some kind");
 
   ReceivedFrame frame;
   frame.header.messageType = type;
-  frame.header.bodyLength = body.size() * 2; // more than has come
-  frame.frame.head.assign(body.begin(), body.end());
+  frame.header.bodyLength = body.size() * (claimsMore ? 2 : 1);
+  frame.frame.head.resize(FrameHeader::kSize);
+  frame.frame.head.insert(frame.frame.head.end(), body.begin(), body.end());
   const LabelledRequest received(frame);
-  require(received.label().kind == request.label().kind, "its kind is that of its type");
+  require(received.label() == request.label(), "a frame's label is that of the body in it");
 }
 
 } // namespace
