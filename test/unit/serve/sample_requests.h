@@ -14,9 +14,12 @@
 namespace torchwire {
 
 /// Types of our own that no module registers.
-constexpr auto kOwnRequest = own_messages::detail::request(0xf0);
-constexpr auto kOtherOwnRequest = own_messages::detail::request(0xf1);
-constexpr auto kOwnResponse = own_messages::detail::response(0xf2);
+constexpr auto kOwnRequest =
+    static_cast<torch::distributed::rpc::MessageType>(own_requests::request(0xf0));
+constexpr auto kOtherOwnRequest =
+    static_cast<torch::distributed::rpc::MessageType>(own_requests::request(0xf1));
+constexpr auto kOwnResponse =
+    static_cast<torch::distributed::rpc::MessageType>(own_requests::response(0xf2));
 
 inline c10::intrusive_ptr<torch::distributed::rpc::Message> messageOf(
     const std::string& payload, torch::distributed::rpc::MessageType type,
