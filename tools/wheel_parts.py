@@ -175,7 +175,7 @@ class Part:
             "PATH": f"{self.interpreter.tools / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "CCACHE_BASEDIR": str(ROOT),
             "CCACHE_NOHASHDIR": "1",
-            "CCACHE_SLOPPINESS": "pch_defines,time_macros",
+            "CCACHE_SLOPPINESS": "pch_defines,time_macros,locale",
         }
 
     def _require_portable(self) -> None:
