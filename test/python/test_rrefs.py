@@ -145,6 +145,12 @@ def my_rrefs(role):
     return [rref for rref in torchwire.rrefs() if rref["role"] == role]
 
 
+def when_held_by(owner, holders):
+    """What the owner says of its one RRef, once it has heard of these holders: a creation may come after a fork."""
+    wait_until(lambda: [rref["holders"] for rref in owner.run(my_rrefs, "owner")] == [holders])
+    return owner.run(my_rrefs, "owner")
+
+
 def wait_at_gate():
     return GATE.wait(LIMIT)
 
@@ -417,18 +423,16 @@ class TestList:
         quartet[0].run(create_here, "mine", 5)
         quartet[0].run(pass_on, "mine", "worker2")
         quartet[0].run(pass_on, "mine", "worker3")
-        (its,) = quartet[1].run(my_rrefs, "owner")
-        assert its["holders"] == ["worker0", "worker2"]
+        (its,) = when_held_by(quartet[1], ["worker0", "worker2"])
         assert sorted(its["forks"].values()) == ["worker0", "worker2"]
         assert (its["owner"], its["type"], its["state"]) == ("worker1", "PyObject", "confirmed")
-        (mine,) = quartet[0].run(my_rrefs, "owner")
-        assert mine["holders"] == ["worker2", "worker3"]
+        (mine,) = when_held_by(quartet[0], ["worker2", "worker3"])
         assert mine["owner"] == "worker0"
 
     def test_a_user_is_listed_under_the_owners_id(self, quartet):
         quartet[0].run(create, "it", "worker1", doubled, (21,))
         quartet[0].run(pass_on, "it", "worker2")
-        (owner,) = quartet[1].run(my_rrefs, "owner")
+        (owner,) = when_held_by(quartet[1], ["worker0", "worker2"])
         for holder in (quartet[0], quartet[2]):
             wait_until(lambda: [rref["state"] for rref in holder.run(my_rrefs, "user")] == ["confirmed"])
             (user,) = holder.run(my_rrefs, "user")
