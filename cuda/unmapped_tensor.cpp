@@ -115,9 +115,21 @@ std::optional<c10::Device> unexpectedDevice(std::string_view error) {
   }
 }
 
+/// libtorch's future takes its value, then records an event on each device of it. What that throws where a device is lost
+/// becomes the error of a future that is complete by now, which is refused; the refusal alone comes out.
+bool isRefusedError(std::string_view error) {
+  constexpr std::string_view kNode = "Error on Node ";
+  constexpr std::string_view kRefused = ": !completed() INTERNAL ASSERT FAILED";
+  const size_t colon = error.find(':');
+  return error.starts_with(kNode) && colon != error.npos && error.substr(colon).starts_with(kRefused);
+}
+
 } // namespace
 
 std::string withRemedy(std::string error, const DeviceRecord& callee, const DeviceRecord& caller) {
+  if (isRefusedError(error)) {
+    return "worker '" + callee.name + "' has no result for the call: a device has failed";
+  }
   const auto device = unexpectedDevice(error);
   if (!device) {
     return error;

@@ -25,7 +25,8 @@ struct UnmappedTensor {
     const UnmappedTensor& tensor, const DeviceRecord& sender, const DeviceRecord& receiver);
 
 /// What a call failed with at the callee. Where a future of PyTorch's own has rejected a value for its device, which it does
-/// before there is a message, with what to do about it; anything else is returned as it is.
+/// before there is a message, with what to do about it; where it has lost a device while it completed, that; anything else
+/// is returned as it is.
 [[nodiscard]] std::string withRemedy(
     std::string error, const DeviceRecord& callee, const DeviceRecord& caller);
 

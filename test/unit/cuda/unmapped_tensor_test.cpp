@@ -1,8 +1,13 @@
 #include "cuda/unmapped_tensor.h"
 
+#include <ATen/core/ivalue_inl.h>
+#include <ATen/core/jit_type.h>
+
 #include <catch2/catch.hpp>
 
+#include <exception>
 #include <regex>
+#include <stdexcept>
 
 #include "test/unit/cuda/sample_devices.h"
 
@@ -197,6 +202,22 @@ TEST_CASE("the first of several devices counts", "[unmapped_tensor]") {
           "not among the expected device(s) cuda:3",
           worker("worker1", 3), worker("worker0", 3)),
       Catch::Contains("A value of worker1 is on cuda:1,"));
+}
+
+TEST_CASE("a future that loses its device while it completes says so", "[unmapped_tensor]") {
+  const auto future = c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get());
+  future->markCompleted();
+  std::string refused;
+  try {
+    future->setError(std::make_exception_ptr(std::runtime_error("cuda:1 is lost")));
+  } catch (const c10::Error& e) {
+    refused = e.what();
+  }
+  CHECK(
+      withRemedy("Error on Node 1: " + refused, worker("worker1", 2), worker("worker0", 2)) ==
+      "worker 'worker1' has no result for the call: a device has failed");
+  const std::string ofUser = "Error on Node 1: RuntimeError: " + refused;
+  CHECK(withRemedy(ofUser, worker("worker1", 2), worker("worker0", 2)) == ofUser);
 }
 
 TEST_CASE("other errors stay as they are", "[unmapped_tensor]") {
