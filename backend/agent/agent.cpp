@@ -14,13 +14,11 @@
 #include "backend/agent/observer_answers.h"
 #include "backend/agent/seconds.h"
 #include "backend/agent/torch_store.h"
-#include "backend/base/bytes.h"
 #include "backend/base/interruption.h"
 #include "backend/base/log.h"
 #include "backend/base/process_identity.h"
 #include "backend/base/random.h"
 #include "backend/base/resource_limits.h"
-#include "backend/codec/codec.h"
 #include "backend/link/loopback_link.h"
 #include "backend/membership/bounded_store.h"
 #include "backend/serve/direct_call.h"
@@ -32,9 +30,6 @@
 #include "backend/serve/signals.h"
 #include "backend/tensorpipe/observers.h"
 #include "backend/transport/loop.h"
-#include "backend/wire/failure.h"
-#include "backend/wire/message_body.h"
-#include "backend/wire/own_requests.h"
 #include "backend/wire/record_cipher.h"
 #include "rref/backward.h"
 #include "rref/context_lifetime.h"
@@ -65,28 +60,6 @@ cuda::DeviceRecord named(cuda::DeviceRecord record, const std::string& worker) {
   return record;
 }
 
-Error refusalIn(ReceivedFrame answer) {
-  try {
-    return decodeFailure(bodyIn(std::move(answer)));
-  } catch (const std::exception& e) {
-    return Error(
-        ErrorCode::badFrame, std::string("cannot read why a call is refused: ") + e.what());
-  }
-}
-
-/// A process that comes in place of another one may get what that one's calls are answered with. It must not take it for
-/// answers to its own.
-uint64_t firstCallId(bool mayReplace) {
-  return mayReplace ? randomNumber() >> 2 : 1;
-}
-
-OutgoingFrame refusal(uint64_t callId, const Error& error) {
-  OutgoingFrame answer =
-      bodyFrame(FrameKind::response, own_requests::kRefused, encodeFailure(error));
-  setCallId(answer, callId);
-  return answer;
-}
-
 } // namespace
 
 Agent::Agent(
@@ -110,9 +83,6 @@ Agent::Agent(
           options_.numWorkerThreads, "torchwire_done", runOnPythonThread, options_.numSpareThreads),
       dispatcher_(static_cast<Dispatcher&>(*cb_)),
       rrefs_(std::make_shared<RRefService>(dispatcher_, metrics_)),
-      calls_(std::make_shared<CallTable>(timer_, firstCallId(isOpen()))),
-      sender_(senderWorker()),
-      ownCalls_(ownCallsWorker()),
       directory_(workerInfo_),
       devices_(std::make_shared<cuda::GroupDevices>(named(options_.devices, workerInfo_.name_))),
       deaths_(1, "torchwire_dead"),
@@ -124,18 +94,25 @@ Agent::Agent(
                   ? ""
                   : "checksums or fault injection are on, which see what is in frames",
               options_.devicePathsLeftOut)),
+      node_(
+          nodeSettings(),
+          {*this, timer_, metrics_->trace,
+           [this](Task&& task) { return control_->run(std::move(task)); },
+           [this](Task&& task) { return deaths_.run(std::move(task)); }}),
+      bookkeeping_(
+          {timer_, [this](Task&& task) { return control_->run(std::move(task)); },
+           [this](WorkerId to) { return node_.links()->incarnationOf(to); },
+           [this] { return node_.isClosed(); }}),
       engine_(
           std::make_shared<TorchEngine>(
               *this, evaluations_, timer_, options_.backwardMode == BackwardMode::smart, metrics_)),
       contexts_(*this, engine_) {
   beginFreshState(); // where there can be no thread, that shows here, and not when a call ends
-  calls_->traceTo(&metrics_->trace);
   whereabouts_ = std::make_unique<Whereabouts>(whatWhereaboutsLookAt());
   lookAfterSlowCalls();
   keepErrorHandlersValid();
   registerHandlers();
   connectTransfers();
-  connectPeerStores();
   ForkedAgent::standInForChildrenOf(workerInfo_); // it may be the current one before it starts
 }
 
@@ -154,7 +131,7 @@ void Agent::registerHandlers() {
   dispatcher_.runFunctionsOn([this](Task&& task) { return requests_.run(std::move(task)); });
   dispatcher_.handleDirectCalls(
       [this](Message& request) { return serveDirectCall(dispatcher_, request); });
-  calls_->whenLimitedExpire([this](const CallTable::Key& call) {
+  node_.calls().whenLimitedExpire([this](const CallTable::Key& call) {
     // Elsewhere than on the timer's thread: who sends may drop what is Python's.
     control_->run([this, call] { tellCancelled(call.to, call.id); });
   });
@@ -251,9 +228,9 @@ void Agent::joinGroup() {
   }
   startThreads();
   openLinks(membership_->agree(options_.secrets));
-  enter(links_->listen());
+  enter(node_.links()->listen());
   if (!isStaticGroup() || membership_->cameLater()) {
-    introduceToPeers();
+    node_.introduce(checkSignals);
   }
 }
 
@@ -357,38 +334,13 @@ void Agent::openLinks(const std::vector<GroupKey>& keys) {
   for (const auto& interceptor : options_.interceptors) {
     context_ = interceptor->wrap(std::move(context_), timer_);
   }
-  LinkManager::Events events;
-  events.frame = [this](WorkerId from, ReceivedFrame frame) { onFrame(from, std::move(frame)); };
-  events.peerLost =
-      [this](WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent) {
-        return onPeerLost(peer, error, received, unsent);
-      };
-  events.peerGone = [this](const WorkerRecord& peer, const Error& error) {
-    control_->run([this, peer, error] { onPeerGone(peer, error); });
-  };
-  events.declaredDead = [this](const std::string& reason) { links_->endPart(reason); };
-  events.linkBroken = [this](WorkerId peer, const Error& error) {
-    trace("link broken", peer, error);
-    peerDeaths_->linkBroken(peer);
-  };
-  events.sessionResumed = [this](WorkerId peer) { trace("session resumed", peer, {}); };
-  if (isOpen()) {
-    events.unknownPeer = [this](const Hello& hello) { return onUnknownPeer(hello); };
-    events.peerJoined = [this](const WorkerRecord& peer) {
-      control_->run([this, peer] { options_.workerEvents.joined(peer); });
-    };
-  }
-  LinkManager::Limits limits;
-  limits.sessionTimeout = options_.sessionTimeout;
-  limits.sessionBytes = options_.maxUnacknowledgedBytes;
-  links_ = std::make_shared<LinkManager>(*context_, timer_, std::move(events), limits);
-  peerDeaths_ = std::make_unique<PeerDeaths>(PeerDeaths::Worker{
-      *links_, *membership_, *processes_, ownCalls_, timer_, deaths_, options_.sessionTimeout,
-      isOpen()});
+  node_.open(*context_, *processes_, *membership_);
+  end_ =
+      std::make_unique<GroupEnd>(GroupEnd::Worker{node_, *membership_, activeCalls_, checkSignals});
   startServer();
   // Not before there are links and a server: answers tell of them.
   admitObservers(innermost, answersForObservers(copies_, options_.answer));
-  links_->addLoopback(membership_->self(), loopback());
+  node_.links()->addLoopback(membership_->self(), loopback());
 }
 
 std::shared_ptr<Link> Agent::loopback() {
@@ -408,7 +360,7 @@ void Agent::startServer() {
         return runRequest(poolOf(messageType), std::move(task));
       },
       disposer_,
-      [links = links_, transfers = transfers_](WorkerId caller, OutgoingFrame frame) {
+      [links = node_.links(), transfers = transfers_](WorkerId caller, OutgoingFrame frame) {
         links->sendIfConnected(caller, std::move(frame), [transfers, caller](const Error& error) {
           if (error) {
             transfers->peerLost(caller); // no tickets in the response will be heard of
@@ -417,7 +369,7 @@ void Agent::startServer() {
         });
       },
       devices_, transfers_, copies_, metrics_, options_.inheritDeadline);
-  server_->dropRequestsIf([links = links_](WorkerId caller, uint64_t incarnation) {
+  server_->dropRequestsIf([links = node_.links()](WorkerId caller, uint64_t incarnation) {
     return links->isFormer(caller, incarnation);
   });
 }
@@ -428,23 +380,10 @@ void Agent::enter(const std::string& address) {
       "worker '" + workerInfo_.name_ + "' listens at " + address_ + " (" + chosen_.reason + ")");
   const Roster roster = membership_->join(address_, context_->hostAddress());
   devices_->add(roster.workers);
-  links_->setGroup(membership_->self(), roster.groupId);
   for (const WorkerRecord& worker : roster.workers) {
     directory_.add(worker);
-    if (worker.id != self_) {
-      links_->addPeer(worker);
-    }
   }
-  if (isStaticGroup()) {
-    membership_->continueWith(peerStores_);
-  }
-  // When a peer turns out to be dead, this worker dials all others to tell them.
-  for (const WorkerRecord& worker : roster.workers) {
-    if (worker.id != self_) {
-      peerDeaths_->watch(worker);
-    }
-  }
-  links_->acceptPeers(); // from now on a peer may be replaced by its successor
+  node_.begin(roster);
   prepareToEncrypt(roster);
   checkDevices();
 }
@@ -473,65 +412,6 @@ void Agent::checkDevices() {
   }
 }
 
-void Agent::introduceToPeers() {
-  struct Waiting {
-    Mutex mutex{LockRank::introduction};
-    std::condition_variable_any none;
-    size_t count;
-  };
-  const auto peers = links_->status();
-  const auto waiting = std::make_shared<Waiting>();
-  waiting->count = peers.size();
-  for (const PeerStatus& peer : peers) {
-    links_->connect(peer.record.id, [waiting](const Error&) { // an error has been logged
-      MutexLock lock(waiting->mutex);
-      --waiting->count;
-      waiting->none.notify_all();
-    });
-  }
-  const auto isOver = [&] {
-    MutexLock lock(waiting->mutex);
-    return waiting->none.wait_for(lock, kInterruptionInterval, [&] { return waiting->count == 0; });
-  };
-  while (!isOver()) { // dials have their own deadlines
-    checkSignals();
-  }
-}
-
-RequestSender::Worker Agent::senderWorker() {
-  return {
-      *calls_, options_.maxBytesInFlight,
-      [this](WorkerId to, OutgoingFrame request, Link::Sent sent) {
-        links_->send(to, std::move(request), std::move(sent));
-      },
-      [this](WorkerId to) { transfers_->peerLost(to); }}; // no tickets in it will be heard of
-}
-
-OwnCalls::Worker Agent::ownCallsWorker() {
-  return {
-      sender_,
-      [this](Waiter& waiter) {
-        waiter.await(loop_.get(), handlesSignals() ? checkSignals : std::function<void()>());
-      },
-      [this](Task&& task) {
-        return runRequest(*control_, [task = std::move(task)]() mutable {
-          // As in Server::run: for an observer, Python's code runs.
-          const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
-          task();
-        });
-      },
-      [this](WorkerId caller, OutgoingFrame response) {
-        links_->sendIfConnected(caller, std::move(response), [](const Error& error) {
-          if (error) {
-            log(LogLevel::info, "a response was not sent: " + error.message());
-          }
-        });
-      },
-      [this](WorkerId caller, uint64_t incarnation) {
-        return links_->isFormer(caller, incarnation);
-      }};
-}
-
 ThreadPool& Agent::poolOf(uint32_t messageType) {
   if (own_messages::isEvaluation(messageType)) {
     return evaluations_;
@@ -544,149 +424,6 @@ ThreadPool& Agent::poolOf(uint32_t messageType) {
 bool Agent::runRequest(ThreadPool& pool, Task&& task) {
   return loop_->isLoopThread() && &pool != &evaluations_ ? loop_->runAside(std::move(task), pool)
                                                          : pool.run(std::move(task));
-}
-
-// ---- events of the links ------------------------------------------------------------------------
-
-void Agent::onFrame(WorkerId from, ReceivedFrame frame) {
-  const uint64_t callId = frame.header.callId;
-  const size_t lost = frame.frame.lost;
-  if (frame.header.kind == FrameKind::request) {
-    if (lost != 0) {
-      refuseRequest(from, callId, memoryLimits(lost));
-    } else if (!serve(from, std::move(frame))) {
-      refuseRequest(from, callId, threadLimits());
-    }
-    return;
-  }
-  if (lost != 0) {
-    const Error error(
-        ErrorCode::unreachable,
-        "the answer of worker '" + directory_.nameOf(from) + "' is lost: at this worker, '" +
-            workerInfo_.name_ + "', " + memoryLimits(lost),
-        Executed::yes);
-    log(LogLevel::warning, error.message());
-    calls_->fail(callId, error, from);
-  } else if (frame.header.messageType == own_requests::kRefused) {
-    onRefusal(from, callId, refusalIn(std::move(frame)));
-  } else if (!calls_->answer(callId, from, std::move(frame))) {
-    discard(from, std::move(frame));
-  }
-}
-
-bool Agent::serve(WorkerId caller, ReceivedFrame request) {
-  return ownCalls_.serves(request.header.messageType) ? ownCalls_.serve(caller, std::move(request))
-                                                      : server_->serve(caller, std::move(request));
-}
-
-void Agent::onRefusal(WorkerId from, uint64_t callId, const Error& refusal) {
-  if (calls_->fail(callId, refusal, from)) {
-    return;
-  }
-  if (const auto undo = calls_->takeUnanswered(callId)) { // the call has timed out, say
-    (*undo)();
-  }
-}
-
-/// `limits`: of this process, as in resource_limits.h.
-void Agent::refuseRequest(WorkerId from, uint64_t callId, const std::string& limits) {
-  const bool ends = closed_.load();
-  const Error error(
-      ends ? ErrorCode::shutDown : ErrorCode::unreachable,
-      "worker '" + workerInfo_.name_ +
-          "' does not serve the call: " + (ends ? "it shuts down" : limits),
-      Executed::no);
-  log(LogLevel::warning, error.message());
-  if (from == self_) {
-    calls_->fail(callId, error);
-  } else if (!ends) {
-    links_->sendIfConnected(from, refusal(callId, error), [](const Error&) {});
-  }
-}
-
-Task Agent::onPeerLost(
-    WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent) {
-  if (error.code() != ErrorCode::peerLeft) {
-    trace("link lost", peer, error);
-  }
-  if (error.code() == ErrorCode::peerLeft && !isStaticGroup()) {
-    directory_.remove(peer, error.message());
-    devices_->remove(peer);
-  }
-  const bool lives = error.code() == ErrorCode::linkBroken || error.code() == ErrorCode::badFrame;
-  Task complete = calls_->takePeer(peer, error, lives ? received : CallIds(), unsent);
-  transfers_->peerLost(peer);
-  transfers_->endLanes(peer, error.message());
-  if (peer == self_) {
-    return complete; // it lives: only a frame to itself was damaged
-  }
-  peerDeaths_->peerLost(peer, error);
-  ownCalls_.callerLost(peer);
-  runCallbacks(server_->callerLost(peer));
-  control_->run([engine = engine_, peer] { engine->peerLost(peer); });
-  return complete;
-}
-
-/// Runs on a thread that may block. A peer whose link has merely broken, or that cannot be dialed, is not gone: from here a
-/// network that is cut looks like a process that has died, and a worker that comes back goes on with its contexts.
-void Agent::onPeerGone(const WorkerRecord& peer, const Error& error) {
-  const bool died = error.code() == ErrorCode::workerDied;
-  const bool isOver = error.code() == ErrorCode::declaredDead; // of this worker's own death
-  // All have deleted what they held by then, and PyTorch is to find what they have not.
-  const bool endsWithOthers = error.code() == ErrorCode::peerLeft && joinsOthers_;
-  trace(
-      died         ? "worker died"
-          : isOver ? "this worker declared dead"
-                   : "worker left",
-      peer.id, error);
-  guarded("the end of a peer", [&] {
-    if (!endsWithOthers) {
-      rrefs_->workerGone(peer.id, error);
-    }
-    contexts_.peerGone(peer.id)(); // nobody else would release what it has opened
-    if (died && isOpen()) {
-      devices_->remove(peer.id);
-    }
-  });
-  if (error.code() != ErrorCode::peerLeft || !isStaticGroup()) {
-    options_.workerEvents.lost(peer, error);
-  }
-  links_->reclaimed(peer.id, peer.incarnation);
-  if (died) {
-    peerDeaths_->peerDied(peer, error);
-  }
-}
-
-/// What functions want to have run when nobody waits for them any more.
-void Agent::runCallbacks(CancelledCalls::Tasks callbacks) {
-  for (Task& callback : callbacks) {
-    Task task([callback = std::move(callback)]() mutable {
-      const at::ThreadLocalStateGuard restoredAfterwards{freshState()}; // as in complete()
-      callback();
-    });
-    if (!completions_.run(std::move(task)) && !requests_.run(std::move(task))) {
-      disposer_.keep(std::move(task)); // this worker shuts down
-    }
-  }
-}
-
-std::optional<Refusal> Agent::onUnknownPeer(const Hello& hello) {
-  if (auto objection = objectionToName(hello.self.name)) {
-    return Refusal{ErrorCode::refused, *objection};
-  }
-  try {
-    if (auto objection = devices_->objectionTo(hello.self)) {
-      return Refusal{ErrorCode::refused, *objection};
-    }
-    devices_->add({hello.self});
-  } catch (const FormatError& e) {
-    return Refusal{ErrorCode::refused, e.what()};
-  }
-  directory_.add(hello.self);
-  rrefs_->forgetWorker(hello.self.id);
-  control_->run(contexts_.peerJoined(hello.self.id));
-  peerDeaths_->watch(hello.self);
-  return std::nullopt;
 }
 
 // ---- workers ------------------------------------------------------------------------------------

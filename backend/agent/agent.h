@@ -33,10 +33,9 @@
 #include "backend/link/link_interceptor.h"
 #include "backend/link/link_manager.h"
 #include "backend/membership/membership.h"
-#include "backend/membership/peer_stores.h"
-#include "backend/node/own_calls.h"
-#include "backend/node/peer_deaths.h"
-#include "backend/node/request_sender.h"
+#include "backend/node/group_end.h"
+#include "backend/node/node.h"
+#include "backend/node/retried_requests.h"
 #include "backend/node/whereabouts.h"
 #include "backend/serve/direct_rref.h"
 #include "backend/serve/dispatcher.h"
@@ -54,7 +53,6 @@
 namespace torchwire {
 
 class Loop;
-class ShutdownMonitor;
 
 struct AgentOptions {
   size_t numWorkerThreads = 16;
@@ -90,12 +88,13 @@ struct AgentOptions {
   cuda::StreamOrder deviceStreamOrder = cuda::StreamOrder::none;
 };
 
-/// Runs everything of torch.distributed.rpc over links. In seven files: agent.cpp starts and wires it,
-/// agent_shutdown.cpp ends it, agent_calls.cpp and agent_completion.cpp have the calls of this worker,
-/// agent_bookkeeping.cpp those that must not fail, agent_stores.cpp what takes the rendezvous store's place, agent_metrics.cpp
-/// what it tells about itself. What needs no PyTorch is in backend/node/. Thread-safe.
+/// Runs everything of torch.distributed.rpc on a node. In seven files: agent.cpp starts and wires it, agent_program.cpp is what
+/// runs on the node, agent_shutdown.cpp ends it, agent_calls.cpp and agent_completion.cpp have the calls of this worker,
+/// agent_bookkeeping.cpp those that must not fail, agent_metrics.cpp what it tells about itself. What needs no PyTorch is in
+/// backend/node/. Thread-safe.
 class Agent final : public torch::distributed::rpc::RpcAgent,
                     public EngineOwner,
+                    private Node::Program,
                     public std::enable_shared_from_this<Agent> {
  public:
   using Message = torch::distributed::rpc::Message;
@@ -247,7 +246,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   }
   /// Calls of this worker that are under way, and requests of peers that are not answered; the oldest first.
   std::vector<CallTable::Pending> pendingCalls() const {
-    return calls_->pending();
+    return node_.calls().pending();
   }
   std::vector<ServedCalls::Status> servedCalls() const {
     return server_ ? server_->served().all() : std::vector<ServedCalls::Status>();
@@ -316,7 +315,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   void checkDevices();
   void enter(const std::string& address);
   void prepareToEncrypt(const Roster& roster);
-  void introduceToPeers();
 
   // Calls of this worker.
   std::string describeReasonToLeave() const;
@@ -335,18 +333,12 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   FunctionMetrics& metricsOf(const Message& request);
   Undo noteForks(WorkerId to, const Message& message);
   static bool keepsBooks(torch::distributed::rpc::MessageType type);
-  struct Bookkeeping;
   c10::intrusive_ptr<JitFuture> sendBookkeeping(WorkerId to, c10::intrusive_ptr<Message> message);
-  void trySend(Bookkeeping request);
-  void onBookkeepingEnd(Bookkeeping request, Outcome outcome);
-  void endBookkeeping(const Bookkeeping& request, c10::intrusive_ptr<Message> answer);
-  void sendAgain(Bookkeeping request);
+  void endBookkeeping(WorkerId to, JitFuture& future);
   AwaitingSend* takeAwaiting(torch::distributed::rpc::MessageType type);
   Task awaitEnd(Waiter& waiter, uint64_t callId);
   void tellCancelled(WorkerId to, uint64_t callId);
   void serveCancels();
-  RequestSender::Worker senderWorker();
-  OwnCalls::Worker ownCallsWorker();
   struct OwnCall : CallTarget {
     bool mayCreate = false; // an RRef
     bool creates = false; // for certain
@@ -403,7 +395,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   void tellOfTransfers(
       WorkerId to, std::vector<char> body, torch::distributed::rpc::MessageType type,
       std::function<void(const std::string& error)> done);
-  void discard(WorkerId from, ReceivedFrame response);
   void finish(OwnCall& call);
   Error unanswered(const CallTarget& call, const Error& error);
   void callEnded(const CallTarget& call) noexcept;
@@ -411,42 +402,30 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   void runCallbacks(CancelledCalls::Tasks callbacks);
   void waitForWaiters();
 
-  // Events of the links.
-  void onFrame(WorkerId from, ReceivedFrame frame);
-  bool serve(WorkerId caller, ReceivedFrame request);
-  void onRefusal(WorkerId from, uint64_t callId, const Error& refusal);
-  void refuseRequest(WorkerId from, uint64_t callId, const std::string& limits);
-  Task onPeerLost(
-      WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent);
-  std::optional<Refusal> onUnknownPeer(const Hello& hello);
-
-  void onPeerGone(const WorkerRecord& peer, const Error& error);
-  void trace(const char* incident, WorkerId peer, const Error& why);
+  // Node::Program, in agent_program.cpp.
+  Node::Settings nodeSettings() const;
+  bool serve(WorkerId caller, ReceivedFrame request) override;
+  bool serveOwn(Task&& task) override;
+  void dropResponse(WorkerId from, ReceivedFrame response) override;
+  void requestUnsent(WorkerId to) override;
+  void await(Waiter& waiter) override;
+  std::optional<Refusal> admit(const WorkerRecord& worker) override;
+  void peerJoined(const WorkerRecord& peer) override;
+  void peerLost(WorkerId peer, const Error& error) override;
+  void peerGone(const WorkerRecord& peer, const Error& error) override;
+  std::string describe(WorkerId worker) const override;
+  std::string nameOf(WorkerId worker) const override;
+  std::chrono::milliseconds storeTimeout() const override;
 
   // Where calls are.
   Whereabouts::Worker whatWhereaboutsLookAt();
   void lookAfterSlowCalls();
   void serveObservers();
-  std::optional<std::string> whyUnsent(WorkerId to, uint64_t callId) const;
 
   // Ending.
-  void awaitOwnCalls(const std::function<void()>& check);
-  Totals awaitEndOfCalls(const ShutdownMonitor& monitor);
-  std::set<WorkerId> deadPeers() const;
-  void warnOfLosses(const std::set<WorkerId>& missing) const;
-  std::string describe(const std::set<WorkerId>& workers) const;
-  void joinStatic(std::chrono::milliseconds timeout, bool shutdown);
   bool awaitPools();
   void joinPools();
   void warnOfRunning() const;
-
-  // What takes the rendezvous store's place, once that is gone.
-  void connectPeerStores();
-  std::chrono::milliseconds storeTimeout() const;
-  void checkOthers(const ShutdownMonitor& monitor);
-  bool storeIsGone() const;
-  void tellOfStore(WorkerId to, std::vector<char> request);
-  std::set<WorkerId> livingPeers() const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const uint32_t worldSize_; // 0: dynamic
@@ -470,9 +449,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   Dispatcher& dispatcher_; // the base class owns it
   const std::shared_ptr<RRefService> rrefs_;
   ActiveCalls activeCalls_;
-  std::shared_ptr<CallTable> calls_;
-  RequestSender sender_;
-  OwnCalls ownCalls_;
   WorkerDirectory directory_;
   const std::shared_ptr<cuda::GroupDevices> devices_;
   // Apart from all others: what is done about deaths may wait for the store.
@@ -484,23 +460,19 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   std::shared_ptr<Loop> loop_; // from the start on
   std::unique_ptr<ProcessWatch> processes_; // of peers on this host; from the start on
   const std::shared_ptr<StartInterruption> start_ = std::make_shared<StartInterruption>();
-  std::unique_ptr<LinkContext> context_;
-  std::shared_ptr<LinkManager> links_;
+  std::unique_ptr<LinkContext> context_; // from the start on
+  std::unique_ptr<Membership> membership_; // from the start on
+  Node node_;
+  RetriedRequests bookkeeping_;
+  std::unique_ptr<GroupEnd> end_; // from the start on
   std::shared_ptr<Server> server_;
-  std::unique_ptr<Membership> membership_;
-  std::unique_ptr<PeerDeaths> peerDeaths_; // from the start on
   std::shared_ptr<KeyRing> keys_; // from the start on
-  std::shared_ptr<PeerStores> peerStores_;
   std::unique_ptr<Whereabouts> whereabouts_; // of calls
   const std::shared_ptr<TorchEngine>
       engine_; // what RRefs that have no value yet wait with holds it weakly
   Container contexts_;
   std::atomic<int> endingOnWaiters_{0}; // calls that threads which wait for them are about to end
-  std::atomic<bool> closed_{false};
-  std::atomic<bool> joinsOthers_{
-      false}; // the shutdown of a static group, which none ends before all
   bool hasDoubtfulForks_ = false; // any worker, when all met
-  int rounds_ = 0; // of waits for all workers; counts alike on all of them
 };
 
 } // namespace torchwire

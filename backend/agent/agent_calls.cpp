@@ -112,14 +112,14 @@ void Agent::expectOwnProcess() const {
 }
 
 std::string Agent::describeReasonToLeave() const {
-  const std::string reason = links_ ? links_->ownGoodbye().reason : "";
+  const std::string reason = node_.links() ? node_.links()->ownGoodbye().reason : "";
   return reason.empty() ? "" : ": " + reason;
 }
 
 void Agent::checkCanSend(const WorkerInfo& to, const Message& message) const {
   expectOwnProcess();
   TORCH_CHECK(message.isRequest(), "Agent::send(..) is only for sending requests.");
-  if (rpcAgentRunning_.load() && links_) {
+  if (rpcAgentRunning_.load() && node_.links()) {
     return;
   }
   const Error error(
@@ -190,7 +190,7 @@ c10::intrusive_ptr<rpc::JitFuture> Agent::send(
       start(call, std::move(message), std::move(targets), rpcTimeoutSeconds);
   if (call.pass) {
     if (failed) {
-      calls_->fail(callId, failed);
+      node_.calls().fail(callId, failed);
     }
     // Nothing for libtorch to wait for or to fail by: the pass does both, and its context may be gone by then.
     return completed(messageOf({}, own_messages::kGradientsDone));
@@ -230,7 +230,7 @@ Agent::SentCall Agent::start(
     OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
     float rpcTimeoutSeconds) {
   if (rrefs_->asksForOrphan(*request) &&
-      links_->statusOf(call.to)) { // else the link says what has become of it
+      node_.links()->statusOf(call.to)) { // else the link says what has become of it
     const Error error = ownerDied(directory_.describe(call.to));
     return {open(std::move(call), rpcTimeoutSeconds, /* counted */ false), error};
   }
@@ -253,11 +253,11 @@ Agent::SentCall Agent::startAtOnce(
   OutgoingFrame frame = encodeMessage(
       FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
   frame.undo = call.undo;
-  const bool counted = sender_.isCounted(frame.bytes());
+  const bool counted = node_.requests().isCounted(frame.bytes());
   const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
   setCallId(frame, callId);
   noteDeadline(frame);
-  return {callId, sender_.send(to, callId, std::move(frame), counted)};
+  return {callId, node_.requests().send(to, callId, std::move(frame), counted)};
 }
 
 Agent::SentCall Agent::startFromDevices(
@@ -268,7 +268,7 @@ Agent::SentCall Agent::startFromDevices(
       transfers_->begin(call.to, std::as_const(*request).tensors(), std::move(targets));
   // What tickets stand for has a bound of its own; and a request that waited for room could end without being sent, which
   // who has lent memory for it would not learn.
-  const bool counted = !tensors.hasTickets() && sender_.isCounted(bytes);
+  const bool counted = !tensors.hasTickets() && node_.requests().isCounted(bytes);
   const bool mustWait = tensors.mustWait();
   DeviceRequest started{call.to, std::move(request), std::move(tensors), counted, call.undo};
   const uint64_t callId = open(std::move(call), rpcTimeoutSeconds, counted);
@@ -289,7 +289,7 @@ Error Agent::sendFromDevices(uint64_t callId, DeviceRequest request) {
   noteDeadline(frame);
   // Once the receiver may have read a ticket, it says when the memory is free.
   request.tensors.sent();
-  return sender_.send(request.to, callId, std::move(frame), request.counted);
+  return node_.requests().send(request.to, callId, std::move(frame), request.counted);
 }
 
 std::string Agent::cannotCopy(const std::exception& ofDevice) const {
@@ -304,20 +304,20 @@ void Agent::sendWhenCopied(uint64_t callId, DeviceRequest started) {
     auto neverSent = c10::make_scope_exit([&] { undo(); });
     try {
       request.tensors.wait();
-      if (!calls_->contains(callId)) {
+      if (!node_.calls().contains(callId)) {
         return; // it has timed out
       }
       const Error failed = sendFromDevices(callId, std::move(request));
       neverSent.release();
       if (failed) {
-        calls_->fail(callId, failed);
+        node_.calls().fail(callId, failed);
       }
     } catch (const std::exception& e) { // of a device that has failed
-      calls_->fail(callId, Error(ErrorCode::linkBroken, cannotCopy(e), Executed::no));
+      node_.calls().fail(callId, Error(ErrorCode::linkBroken, cannotCopy(e), Executed::no));
     }
   });
   if (!copies_->run(std::move(task))) {
-    calls_->fail(
+    node_.calls().fail(
         callId,
         Error(
             ErrorCode::shutDown,
@@ -342,7 +342,7 @@ uint64_t Agent::open(OwnCall call, float rpcTimeoutSeconds, bool counted) {
   const auto future = call.future;
   sentCalls.future = future.get();
   Undo undo = std::move(call.undo);
-  const uint64_t callId = calls_->open(
+  const uint64_t callId = node_.calls().open(
       to,
       {.timeout = timeoutOf(rpcTimeoutSeconds),
        .tracked = counted,
@@ -413,7 +413,7 @@ Agent::EncodedRequest Agent::encodeRequest(
     encoded.frame = encodeMessage(
         FrameKind::request, std::move(request), disposer_, TensorTargets{std::move(targets), {}});
     encoded.frame.undo = undo;
-    encoded.counted = sender_.isCounted(encoded.frame.bytes());
+    encoded.counted = node_.requests().isCounted(encoded.frame.bytes());
     unsent.release();
     return encoded;
   }
@@ -428,8 +428,8 @@ Agent::EncodedRequest Agent::encodeRequest(
   encoded.frame =
       encodeMessage(FrameKind::request, std::move(request), disposer_, tensors.targets());
   encoded.frame.undo = undo;
-  encoded.counted =
-      !tensors.hasTickets() && sender_.isCounted(encoded.frame.bytes()); // as in startFromDevices
+  encoded.counted = !tensors.hasTickets() &&
+      node_.requests().isCounted(encoded.frame.bytes()); // as in startFromDevices
   tensors.sent();
   unsent.release();
   return encoded;
@@ -447,7 +447,7 @@ Outcome Agent::outcomeOf(
       .limited = CallDeadline::get().has_value(),
       .function = &function,
       .undo = request.frame.undo};
-  const uint64_t callId = sender_.call(
+  const uint64_t callId = node_.requests().call(
       to.id_, std::move(options), std::move(request.frame),
       [this, waiter, result](Outcome outcome) {
         ++endingOnWaiters_;
@@ -464,7 +464,7 @@ Outcome Agent::outcomeOf(
 // Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that no
 // callback runs but that of watchCreation, which knows of no RRef yet.
 void Agent::failUnseen(OwnCall call, uint64_t callId, const Error& error) {
-  if (!calls_->withdraw(callId, error.code())) {
+  if (!node_.calls().withdraw(callId, error.code())) {
     return; // it has ended meanwhile in another way
   }
   call.future->setError(toException(error.to(directory_.nameOf(call.to)), call.mayCreate));
@@ -479,7 +479,7 @@ const Agent::SentCalls& Agent::sentByThisThread() {
 void Agent::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
   expectOwnProcess();
   const auto waiter = std::make_shared<Waiter>();
-  if (!calls_->await(callId, waiter)) {
+  if (!node_.calls().await(callId, waiter)) {
     return;
   }
   ++endingHere; // also while it waits: a handler of a signal, which runs below this, may shut the agent down
@@ -509,7 +509,7 @@ Task Agent::awaitEnd(Waiter& waiter, uint64_t callId) {
 
 bool Agent::cancel(uint64_t callId) {
   expectOwnProcess();
-  const auto given = calls_->giveUp(
+  const auto given = node_.calls().giveUp(
       callId,
       Error(ErrorCode::cancelled, "the call was cancelled by worker '" + workerInfo_.name_ + "'"));
   if (given.tell) {
@@ -525,14 +525,14 @@ void Agent::tellCancelled(WorkerId to, uint64_t callId) {
     const std::shared_ptr<void> active(this, [this](void*) { activeCalls_.finish(); });
     OwnCalls::Body body;
     ByteWriter(body).number(callId);
-    ownCalls_.open(
+    node_.ownCalls().open(
         to, own_requests::kCancel, std::move(body), getRpcTimeout(),
         [active](const OwnCalls::Answer&) {});
   });
 }
 
 void Agent::serveCancels() {
-  ownCalls_.handle(
+  node_.ownCalls().handle(
       own_requests::kCancel,
       [this](WorkerId caller, const OwnCalls::Body& request, const OwnCalls::Reply& reply) {
         runCallbacks(server_->cancel(caller, ByteReader(request).number<uint64_t>()));

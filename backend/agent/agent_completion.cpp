@@ -8,43 +8,18 @@
 #include "autograd/direct_forward.h"
 #include "backend/agent/agent.h"
 #include "backend/agent/call_end.h"
-#include "backend/agent/unread_result.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
 #include "backend/codec/codec.h"
 #include "backend/serve/answer_scope.h"
 #include "backend/serve/response.h"
+#include "backend/wire/own_requests.h"
 #include "cuda/streams.h"
 
 namespace torchwire {
 
 namespace rpc = torch::distributed::rpc;
-
-/// A response that nobody waits for any more. Its sender may have lent memory for it, and counts on this worker to say when
-/// it needs the RRefs in it no longer.
-void Agent::discard(WorkerId from, ReceivedFrame response) {
-  log(LogLevel::debug,
-      "dropped the late response to call " + std::to_string(response.header.callId));
-  const bool ofDevices = !devices_->used().empty() && carriesTensors(response);
-  // Of an answer that comes twice, as under injected faults, the RRefs are in use.
-  const bool mayHaveRRefs =
-      mayCarryRRefs(response.header.messageType) && calls_->takeUnanswered(response.header.callId);
-  if (!ofDevices && !mayHaveRRefs) {
-    return;
-  }
-  activeCalls_.start(); // RRefs in it tell their owners, as those do of a call that has not ended
-  const std::shared_ptr<void> counted(this, [this](void*) { activeCalls_.finish(); });
-  control_->run([this, from, counted, mayHaveRRefs, response = std::move(response)]() mutable {
-    guarded("a late response", [&] {
-      const DecodedMessage decoded = decodeMessage(std::move(response));
-      if (mayHaveRRefs) {
-        endOn(completions_, [counted, message = decoded.message] { dropRRefsIn(*message); });
-      }
-      transfers_->discard(from, std::as_const(*decoded.message).tensors(), decoded.targets);
-    });
-  });
-}
 
 // Completing a future runs the user's callbacks, so it happens on a thread that may block: the one that waits for it, or
 // one of the pool's.
@@ -69,7 +44,8 @@ void Agent::complete(OwnCall call, Outcome outcome) {
 void Agent::finishCall(const OwnCall& call, Outcome outcome) {
   expectFree("completing the future of a call");
   try {
-    if (call.to == self_ && call.mayCreate && hasFailed(outcome)) {
+    const bool failed = outcome.error || own_requests::isError(outcome.response.header.messageType);
+    if (call.to == self_ && call.mayCreate && failed) {
       RRefService::failOwnCreation(*call.future, [&] { setFuture(call, std::move(outcome)); });
     } else {
       setFuture(call, std::move(outcome));

@@ -17,21 +17,6 @@ void Agent::addGilWaitTime(const std::chrono::microseconds wait) {
   }
 }
 
-/// For a trace that is on: what has happened to a link, or to a peer. On any thread, under any lock.
-void Agent::trace(const char* incident, WorkerId peer, const Error& why) {
-  if (!metrics_->trace.isOn()) {
-    return;
-  }
-  guarded("tracing an incident", [&] {
-    TraceLog::Note note;
-    note.peer = peer;
-    note.begun = note.ended = TraceLog::Clock::now();
-    note.subject = incident;
-    note.detail = why ? why.message() : "";
-    metrics_->trace.add(std::move(note));
-  });
-}
-
 std::unordered_map<std::string, std::string> Agent::getMetrics() {
   const Counts now = counts();
   std::unordered_map<std::string, std::string> metrics;
@@ -67,7 +52,7 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
     info["agent.receive_buffers.bytes_lent"] = std::to_string(now.bufferBytesLent);
     info["agent.receive_buffers.bytes_kept"] = std::to_string(now.bufferBytesKept);
   }
-  if (sender_.usage()) {
+  if (node_.requests().usage()) {
     info["agent.bytes_in_flight"] = std::to_string(now.bytesInFlight);
     info["agent.requests_waiting"] = std::to_string(now.requestsWaiting);
   }
@@ -78,8 +63,8 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
   info["agent.device_block_bytes"] = std::to_string(transfers.lent.bytes);
   for (const PeerStatus& peer : peers()) {
     const std::string key = "agent.peer." + peer.record.name;
-    info[key] =
-        std::string(nameOf(peer.state)) + " " + peer.link.transport + "/" + peer.link.channel;
+    info[key] = std::string(torchwire::nameOf(peer.state)) + " " + peer.link.transport + "/" +
+        peer.link.channel;
     info[key + ".address"] = peer.record.address;
     info[key + ".calls"] = std::to_string(peer.traffic.calls);
     info[key + ".frames_sent"] = std::to_string(peer.traffic.framesSent);
@@ -106,7 +91,7 @@ Agent::Counts Agent::counts() const {
     counts.gilWaits = server.gilWaits;
     counts.gilWait = std::chrono::microseconds(server.gilWaitMicroseconds);
   }
-  if (const auto usage = sender_.usage()) {
+  if (const auto usage = node_.requests().usage()) {
     counts.bytesInFlight = usage->bytes;
     counts.requestsWaiting = usage->waiting;
   }
@@ -119,7 +104,7 @@ Agent::Counts Agent::counts() const {
 }
 
 std::vector<PeerStatus> Agent::peers() const {
-  return links_ ? links_->status() : std::vector<PeerStatus>();
+  return node_.links() ? node_.links()->status() : std::vector<PeerStatus>();
 }
 
 // ---- where calls are ----------------------------------------------------------------------------
@@ -132,40 +117,26 @@ Whereabouts::Worker Agent::whatWhereaboutsLookAt() {
       requests_,
       options_.numSpareThreads,
       *control_,
-      *calls_,
-      ownCalls_,
+      node_.calls(),
+      node_.ownCalls(),
       [this] { return server_ ? &server_->served() : nullptr; },
-      [this](WorkerId to, uint64_t callId) { return whyUnsent(to, callId); },
+      [this](WorkerId to, uint64_t callId) { return node_.whyUnsent(to, callId); },
       options_.stackOf};
 }
 
 void Agent::lookAfterSlowCalls() {
   // On the timer's thread: sending is for another one.
-  calls_->watchSlow(options_.slowCallWarning, [this](std::vector<CallTable::Pending> slow) {
+  node_.calls().watchSlow(options_.slowCallWarning, [this](std::vector<CallTable::Pending> slow) {
     control_->run([this, slow = std::move(slow)] {
       guarded("looking after slow calls", [&] { whereabouts_->lookAfter(slow); });
     });
   });
 }
 
-/// Nullopt: its request has been sent, as far as is known.
-std::optional<std::string> Agent::whyUnsent(WorkerId to, uint64_t callId) const {
-  if (sender_.isWaiting(to, callId)) {
-    return "its request has not been sent, for as many bytes as max_bytes_in_flight allows are "
-           "under way to the worker";
-  }
-  const auto status = to == self_ ? std::nullopt : links_->statusOf(to);
-  if (status && status->state != PeerState::connected) {
-    return std::string("the connection to the worker is ") + nameOf(status->state) +
-        ": the request has not been sent, or its answer cannot come";
-  }
-  return std::nullopt;
-}
-
 // ---- observers ----------------------------------------------------------------------------------
 
 void Agent::serveObservers() {
-  ownCalls_.handle(
+  node_.ownCalls().handle(
       own_requests::kObserve,
       [this](WorkerId, const OwnCalls::Body& question, const OwnCalls::Reply& reply) {
         const std::string answer = options_.answer(std::string(question.begin(), question.end()));
@@ -175,8 +146,8 @@ void Agent::serveObservers() {
 
 std::string Agent::askObserver(
     WorkerId to, const std::string& question, std::chrono::milliseconds patience) {
-  const OwnCalls::Body answer =
-      ownCalls_.ask(to, own_requests::kObserve, {question.begin(), question.end()}, patience);
+  const OwnCalls::Body answer = node_.ownCalls().ask(
+      to, own_requests::kObserve, {question.begin(), question.end()}, patience);
   return {answer.begin(), answer.end()};
 }
 

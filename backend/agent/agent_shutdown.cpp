@@ -5,8 +5,6 @@
 #include <chrono>
 #include <future>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -17,7 +15,6 @@
 #include "backend/agent/seconds.h"
 #include "backend/base/interruption.h"
 #include "backend/base/log.h"
-#include "backend/link/shutdown_monitor.h"
 #include "backend/serve/signals.h"
 #include "backend/transport/loop.h"
 #include "backend/transport/processes.h"
@@ -47,17 +44,11 @@ bool isInterrupted() {
 } // namespace
 
 void Agent::waitAllWorkers(float timeout) {
-  if (!membership_ || !isStaticGroup() || isInherited()) {
+  if (!end_ || !isStaticGroup() || isInherited()) {
     return;
   }
-  const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
-  peerDeaths_->expectPart();
-  membership_->shutDownTogether([&] {
-    const Totals met = membership_->sum(
-        "reach" + std::to_string(rounds_++), {static_cast<int64_t>(countDoubtfulForks(*rrefs_)), 0},
-        [&] { checkOthers(monitor); }, [&] { return deadPeers(); });
-    hasDoubtfulForks_ = met.started != 0;
-  });
+  hasDoubtfulForks_ =
+      end_->meet(fromSeconds(timeout), static_cast<int64_t>(countDoubtfulForks(*rrefs_))) != 0;
 }
 
 void Agent::interruptShutdown() {
@@ -66,76 +57,15 @@ void Agent::interruptShutdown() {
   }
 }
 
-/// Those that the shutdown does without. Once the store is gone, a worker that has left may have done so in order: with
-/// the store's last answer, which the others did not get.
-std::set<WorkerId> Agent::deadPeers() const {
-  std::set<WorkerId> dead;
-  for (const PeerStatus& peer : links_->status()) {
-    if (peer.state == PeerState::dead || (peer.state == PeerState::left && storeIsGone())) {
-      dead.insert(peer.record.id);
-    }
-  }
-  return dead;
-}
-
-std::string Agent::describe(const std::set<WorkerId>& workers) const {
-  std::string names;
-  for (const WorkerId id : workers) {
-    names += (names.empty() ? "" : ", ") + directory_.describe(id);
-  }
-  return names;
-}
-
 void Agent::join(bool shutdown, float timeout) {
-  if (!links_ || !membership_ || isInherited()) {
+  if (!end_ || isInherited()) {
     return; // never started, or in the parent
   }
   if (isStaticGroup()) {
-    membership_->shutDownTogether([&] { joinStatic(fromSeconds(timeout), shutdown); });
+    end_->join(fromSeconds(timeout), /* hosts */ shutdown);
   } else {
-    const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
-    awaitOwnCalls([&] {
-      peerDeaths_->expectPart();
-      monitor.checkTime();
-    });
-    peerDeaths_->expectPart();
-    try {
-      membership_->leave();
-    } catch (const std::exception& e) { // its host has left before; the peers are told all the same
-      log(LogLevel::warning, e.what());
-    }
-    links_->leave(kGoodbyePatience, isInterrupted);
-  }
-}
-
-// No worker may go while another's call could still reach it. Each worker reports how many calls it has
-// ever started and finished. If as many were started, all told, by a later round as were finished by an
-// earlier one, then none was active in between, and none can start any more (Mattern, "Algorithms for
-// Distributed Termination Detection", 1987, section 4). Nobody has to stop calling meanwhile.
-void Agent::joinStatic(milliseconds timeout, bool shutdown) {
-  joinsOthers_ = true;
-  const ShutdownMonitor monitor(*links_, self_, timeout);
-  const Totals last = awaitEndOfCalls(monitor);
-  warnOfLosses(last.missing);
-  if (shutdown) {
-    membership_->waitForOthersToFinish(last, [&] { return deadPeers(); });
-  }
-}
-
-Totals Agent::awaitEndOfCalls(const ShutdownMonitor& monitor) {
-  std::optional<Totals> before;
-  for (;;) {
-    awaitOwnCalls([&] { checkOthers(monitor); });
-    peerDeaths_->expectPart();
-    const ActiveCalls::Count count = activeCalls_.count();
-    const Totals totals = membership_->sum(
-        "join" + std::to_string(rounds_++), {count.started, count.finished},
-        [&] { checkOthers(monitor); }, [&] { return deadPeers(); });
-    // Sums can be compared only if they are those of the same workers.
-    if (before && totals.started == before->finished && totals.isOfSameWorkersAs(*before)) {
-      return *before;
-    }
-    before = totals;
+    end_->leave(fromSeconds(timeout));
+    node_.links()->leave(kGoodbyePatience, isInterrupted);
   }
 }
 
@@ -151,51 +81,22 @@ void Agent::settleRRefs(float timeout, milliseconds patience) {
       dropUnheldForks(*rrefs_, patience);
     }
   } else if (hasDoubtfulForks_) { // here or elsewhere: all have the same sum
-    const ShutdownMonitor monitor(*links_, self_, fromSeconds(timeout));
-    membership_->shutDownTogether([&] { awaitEndOfCalls(monitor); });
+    end_->awaitEndOfCalls(fromSeconds(timeout));
     letGoUnconfirmedUsers();
     dropUnheldForks(*rrefs_, patience);
   }
 }
 
-void Agent::warnOfLosses(const std::set<WorkerId>& missing) const {
-  std::set<WorkerId> dead = missing;
-  for (const PeerStatus& peer : links_->status()) {
-    if (peer.state == PeerState::left) {
-      dead.erase(peer.record.id);
-    }
-  }
-  std::string losses;
-  if (storeIsGone()) {
-    losses =
-        "without its rendezvous store, which is gone (" + peerStores_->reason() + "), by links";
-  }
-  if (!dead.empty()) {
-    losses += losses.empty() ? "" : ", and ";
-    losses += "without those that have died: " + describe(dead);
-  }
-  if (!losses.empty()) {
-    log(LogLevel::warning, "the RPC group shuts down " + losses);
-  }
-}
-
-void Agent::awaitOwnCalls(const std::function<void()>& check) {
-  while (!activeCalls_.waitForNone(kInterruptionInterval)) {
-    checkSignals();
-    check();
-  }
-}
-
 void Agent::explainLeave(Goodbye goodbye) {
-  if (links_) {
-    links_->explainLeave(std::move(goodbye));
+  if (node_.links()) {
+    node_.links()->explainLeave(std::move(goodbye));
   }
 }
 
 std::vector<int32_t> Agent::endingProcesses() const {
   std::vector<int32_t> processes;
   for (const PeerStatus& peer : peers()) {
-    if (links_->goodbyeOf(peer.record.id).processEnds &&
+    if (node_.links()->goodbyeOf(peer.record.id).processEnds &&
         presenceOf(peer.record.process) == Presence::lives) {
       processes.push_back(peer.record.process.pid);
     }
@@ -204,16 +105,16 @@ std::vector<int32_t> Agent::endingProcesses() const {
 }
 
 void Agent::shutdownImpl() {
-  if (closed_.exchange(true)) {
+  if (!node_.close()) {
     return;
   }
   const Error error(
       ErrorCode::shutDown,
       "worker '" + workerInfo_.name_ + "' shut its RPC agent down before the call was answered");
-  engine_->shutDown(links_ ? links_->ownGoodbye().reason : "");
-  calls_->failAll(error); // before the links go, whose loss would be a worse explanation
-  if (links_) {
-    links_->leave(kGoodbyePatience, isInterrupted);
+  engine_->shutDown(node_.links() ? node_.links()->ownGoodbye().reason : "");
+  node_.calls().failAll(error); // before the links go, whose loss would be a worse explanation
+  if (node_.links()) {
+    node_.links()->leave(kGoodbyePatience, isInterrupted);
   }
   timer_.stop();
   if (processes_) {
@@ -222,7 +123,7 @@ void Agent::shutdownImpl() {
   if (context_) {
     context_->join(); // from here on no event comes
   }
-  calls_->failAll(error); // before handlers are waited for, which may wait for one
+  node_.calls().failAll(error); // before handlers are waited for, which may wait for one
   transfers_->close();
   if (server_) {
     const auto neverCalled = server_->shutDown();
@@ -267,7 +168,8 @@ bool Agent::awaitPools() {
       hasWarned = true;
       warnOfRunning();
     }
-    if (isInterrupted() || (hasWarned && links_ && links_->ownGoodbye().processEnds)) {
+    if (isInterrupted() ||
+        (hasWarned && node_.links() && node_.links()->ownGoodbye().processEnds)) {
       deaths_.join(); // what these do ends, and touches RRefs
       copies_->join();
       control_->join();

@@ -39,12 +39,6 @@ const at::ThreadLocalState& freshState() {
   return futureFreshState().get();
 }
 
-bool hasFailed(const Outcome& outcome) {
-  const uint32_t type = outcome.response.header.messageType;
-  return outcome.error || type == static_cast<uint32_t>(rpc::MessageType::EXCEPTION) ||
-      type == static_cast<uint32_t>(own_messages::kFailed);
-}
-
 // Only by the type of an error libtorch knows that an RRef may never come to be. At any other its callback throws, the
 // RRef stays a pending user, and shutdown waits for it for ever.
 std::exception_ptr toException(const Error& error, bool mayCreate) {

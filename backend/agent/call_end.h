@@ -20,9 +20,6 @@ void beginFreshState();
 /// made.
 const at::ThreadLocalState& freshState();
 
-/// Whether there is an error in the place of a response.
-bool hasFailed(const Outcome& outcome);
-
 /// What the future of a call that has failed holds: a CallError. `mayCreate`: an RRef, for all that is known.
 std::exception_ptr toException(const Error& error, bool mayCreate);
 

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <exception>
-#include <future>
 #include <utility>
 
 #include "backend/base/bytes.h"
@@ -20,7 +19,7 @@ using std::chrono::milliseconds;
 // A peer that takes longer to hear of a death hears of it in another way.
 constexpr milliseconds kAnnouncement{5000};
 // How long others may take to show that this worker is not the one that is cut off.
-constexpr milliseconds kHearing{2000};
+constexpr milliseconds kPing{2000};
 // How long after a link has broken its peer's process is looked at. An execve closes the links before it is over, and takes its
 // time where the program comes from a disk.
 constexpr milliseconds kLooks[] = {milliseconds(20), milliseconds(200), milliseconds(1000)};
@@ -29,32 +28,41 @@ bool isConnecting(PeerState state) {
   return state == PeerState::connected || state == PeerState::greeting;
 }
 
-/// Whether any of those who have been asked answers.
-struct Hearing {
-  void end(bool heard) {
-    if (heard) { // before it counts as ended, so that none who ends after it is the last to say
-      know(true);
-    }
-    if (--asked == 0) {
-      know(false);
-    }
+/// Pings that have been sent at the same time. Thread-safe.
+class Pings {
+ public:
+  /// `then` is called once, as soon as one has been answered or all have ended.
+  explicit Pings(std::function<void(bool anyAnswers)> then) : then_(std::move(then)) {}
+
+  void begin() {
+    ++pending_;
   }
-  void know(bool heard) {
-    if (!isKnown.exchange(true)) {
-      result.set_value(heard);
+  void end(bool answered) {
+    if (answered) { // before it counts as ended: else another one that ends now would say that none was
+      tell(true);
+    }
+    if (--pending_ == 0) {
+      tell(false);
     }
   }
 
-  std::atomic<size_t> asked{1}; // and have not ended; one is who asks
-  std::atomic<bool> isKnown{false};
-  std::promise<bool> result;
+ private:
+  void tell(bool anyAnswers) {
+    if (!told_.exchange(true)) {
+      then_(anyAnswers);
+    }
+  }
+
+  std::atomic<size_t> pending_{0};
+  std::atomic<bool> told_{false};
+  const std::function<void(bool anyAnswers)> then_;
 };
 
 } // namespace
 
 PeerDeaths::PeerDeaths(Worker worker) : worker_(std::move(worker)) {
   worker_.calls.handle(
-      own_requests::kHearing,
+      own_requests::kPing,
       [](WorkerId, const OwnCalls::Body&, const OwnCalls::Reply& reply) { reply({}); });
   worker_.calls.handle(
       own_requests::kDeath,
@@ -84,7 +92,7 @@ void PeerDeaths::peerLost(WorkerId peer, const Error& loss) {
   if (loss.code() == ErrorCode::peerLeft) {
     worker_.processes.forget(peer);
   } else if (loss.code() == ErrorCode::silent) {
-    worker_.thread.run([this, peer] { declareSilent(peer); });
+    worker_.run([this, peer] { suspect(peer); });
   } else if (worker_.processes.watches(peer)) { // it may run another program
     worker_.processes.look(peer);
   } else {
@@ -107,24 +115,49 @@ void PeerDeaths::askHostOf(WorkerId peer, const Error& loss) {
 }
 
 /// From here a peer that stands still looks like one whose network is cut, or like one that waits for this worker: the list
-/// in the store decides. On the thread for deaths.
-void PeerDeaths::declareSilent(WorkerId id) {
-  const auto silent = worker_.links.statusOf(id);
-  if (!silent) {
+/// in the store decides.
+void PeerDeaths::suspect(WorkerId id) {
+  if (!worker_.links.statusOf(id)) {
     return; // it has left meanwhile, or is dead
   }
-  if (!hearsAnotherThan(id)) {
-    log(LogLevel::warning,
-        silent->record.describe() +
-            " is silent, and so are all others: this worker may be the one that is cut off, and "
-            "declares nobody dead");
-    return;
+  pingOthers(id, [this, id](bool anyAnswers) {
+    worker_.run([this, id, anyAnswers] { judge(id, anyAnswers); });
+  });
+}
+
+/// `then` is told whether any peer but the silent one answers, on whatever thread ends the ping that decides; true where there
+/// is no other peer, from which nothing follows.
+void PeerDeaths::pingOthers(WorkerId silent, std::function<void(bool anyAnswers)> then) {
+  const auto pings = std::make_shared<Pings>(std::move(then));
+  pings->begin(); // which ends when all others have begun
+  bool isAlone = true;
+  for (const PeerStatus& peer : worker_.links.status()) {
+    if (peer.record.id == silent || isGone(peer.state)) {
+      continue;
+    }
+    isAlone = false;
+    pings->begin();
+    worker_.calls.open(
+        peer.record.id, own_requests::kPing, {}, kPing, [pings](const OwnCalls::Answer& answer) {
+          pings->end(!answer.error || answer.error.code() == ErrorCode::raised);
+        });
   }
+  pings->end(isAlone);
+}
+
+void PeerDeaths::judge(WorkerId id, bool anyOtherAnswers) {
   const auto status = worker_.links.statusOf(id);
   if (!status || isConnecting(status->state)) {
     return; // it is heard again
   }
   const WorkerRecord& peer = status->record;
+  if (!anyOtherAnswers) {
+    log(LogLevel::warning,
+        peer.describe() +
+            " is silent, and so are all others: this worker may be the one that is cut off, and "
+            "declares nobody dead");
+    return;
+  }
   const Death death{
       id, peer.incarnation,
       worker_.membership.self().describe() + " had not heard from it for " +
@@ -140,27 +173,6 @@ void PeerDeaths::declareSilent(WorkerId id) {
     }
     worker_.links.markDead(id, peer.incarnation, ruling->death.reason);
   }
-}
-
-/// Whether any other peer answers. Where there is none, nothing follows from that.
-bool PeerDeaths::hearsAnotherThan(WorkerId silent) {
-  const auto hearing = std::make_shared<Hearing>();
-  bool isAlone = true;
-  for (const PeerStatus& peer : worker_.links.status()) {
-    if (peer.record.id == silent || isGone(peer.state)) {
-      continue;
-    }
-    isAlone = false;
-    ++hearing->asked;
-    worker_.calls.open(
-        peer.record.id, own_requests::kHearing, {}, kHearing,
-        [hearing](const OwnCalls::Answer& answer) {
-          hearing->end(!answer.error || answer.error.code() == ErrorCode::raised);
-        });
-  }
-  hearing->end(false);
-  auto result = hearing->result.get_future();
-  return isAlone || (result.wait_for(2 * kHearing) == std::future_status::ready && result.get());
 }
 
 /// Nothing where the store does not answer. May find that this worker is dead.
@@ -211,10 +223,9 @@ void PeerDeaths::peerDied(const WorkerRecord& peer, const Error& death) {
   if (!worker_.links.isLeaving()) { // else it may well have ended for that reason
     log(LogLevel::warning, death.message());
   }
-  worker_.thread.run([this, peer, death] { tell(peer, death); });
+  worker_.run([this, peer, death] { tell(peer, death); });
 }
 
-/// On the thread for deaths.
 void PeerDeaths::tell(const WorkerRecord& peer, const Error& error) {
   const Death death{peer.id, peer.incarnation, reasonOfDeath(peer, error)};
   const auto ruling = takeDown(death);

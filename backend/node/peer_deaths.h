@@ -12,12 +12,13 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "backend/base/error.h"
-#include "backend/base/thread_pool.h"
+#include "backend/base/task.h"
 #include "backend/base/timer.h"
 #include "backend/link/link_manager.h"
 #include "backend/membership/membership.h"
@@ -31,14 +32,15 @@ namespace torchwire {
 /// Finds deaths out, agrees on them with the other workers by way of the store, and has the links act on them. Thread-safe.
 class PeerDeaths {
  public:
-  /// What belongs to the worker, and outlives the PeerDeaths; except that no task of the timer's or the thread's does.
+  /// What belongs to the worker, and outlives the PeerDeaths; except that no task of the timer's or of `run` does.
   struct Worker {
     LinkManager& links;
     Membership& membership;
     Processes& processes;
     OwnCalls& calls;
     Timer& timer;
-    ThreadPool& thread; // one: what is done about deaths may wait for the store
+    /// Runs what may wait for the store, one task after another. False where this worker shuts down.
+    std::function<bool(Task&& task)> run;
     std::chrono::milliseconds sessionTimeout;
     bool isOpen; // workers may come once the group runs
   };
@@ -62,8 +64,9 @@ class PeerDeaths {
 
  private:
   void askHostOf(WorkerId peer, const Error& loss);
-  void declareSilent(WorkerId peer);
-  bool hearsAnotherThan(WorkerId silent);
+  void suspect(WorkerId silent);
+  void pingOthers(WorkerId silent, std::function<void(bool anyAnswers)> then);
+  void judge(WorkerId silent, bool anyOtherAnswers);
   std::optional<Membership::Ruling> takeDown(const Death& death);
   std::string describe(const Death& own) const;
   void announce(const Death& death);

@@ -31,8 +31,8 @@ constexpr uint32_t response(uint32_t number) {
   X(kCancel, 0xa0, "CANCEL", kNoted) \
   /* who has found out -> the others: a worker is dead */ \
   X(kDeath, 0xa2, "DEATH", kNoted) \
-  /* who would declare a worker dead -> the others: does it hear anybody at all? */ \
-  X(kHearing, 0xa4, "HEARING", kNoted) \
+  /* who would declare a worker dead -> the others: does anybody answer? */ \
+  X(kPing, 0xa4, "PING", kNoted) \
   /* caller -> callee: where are these calls of mine? */ \
   X(kWhereabouts, 0xa6, "WHEREABOUTS", kWhereaboutsReply) \
   /* any -> who serves a store in the place of the rendezvous store, and back: an operation of the store's, or come */ \
@@ -53,6 +53,10 @@ constexpr uint32_t kException = response(0x37);
 constexpr uint32_t kNoted = response(0x9b);
 /// In place of kException where a call of torchwire's has failed: the body says how (failure.h).
 constexpr uint32_t kFailed = response(0xa1);
+/// Whether it says, in the place of an answer, why there is none.
+constexpr bool isError(uint32_t response) {
+  return response == kException || response == kFailed;
+}
 /// In the same form: the request has not been served, and will not be.
 constexpr uint32_t kRefused = response(0xa3);
 

@@ -1,9 +1,12 @@
 #include "test/unit/support/memory_node.h"
 
-#include <future>
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
+#include "backend/call/waiter.h"
+#include "backend/wire/message_body.h"
+#include "backend/wire/own_requests.h"
 #include "test/unit/support/memory_worker.h"
 
 namespace torchwire {
@@ -103,80 +106,81 @@ class StoreAccess final : public KeyValueStore {
 
 // ---- a node -------------------------------------------------------------------------------------
 
-MemoryNode::MemoryNode(NodeWorld& world, WorkerId id)
-    : world_(world), context_(world.network.context(recordOf(id).address)) {
-  links_ = std::make_shared<LinkManager>(context_, timer_, events(), quickLimits());
-  membership_ = std::make_unique<Membership>(
-      std::make_unique<StoreAccess>(world.store), recordOf(id), /* worldSize */ 0,
-      milliseconds(10000));
-  ownCalls_ = std::make_unique<OwnCalls>(callsWorker());
-  deaths_ = std::make_unique<PeerDeaths>(PeerDeaths::Worker{
-      *links_, *membership_, processes_, *ownCalls_, timer_, deathThread_, milliseconds(10000),
-      /* isOpen */ true});
-  membership_->agree({});
-  const Roster roster = membership_->join(links_->listen());
-  links_->setGroup(membership_->self(), roster.groupId);
-  links_->acceptPeers();
+namespace {
+
+std::string bodyText(ReceivedFrame frame) {
+  const std::vector<char> body = bodyIn(std::move(frame));
+  return {body.begin(), body.end()};
+}
+
+} // namespace
+
+MemoryNode::MemoryNode(NodeWorld& world, WorkerId id, uint32_t worldSize)
+    : world_(world),
+      context_(world.network.context(recordOf(id).address)),
+      membership_(std::make_unique<Membership>(
+          std::make_unique<StoreAccess>(world.store), recordOf(id), worldSize,
+          milliseconds(10000))),
+      node_(
+          settingsOf(id, worldSize != 0),
+          {*this, timer_, trace_, [this](Task&& task) { return control_.run(std::move(task)); },
+           [this](Task&& task) {
+             return deathThread_.run([this, task = std::move(task)]() mutable {
+               task();
+               ++deathTasks_;
+               world_.notifier.notify();
+             });
+           }}) {}
+
+Node::Settings MemoryNode::settingsOf(WorkerId id, bool isStatic) {
+  Node::Settings settings;
+  settings.id = id;
+  settings.name = recordOf(id).name;
+  settings.isStatic = isStatic;
+  settings.isOpen = !isStatic;
+  settings.limits = quickLimits();
+  return settings;
 }
 
 MemoryNode::~MemoryNode() {
+  node_.close();
   timer_.stop();
-  links_->leave(milliseconds(0));
+  node_.calls().failAll(Error(ErrorCode::shutDown, "the test is over"));
+  links().leave(milliseconds(0));
   context_.join();
-  calls_.failAll(Error(ErrorCode::shutDown, "the test is over"));
+  node_.calls().failAll(Error(ErrorCode::shutDown, "the test is over"));
   deathThread_.join();
   control_.join();
 }
 
-OwnCalls::Worker MemoryNode::callsWorker() {
-  return {
-      requests_, [](Waiter& waiter) { waiter.await(nullptr); },
-      [this](Task&& task) { return control_.run(std::move(task)); },
-      [this](WorkerId caller, OutgoingFrame response) {
-        links_->sendIfConnected(caller, std::move(response), [](const Error&) {});
-      },
-      [this](WorkerId caller, uint64_t incarnation) {
-        return links_->isFormer(caller, incarnation);
-      }};
+void MemoryNode::join() {
+  membership_->agree({});
+  node_.open(context_, processes_, *membership_);
+  node_.begin(membership_->join(links().listen()));
 }
 
-LinkManager::Events MemoryNode::events() {
-  LinkManager::Events events;
-  events.frame = [this](WorkerId from, ReceivedFrame frame) {
-    if (frame.header.kind == FrameKind::request) {
-      ownCalls_->serve(from, std::move(frame));
-    } else {
-      const uint64_t callId = frame.header.callId;
-      calls_.answer(callId, from, std::move(frame));
-    }
-  };
-  events.peerLost =
-      [this](WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent) {
-        Task complete = calls_.takePeer(peer, error, received, unsent);
-        deaths_->peerLost(peer, error);
-        ownCalls_->callerLost(peer);
-        return complete;
-      };
-  events.peerGone = [this](const WorkerRecord& peer, const Error& error) {
-    control_.run([this, peer, error] { onPeerGone(peer, error); });
-  };
-  events.declaredDead = [this](const std::string& reason) { links_->endPart(reason); };
-  events.linkBroken = [this](WorkerId peer, const Error&) { deaths_->linkBroken(peer); };
-  return events;
+std::string MemoryNode::call(
+    const MemoryNode& callee, const std::string& text, milliseconds timeout) {
+  const auto waiter = std::make_shared<Waiter>();
+  const auto result = std::make_shared<std::string>();
+  node_.requests().call(
+      callee.record().id, {.timeout = timeout},
+      bodyFrame(FrameKind::request, kCall, {text.begin(), text.end()}),
+      [waiter, result](Outcome outcome) {
+        *result = outcome.error ? outcome.error.message() : bodyText(std::move(outcome.response));
+        waiter->give([] {});
+      });
+  waiter->await(nullptr);
+  return *result;
 }
 
-void MemoryNode::onPeerGone(const WorkerRecord& peer, const Error& error) {
-  links_->reclaimed(peer.id, peer.incarnation);
-  if (error.code() == ErrorCode::workerDied) {
-    deaths_->peerDied(peer, error);
-    MutexLock lock(mutex_);
-    heard_.push_back(error.message());
-  }
-  world_.notifier.notify();
+void MemoryNode::setObjection(const std::string& objection) {
+  MutexLock lock(mutex_);
+  objection_ = objection;
 }
 
 PeerState MemoryNode::stateOf(const MemoryNode& peer) const {
-  for (const PeerStatus& status : links_->status()) {
+  for (const PeerStatus& status : node_.links()->status()) {
     if (status.record.id == peer.record().id) {
       return status.state;
     }
@@ -184,23 +188,101 @@ PeerState MemoryNode::stateOf(const MemoryNode& peer) const {
   throw std::logic_error(record().describe() + " knows no " + peer.record().describe());
 }
 
-std::vector<std::string> MemoryNode::deathsHeard() const {
+std::vector<std::string> MemoryNode::heard() const {
   MutexLock lock(mutex_);
   return heard_;
 }
 
-void MemoryNode::settle() {
-  std::promise<void> done;
-  deathThread_.run([&done] { done.set_value(); });
-  done.get_future().wait();
+bool MemoryNode::hasHeard(const std::string& words) const {
+  const auto all = heard();
+  return std::find(all.begin(), all.end(), words) != all.end();
+}
+
+std::vector<std::string> MemoryNode::deathsHeard() const {
+  MutexLock lock(mutex_);
+  return deaths_;
+}
+
+bool MemoryNode::awaitDeathTasks(int count) {
+  return world_.notifier.waitUntil([&] { return deathTasks_ >= count; });
+}
+
+void MemoryNode::hear(std::string words) {
+  {
+    MutexLock lock(mutex_);
+    heard_.push_back(std::move(words));
+  }
+  world_.notifier.notify();
+}
+
+// ---- its program --------------------------------------------------------------------------------
+
+bool MemoryNode::serve(WorkerId caller, ReceivedFrame request) {
+  if (serving_ == Serving::answers) {
+    const uint64_t callId = request.header.callId;
+    OutgoingFrame response =
+        bodyFrame(FrameKind::response, own_requests::kObserved, bodyIn(std::move(request)));
+    setCallId(response, callId);
+    links().sendIfConnected(caller, std::move(response), [](const Error&) {});
+  }
+  return serving_ != Serving::refuses;
+}
+
+bool MemoryNode::serveOwn(Task&& task) {
+  return control_.run(std::move(task));
+}
+
+void MemoryNode::dropResponse(WorkerId, ReceivedFrame response) {
+  hear("late " + bodyText(std::move(response)));
+}
+
+void MemoryNode::requestUnsent(WorkerId to) {
+  hear("unsent to " + nameOf(to));
+}
+
+void MemoryNode::await(Waiter& waiter) {
+  waiter.await(nullptr);
+}
+
+std::optional<Refusal> MemoryNode::admit(const WorkerRecord&) {
+  MutexLock lock(mutex_);
+  return objection_.empty() ? std::nullopt : std::optional(Refusal{ErrorCode::refused, objection_});
+}
+
+void MemoryNode::peerJoined(const WorkerRecord& peer) {
+  hear("joined " + peer.name);
+}
+
+void MemoryNode::peerLost(WorkerId peer, const Error&) {
+  hear("lost " + nameOf(peer));
+}
+
+void MemoryNode::peerGone(const WorkerRecord& peer, const Error& error) {
+  if (error.code() == ErrorCode::workerDied) {
+    MutexLock lock(mutex_);
+    deaths_.push_back(error.message());
+  }
+  hear("gone " + peer.name);
+}
+
+std::string MemoryNode::describe(WorkerId worker) const {
+  return "worker '" + nameOf(worker) + "' (rank " + std::to_string(worker) + ")";
+}
+
+std::string MemoryNode::nameOf(WorkerId worker) const {
+  return "w" + std::to_string(worker);
+}
+
+milliseconds MemoryNode::storeTimeout() const {
+  return milliseconds(10000);
 }
 
 void meet(const std::vector<MemoryNode*>& nodes) {
   for (MemoryNode* const node : nodes) {
     for (const MemoryNode* const peer : nodes) {
-      if (peer != node) {
+      if (peer != node && !node->links().statusOf(peer->record().id)) {
         node->links().addPeer(peer->record());
-        node->deaths().watch(peer->record());
+        node->node().deaths().watch(peer->record());
       }
     }
   }
