@@ -141,8 +141,8 @@ void bindBackward(AgentClass& agent) {
           "backward_from_rref",
           [](const std::shared_ptr<Agent>& self, const rpc::PyRRef& rref, int64_t contextId,
              bool retain) {
-            const Agent::AwaitingSend scope(
-                rref.isOwner() ? nullptr : self); // no call of its hooks
+            const Caller::AwaitingSend scope(
+                rref.isOwner() ? nullptr : Agent::callerOf(self)); // no call of its hooks
             raisingSignals(
                 [&] { rref::backward(self->engine(), *self, rrefIn(rref), contextId, retain); });
           },

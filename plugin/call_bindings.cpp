@@ -70,7 +70,7 @@ struct LatestCall {
       const c10::intrusive_ptr<Future>& creation = {})
       : future(got.fut.get()),
         agent(sender),
-        id(Agent::sentByThisThread().latest),
+        id(Caller::sentByThisThread().latest),
         creation(creation) {}
 };
 thread_local LatestCall latestCall;
@@ -87,11 +87,11 @@ std::optional<WorkerId> destinationIn(const Arguments& arguments) {
 /// What `invoke` returns, having noted whose call it is. If the program waits, the call has ended.
 py::object callAndNote(const py::function& invoke, const Arguments& arguments) {
   const auto agent = currentAgent();
-  Agent::AwaitingSend scope(std::exchange(programWaits, false) ? agent : nullptr);
-  const uint64_t before = Agent::sentByThisThread().count;
+  Caller::AwaitingSend scope(Agent::callerOf(std::exchange(programWaits, false) ? agent : nullptr));
+  const uint64_t before = Caller::sentByThisThread().count;
   const AnswerScope answer(destinationIn(arguments)); // which may have come by the time
   py::object result = arguments.passTo(invoke);
-  if (agent && Agent::sentByThisThread().count == before + 1) {
+  if (agent && Caller::sentByThisThread().count == before + 1) {
     latestCall = LatestCall(*result.cast<std::shared_ptr<PythonFutureWrapper>>(), agent);
   }
   return result;
@@ -115,7 +115,7 @@ py::object callSending(bool waits, const py::function& function, const py::args&
 void noteCreation(const rpc::PyRRef& rref, const PythonFutureWrapper& future) {
   const auto creation = rrefIn(rref)->getOwnerCreationFuture();
   const auto agent = currentAgent();
-  if (agent && creation && creation.get() == Agent::sentByThisThread().future) {
+  if (agent && creation && creation.get() == Caller::sentByThisThread().future) {
     latestCall = LatestCall(future, agent, creation);
   }
 }
@@ -224,10 +224,11 @@ py::object callPython(
   py::object result;
   std::optional<py::gil_scoped_release> release(std::in_place);
   try {
-    call->agent->call(call->worker, std::move(call->request), timeout, [&](Message& response) {
-      release.reset(); // and not to be taken a second time: others may wait for the GIL
-      result = readPythonResult(response);
-    });
+    call->agent->caller().call(
+        call->worker, std::move(call->request), timeout, [&](Message& response) {
+          release.reset(); // and not to be taken a second time: others may wait for the GIL
+          result = readPythonResult(response);
+        });
   } catch (...) { // which may be the end of a call that a signal has cancelled
     release.reset();
     raisePendingSignal();
@@ -257,12 +258,11 @@ py::object callPythonAsync(
   c10::intrusive_ptr<Future> future;
   {
     const py::gil_scoped_release release;
-    future = call->agent->send(
+    future = call->agent->caller().send(
         call->worker, std::move(call->request), timeout, pythonResult, std::move(call->rrefs));
   }
-  return py::cast(
-      std::make_shared<PythonFutureWrapper>(
-          std::move(future), SentPythonCall{call->agent, Agent::sentByThisThread().latest}));
+  return py::cast(std::make_shared<PythonFutureWrapper>(
+      std::move(future), SentPythonCall{call->agent, Caller::sentByThisThread().latest}));
 }
 
 // ---- waiting ------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ void awaitCall(const PythonFutureWrapper& future) {
   const auto call = hasCallbacks(*future.fut) ? std::nullopt : callBehind(future);
   const py::gil_scoped_release release;
   if (call && call->first) {
-    call->first->await(call->second, [&] { return hasCallbacks(*future.fut); });
+    call->first->caller().await(call->second, [&] { return hasCallbacks(*future.fut); });
   }
   if (!future.fut->completed() && currentAgent()) {
     awaitFuture(*future.fut);
@@ -362,7 +362,7 @@ bool cancelCall(const PythonFutureWrapper& future) {
         "call that this thread has made last");
   }
   const py::gil_scoped_release release;
-  return call->first && call->first->cancel(call->second);
+  return call->first && call->first->caller().cancel(call->second);
 }
 
 /// As time.monotonic() counts, which has the same clock.

@@ -39,7 +39,7 @@ void PickledRRefs::withdraw() {
   const auto agent = forks_.empty() ? nullptr : currentAgent();
   if (agent) {
     const py::gil_scoped_release release;
-    guarded("what is pickled in vain", [&] { agent->withdrawPickled(std::move(forks_)); });
+    guarded("what is pickled in vain", [&] { agent->bookkeeping().withdraw(std::move(forks_)); });
   }
 }
 

@@ -79,7 +79,7 @@ py::object callAwaiting(const py::function& method, const Arguments& arguments) 
     expectOfThisLifetime(*user);
     markIfNotCreated(*user);
   }
-  Agent::AwaitingSend scope(agent);
+  Caller::AwaitingSend scope(Agent::callerOf(agent));
   const AnswerScope answer(rref->owner().id_);
   try {
     awaitOwnValue(*rref, arguments);

@@ -18,6 +18,9 @@
 #include "autograd/container.h"
 #include "autograd/pass/backward_mode.h"
 #include "autograd/torch_engine.h"
+#include "backend/agent/bookkeeping.h"
+#include "backend/agent/caller.h"
+#include "backend/agent/pools.h"
 #include "backend/agent/start_interruption.h"
 #include "backend/agent/worker_directory.h"
 #include "backend/agent/worker_events.h"
@@ -35,7 +38,6 @@
 #include "backend/membership/membership.h"
 #include "backend/node/group_end.h"
 #include "backend/node/node.h"
-#include "backend/node/retried_requests.h"
 #include "backend/node/whereabouts.h"
 #include "backend/serve/direct_rref.h"
 #include "backend/serve/dispatcher.h"
@@ -88,10 +90,9 @@ struct AgentOptions {
   cuda::StreamOrder deviceStreamOrder = cuda::StreamOrder::none;
 };
 
-/// Runs everything of torch.distributed.rpc on a node. In seven files: agent.cpp starts and wires it, agent_program.cpp is what
-/// runs on the node, agent_shutdown.cpp ends it, agent_calls.cpp and agent_completion.cpp have the calls of this worker,
-/// agent_bookkeeping.cpp those that must not fail, agent_metrics.cpp what it tells about itself. What needs no PyTorch is in
-/// backend/node/. Thread-safe.
+/// Runs everything of torch.distributed.rpc on a node. In five files: agent.cpp wires it, agent_start.cpp and
+/// agent_shutdown.cpp are its beginning and its end, agent_program.cpp is what runs on the node, agent_metrics.cpp what it tells
+/// about itself. Its calls are a Caller's. Thread-safe.
 class Agent final : public torch::distributed::rpc::RpcAgent,
                     public EngineOwner,
                     private Node::Program,
@@ -109,66 +110,17 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
       std::optional<int> worldSize, AgentOptions options);
   ~Agent() override;
 
-  /// What is to be known of a call when it is over.
-  struct CallTarget {
-    WorkerId to;
-    std::optional<ContextId> context; // an autograd one, that the call is part of
-  };
-
-  /// While one lives, send() waits, on its thread, for the first call that this agent sends: that has, as a rule,
-  /// ended when send() returns. For who would wait for it at once: nobody has the future before, so that its end runs
-  /// no callbacks of the user's and may happen on this thread, which then holds no lock, nor the GIL, when it sends a
-  /// call. The call counts as active as long as the scope lives, in which its response is used.
-  class AwaitingSend {
-   public:
-    /// Null: nothing is awaited.
-    explicit AwaitingSend(std::shared_ptr<Agent> agent);
-    ~AwaitingSend();
-    AwaitingSend(const AwaitingSend&) = delete;
-    AwaitingSend& operator=(const AwaitingSend&) = delete;
-
-   private:
-    friend class Agent;
-    const std::shared_ptr<Agent> agent_;
-    AwaitingSend* const outer_;
-    std::shared_ptr<void> inUse_; // the call, see OwnCall
-  };
-
-  /// Which calls a thread has sent.
-  struct SentCalls {
-    uint64_t count = 0;
-    uint64_t latest = 0; // its id
-    // Its future. Only to be compared: as long as the call is under way, no other has its address.
-    const JitFuture* future = nullptr;
-  };
-  static const SentCalls& sentByThisThread();
-  /// Waits on the calling thread, which holds neither libtorch's locks nor the GIL, for a call, and ends it here:
-  /// completes its future and runs that future's callbacks; elsewhere where `hasCallbacks` finds, at that moment, some of the
-  /// user's, which could wait for this thread. Returns at once if the call has ended, or ends just now elsewhere.
-  /// A call is cancelled if a handler of a signal raises meanwhile; as in call(), whoever waits then calls
-  /// raisePendingSignal().
-  void await(uint64_t callId, const std::function<bool()>& hasCallbacks);
-
-  /// Gives a call of this worker's up: it fails with ErrorCode::cancelled, as a rule before this returns, and its callee
-  /// is told. False if there is no such call (any more). The thread holds neither libtorch's locks nor the GIL.
-  bool cancel(uint64_t callId);
-
-  /// Sends a direct call, or a PYTHON_CALL of a thread without an autograd context, waits for its response on the
-  /// calling thread, as await(), and calls `use` with it there. No future is made. The call is part of the thread's
-  /// context. A time-out of kUnsetRpcTimeout is the default's.
-  /// Throws std::runtime_error with the text that the future would have, and what `use` throws.
-  void call(
-      const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
-      const std::function<void(Message& response)>& use);
-
-  /// Makes the value of a future of a response. Runs where the call ends, on a thread that may block.
-  using ReadResult = at::IValue (*)(c10::intrusive_ptr<Message> response);
-  /// As send(), for a request as in call(): the future is of Python objects and holds what `read` makes of the response,
-  /// or throws. It completes in the calling thread's at::ThreadLocalState, as futures of libtorch's calls do. `kept`
-  /// lives until the call is over.
-  c10::intrusive_ptr<JitFuture> send(
-      const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
-      ReadResult read, std::shared_ptr<KeptRRefs> kept);
+  /// Its calls.
+  Caller& caller() {
+    return caller_;
+  }
+  /// The same, which keeps the agent; null for null.
+  static std::shared_ptr<Caller> callerOf(const std::shared_ptr<Agent>& agent) {
+    return agent ? std::shared_ptr<Caller>(agent, &agent->caller_) : nullptr;
+  }
+  Bookkeeping& bookkeeping() {
+    return bookkeeping_;
+  }
 
   c10::intrusive_ptr<JitFuture> send(
       const WorkerInfo& to, c10::intrusive_ptr<Message> message,
@@ -181,9 +133,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   std::vector<WorkerInfo> getWorkerInfos() const override;
   const std::vector<c10::Device>& getDevices() const override;
   torch::distributed::rpc::DeviceMap getDeviceMap(const WorkerInfo& to) const override;
-
-  /// Takes RRefs back that have been pickled for a message of which another part could not be. Does not wait for it.
-  void withdrawPickled(std::vector<PassedForks::Fork> forks);
 
   /// A static group: returns once every worker has called this that is not dead. A dynamic one: at once.
   /// Throws std::runtime_error that names a worker whose process is gone, or when `timeout` seconds
@@ -268,8 +217,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   bool isInherited() const {
     return forkGeneration() != generation_;
   }
-  /// Throws std::runtime_error in such a process.
-  void expectOwnProcess() const;
 
   /// Drives the backward passes in which this worker takes part.
   Engine& engine() override {
@@ -299,6 +246,8 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   void addGilWaitTime(const std::chrono::microseconds wait) override;
 
   void registerHandlers();
+  void serveCancels();
+  void runCallbacks(CancelledCalls::Tasks callbacks);
 
   ThreadPool& poolOf(uint32_t messageType);
   bool runRequest(ThreadPool& pool, Task&& task);
@@ -315,92 +264,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   void checkDevices();
   void enter(const std::string& address);
   void prepareToEncrypt(const Roster& roster);
-
-  // Calls of this worker.
-  std::string describeReasonToLeave() const;
-  void checkCanSend(const WorkerInfo& to, const Message& message) const;
-  TensorDevices targetsOf(
-      const WorkerInfo& to, const Message& request,
-      const torch::distributed::rpc::DeviceMap& given = {});
-  std::chrono::milliseconds timeoutOf(float seconds) const;
-  struct EncodedRequest {
-    OutgoingFrame frame;
-    bool counted = false;
-  };
-  Outcome outcomeOf(
-      const WorkerInfo& to, EncodedRequest request, std::chrono::milliseconds timeout,
-      FunctionMetrics& function);
-  FunctionMetrics& metricsOf(const Message& request);
-  Undo noteForks(WorkerId to, const Message& message);
-  static bool keepsBooks(torch::distributed::rpc::MessageType type);
-  c10::intrusive_ptr<JitFuture> sendBookkeeping(WorkerId to, c10::intrusive_ptr<Message> message);
-  void endBookkeeping(WorkerId to, JitFuture& future);
-  AwaitingSend* takeAwaiting(torch::distributed::rpc::MessageType type);
-  Task awaitEnd(Waiter& waiter, uint64_t callId);
-  void tellCancelled(WorkerId to, uint64_t callId);
-  void serveCancels();
-  struct OwnCall : CallTarget {
-    bool mayCreate = false; // an RRef
-    bool creates = false; // for certain
-    std::shared_ptr<Pass> pass; // that has to wait for the answer; null: none
-    c10::intrusive_ptr<JitFuture> future;
-    FunctionMetrics* function = nullptr; // set when it is sent
-    ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
-    ReadResult read = nullptr; // null: the response itself is the future's value
-    std::shared_ptr<KeptRRefs> kept; // null: none
-    Undo undo; // of its request
-    // By an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else, and open() begins it.
-    std::shared_ptr<void> inUse;
-    std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
-  };
-  std::shared_ptr<void> use(const CallTarget& call);
-  uint64_t open(OwnCall call, float rpcTimeoutSeconds, bool counted);
-  /// A call whose request has been sent, as far as is known.
-  struct SentCall {
-    uint64_t id;
-    Error failed;
-  };
-  SentCall start(
-      OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
-      float rpcTimeoutSeconds);
-  SentCall startAtOnce(
-      OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
-      float rpcTimeoutSeconds);
-  SentCall startFromDevices(
-      OwnCall call, c10::intrusive_ptr<Message> request, TensorDevices targets,
-      float rpcTimeoutSeconds);
-  struct DeviceRequest {
-    WorkerId to;
-    c10::intrusive_ptr<Message> message;
-    cuda::OutgoingTensors tensors;
-    bool counted;
-    Undo undo;
-  };
-  Error sendFromDevices(uint64_t callId, DeviceRequest request);
-  void sendWhenCopied(uint64_t callId, DeviceRequest request);
-  EncodedRequest encodeRequest(
-      WorkerId to, c10::intrusive_ptr<Message> request, TensorDevices targets,
-      const std::function<void()>& expectTime);
-  std::string cannotCopy(const std::exception& ofDevice) const;
-  c10::intrusive_ptr<JitFuture> futureOf(at::TypePtr type) const;
-  void failUnseen(OwnCall call, uint64_t callId, const Error& error);
-  void complete(OwnCall call, Outcome outcome);
-  void finishCall(const OwnCall& call, Outcome outcome);
-  void setFuture(const OwnCall& call, Outcome outcome);
-  c10::intrusive_ptr<Message> placed(WorkerId from, DecodedMessage decoded) const;
-  void connectTransfers();
-  void serveTrials(
-      torch::distributed::rpc::MessageType type,
-      void (cuda::Transfers::*onTrial)(WorkerId from, const std::vector<char>& body));
-  void tellOfTransfers(
-      WorkerId to, std::vector<char> body, torch::distributed::rpc::MessageType type,
-      std::function<void(const std::string& error)> done);
-  void finish(OwnCall& call);
-  Error unanswered(const CallTarget& call, const Error& error);
-  void callEnded(const CallTarget& call) noexcept;
-  void endOn(ThreadPool& pool, Task task);
-  void runCallbacks(CancelledCalls::Tasks callbacks);
-  void waitForWaiters();
 
   // Node::Program, in agent_program.cpp.
   Node::Settings nodeSettings() const;
@@ -437,24 +300,13 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   std::string address_;
 
   Timer timer_;
-  ThreadPool requests_;
-  // Apart from requests_: what a handler waits for must not wait behind handlers. Shared with frames, which let go
-  // through it of what Python may own.
-  const std::shared_ptr<ThreadPool> control_;
+  Pools pools_;
   const Disposer disposer_;
-  // Apart from control_: functions and hooks of a backward pass may block, and wait for what that serves.
-  ThreadPool evaluations_;
-  ThreadPool
-      completions_; // apart from requests_: a handler that waits for a call must not starve it
   Dispatcher& dispatcher_; // the base class owns it
   const std::shared_ptr<RRefService> rrefs_;
   ActiveCalls activeCalls_;
   WorkerDirectory directory_;
   const std::shared_ptr<cuda::GroupDevices> devices_;
-  // Apart from all others: what is done about deaths may wait for the store.
-  ThreadPool deaths_;
-  // Apart from all others: what it waits for are devices. Shared with what sends responses.
-  const std::shared_ptr<ThreadPool> copies_;
   const std::shared_ptr<cuda::Transfers> transfers_;
   std::shared_ptr<BufferPool> buffers_; // from the start on
   std::shared_ptr<Loop> loop_; // from the start on
@@ -463,7 +315,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   std::unique_ptr<LinkContext> context_; // from the start on
   std::unique_ptr<Membership> membership_; // from the start on
   Node node_;
-  RetriedRequests bookkeeping_;
+  Bookkeeping bookkeeping_;
   std::unique_ptr<GroupEnd> end_; // from the start on
   std::shared_ptr<Server> server_;
   std::shared_ptr<KeyRing> keys_; // from the start on
@@ -471,7 +323,7 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   const std::shared_ptr<TorchEngine>
       engine_; // what RRefs that have no value yet wait with holds it weakly
   Container contexts_;
-  std::atomic<int> endingOnWaiters_{0}; // calls that threads which wait for them are about to end
+  Caller caller_;
   bool hasDoubtfulForks_ = false; // any worker, when all met
 };
 

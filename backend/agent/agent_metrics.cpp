@@ -79,8 +79,8 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
 Agent::Counts Agent::counts() const {
   Counts counts;
   counts.callsInFlight = activeCalls_.active();
-  counts.threads = requests_.capacity();
-  counts.threadsIdle = requests_.idle();
+  counts.threads = pools_.requests.capacity();
+  counts.threadsIdle = pools_.requests.idle();
   counts.strangersRejected = RejectionLog::countInProcess();
   counts.backwardPasses = engine_->passesStarted();
   if (server_) {
@@ -114,9 +114,9 @@ Whereabouts::Worker Agent::whatWhereaboutsLookAt() {
       self_,
       [this](WorkerId id) { return directory_.describe(id); },
       [this](WorkerId id) { return directory_.nameOf(id); },
-      requests_,
+      pools_.requests,
       options_.numSpareThreads,
-      *control_,
+      *pools_.control,
       node_.calls(),
       node_.ownCalls(),
       [this] { return server_ ? &server_->served() : nullptr; },
@@ -127,7 +127,7 @@ Whereabouts::Worker Agent::whatWhereaboutsLookAt() {
 void Agent::lookAfterSlowCalls() {
   // On the timer's thread: sending is for another one.
   node_.calls().watchSlow(options_.slowCallWarning, [this](std::vector<CallTable::Pending> slow) {
-    control_->run([this, slow = std::move(slow)] {
+    pools_.control->run([this, slow = std::move(slow)] {
       guarded("looking after slow calls", [&] { whereabouts_->lookAfter(slow); });
     });
   });

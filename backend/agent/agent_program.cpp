@@ -53,7 +53,7 @@ bool Agent::serve(WorkerId caller, ReceivedFrame request) {
 }
 
 bool Agent::serveOwn(Task&& task) {
-  return runRequest(*control_, [task = std::move(task)]() mutable {
+  return runRequest(*pools_.control, [task = std::move(task)]() mutable {
     // As in Server::run: for an observer, Python's code runs.
     const at::ThreadLocalStateGuard restoredAfterwards{at::ThreadLocalState()};
     task();
@@ -73,11 +73,13 @@ void Agent::dropResponse(WorkerId from, ReceivedFrame response) {
   }
   activeCalls_.start(); // RRefs in it tell their owners, as those do of a call that has not ended
   const std::shared_ptr<void> counted(this, [this](void*) { activeCalls_.finish(); });
-  control_->run([this, from, counted, mayHaveRRefs, response = std::move(response)]() mutable {
+  pools_.control->run([this, from, counted, mayHaveRRefs,
+                       response = std::move(response)]() mutable {
     guarded("a late response", [&] {
       const DecodedMessage decoded = decodeMessage(std::move(response));
       if (mayHaveRRefs) {
-        endOn(completions_, [counted, message = decoded.message] { dropRRefsIn(*message); });
+        pools_.endOn(
+            pools_.completions, [counted, message = decoded.message] { dropRRefsIn(*message); });
       }
       transfers_->discard(from, std::as_const(*decoded.message).tensors(), decoded.targets);
     });
@@ -108,7 +110,7 @@ std::optional<Refusal> Agent::admit(const WorkerRecord& worker) {
   }
   directory_.add(worker);
   rrefs_->forgetWorker(worker.id);
-  control_->run(contexts_.peerJoined(worker.id));
+  pools_.control->run(contexts_.peerJoined(worker.id));
   return std::nullopt;
 }
 
@@ -125,7 +127,7 @@ void Agent::peerLost(WorkerId peer, const Error& error) {
   transfers_->endLanes(peer, error.message());
   if (peer != self_) {
     runCallbacks(server_->callerLost(peer));
-    control_->run([engine = engine_, peer] { engine->peerLost(peer); });
+    pools_.control->run([engine = engine_, peer] { engine->peerLost(peer); });
   }
 }
 
@@ -155,7 +157,7 @@ void Agent::runCallbacks(CancelledCalls::Tasks callbacks) {
       const at::ThreadLocalStateGuard restoredAfterwards{freshState()}; // as in complete()
       callback();
     });
-    if (!completions_.run(std::move(task)) && !requests_.run(std::move(task))) {
+    if (!pools_.completions.run(std::move(task)) && !pools_.requests.run(std::move(task))) {
       disposer_.keep(std::move(task)); // this worker shuts down
     }
   }

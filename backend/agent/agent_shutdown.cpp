@@ -129,7 +129,7 @@ void Agent::shutdownImpl() {
     const auto neverCalled = server_->shutDown();
   }
   if (awaitPools()) {
-    waitForWaiters();
+    caller_.waitForWaiters();
     if (buffers_) {
       buffers_->close();
     }
@@ -170,9 +170,7 @@ bool Agent::awaitPools() {
     }
     if (isInterrupted() ||
         (hasWarned && node_.links() && node_.links()->ownGoodbye().processEnds)) {
-      deaths_.join(); // what these do ends, and touches RRefs
-      copies_->join();
-      control_->join();
+      pools_.joinOwn(); // what they do ends, and touches RRefs
       return false;
     }
   }
@@ -198,12 +196,7 @@ void Agent::joinPools() {
   if (loop_) {
     loop_->stopAside();
   }
-  requests_.join();
-  deaths_.join();
-  copies_->join();
-  control_->join();
-  evaluations_.join();
-  completions_.join();
+  pools_.join();
 }
 
 } // namespace torchwire

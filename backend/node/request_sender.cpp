@@ -54,13 +54,20 @@ bool RequestSender::isCounted(size_t requestBytes) const {
 uint64_t RequestSender::call(
     WorkerId to, CallTable::Options options, OutgoingFrame request,
     CallTable::Completion completion) {
+  const Begun begun = begin(to, std::move(options), std::move(request), std::move(completion));
+  if (begun.failed) {
+    worker_.calls.fail(begun.callId, begun.failed);
+  }
+  return begun.callId;
+}
+
+RequestSender::Begun RequestSender::begin(
+    WorkerId to, CallTable::Options options, OutgoingFrame request,
+    CallTable::Completion completion) {
   const bool counted = options.tracked;
   const uint64_t callId = worker_.calls.open(to, std::move(options), std::move(completion));
   setCallId(request, callId);
-  if (const Error failed = send(to, callId, std::move(request), counted)) {
-    worker_.calls.fail(callId, failed);
-  }
-  return callId;
+  return {callId, send(to, callId, std::move(request), counted)};
 }
 
 Error RequestSender::send(WorkerId to, uint64_t callId, OutgoingFrame request, bool counted) {

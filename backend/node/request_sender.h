@@ -38,8 +38,17 @@ class RequestSender {
       WorkerId to, CallTable::Options options, OutgoingFrame request,
       CallTable::Completion completion);
 
-  /// Sends the request of a call that is in the table. What fails at once is returned, and the call goes on; what fails later
-  /// fails the call. `counted`: as the call is tracked. On any thread, which may hold libtorch's locks or the GIL.
+  /// A call that is in the table.
+  struct Begun {
+    uint64_t callId;
+    Error failed; // what has failed at once; the call goes on
+  };
+  /// The same, but what fails at once is returned.
+  Begun begin(
+      WorkerId to, CallTable::Options options, OutgoingFrame request,
+      CallTable::Completion completion);
+  /// Sends the request of a call that is in the table. What fails at once is returned; what fails later fails the call.
+  /// `counted`: as the call is tracked. On any thread, which may hold libtorch's locks or the GIL.
   Error send(WorkerId to, uint64_t callId, OutgoingFrame request, bool counted);
 
   /// Whether the request counts as being under way, and its call is to be tracked.

@@ -24,7 +24,7 @@ FUNCTIONS = {
     "send a request": "torchwire::Agent::send(",
     "of that, on the link": "torchwire::LinkManager::send(",  # differs with how full the ring is
     "take a frame in": "torchwire::LinkManager::onFrame(",
-    "complete a call": "torchwire::Agent::complete(",
+    "complete a call": "torchwire::Caller::complete(",
     "find a thread for a request": "torchwire::Server::serve(",
     "run a request and answer it": "torchwire::Server::run(",
     "encode a message": "torchwire::encodeMessage(",

@@ -1,4 +1,4 @@
-// Agent: what becomes of an answer.
+// Caller: what becomes of an answer.
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue_inl.h>
 
@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "autograd/direct_forward.h"
-#include "backend/agent/agent.h"
 #include "backend/agent/call_end.h"
+#include "backend/agent/caller.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
@@ -23,7 +23,7 @@ namespace rpc = torch::distributed::rpc;
 
 // Completing a future runs the user's callbacks, so it happens on a thread that may block: the one that waits for it, or
 // one of the pool's.
-void Agent::complete(OwnCall call, Outcome outcome) {
+void Caller::complete(OwnCall call, Outcome outcome) {
   const std::shared_ptr<Waiter> waiter = std::move(outcome.waiter);
   ThreadPool& pool = *call.pool;
   Task task([this, call = std::move(call), outcome = std::move(outcome)]() mutable {
@@ -37,15 +37,15 @@ void Agent::complete(OwnCall call, Outcome outcome) {
     ++endingOnWaiters_;
     waiter->give(std::move(task));
   } else {
-    endOn(pool, std::move(task));
+    worker_.pools.endOn(pool, std::move(task));
   }
 }
 
-void Agent::finishCall(const OwnCall& call, Outcome outcome) {
+void Caller::finishCall(const OwnCall& call, Outcome outcome) {
   expectFree("completing the future of a call");
   try {
     const bool failed = outcome.error || own_requests::isError(outcome.response.header.messageType);
-    if (call.to == self_ && call.mayCreate && failed) {
+    if (call.to == worker_.self.id_ && call.mayCreate && failed) {
       RRefService::failOwnCreation(*call.future, [&] { setFuture(call, std::move(outcome)); });
     } else {
       setFuture(call, std::move(outcome));
@@ -53,20 +53,20 @@ void Agent::finishCall(const OwnCall& call, Outcome outcome) {
   } catch (const std::exception&
                e) { // libtorch's callbacks for RRefs throw at most errors; the call is over
     log(LogLevel::warning,
-        "a callback of a call to " + directory_.describe(call.to) + " raised: " + e.what());
+        "a callback of a call to " + worker_.directory.describe(call.to) + " raised: " + e.what());
   }
 }
 
 /// The message, with its tensors where they belong.
-c10::intrusive_ptr<rpc::Message> Agent::placed(WorkerId from, DecodedMessage decoded) const {
+c10::intrusive_ptr<rpc::Message> Caller::placed(WorkerId from, DecodedMessage decoded) const {
   if (!decoded.targets.devices.empty()) {
-    devices_->expectUsed(decoded.targets.devices);
-    transfers_->place(from, decoded.message->tensors(), decoded.targets);
+    worker_.devices->expectUsed(decoded.targets.devices);
+    worker_.transfers->place(from, decoded.message->tensors(), decoded.targets);
   }
   return std::move(decoded.message);
 }
 
-void Agent::setFuture(const OwnCall& call, Outcome outcome) {
+void Caller::setFuture(const OwnCall& call, Outcome outcome) {
   c10::intrusive_ptr<Message> response;
   cuda::Storages storages;
   std::optional<cuda::OwnStreams> streams; // of the tensors, until the future knows
@@ -77,10 +77,10 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   try { // not in the caller's state, in which tensors could be others
     DecodedMessage decoded = responseIn(std::move(outcome), call.mayCreate, call.creates);
     try {
-      devices_->expectUsed(decoded.targets.devices);
+      worker_.devices->expectUsed(decoded.targets.devices);
       streams.emplace(decoded.targets.devices);
     } catch (const std::exception&) { // of a device that is lost
-      transfers_->discard(call.to, decoded.message->tensors(), decoded.targets);
+      worker_.transfers->discard(call.to, decoded.message->tensors(), decoded.targets);
       throw;
     }
     response = placed(call.to, std::move(decoded));
@@ -97,7 +97,7 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
   if (!failed) {
     try {
       if (call.read) {
-        const TraceLog::Reading reading(metrics_->trace, call.to, response->id());
+        const TraceLog::Reading reading(worker_.metrics->trace, call.to, response->id());
         receiveDirectForward(call.to, call.context, response);
         value = call.read(std::move(response));
       } else {
@@ -115,21 +115,32 @@ void Agent::setFuture(const OwnCall& call, Outcome outcome) {
 }
 
 /// What a call without an answer fails with, once it is noted that it may still run.
-Error Agent::unanswered(const CallTarget& call, const Error& error) {
+Error Caller::unanswered(const Target& call, const Error& error) {
   if (call.context && error.executed() != Executed::no) {
-    contexts_.ownCallUnanswered(*call.context, call.to);
+    worker_.contexts.ownCallUnanswered(*call.context, call.to);
   }
-  return error.to(directory_.nameOf(call.to));
+  return error.to(worker_.directory.nameOf(call.to));
+}
+
+// Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that no
+// callback runs but that of watchCreation, which knows of no RRef yet.
+void Caller::failUnseen(OwnCall call, uint64_t callId, const Error& error) {
+  if (!worker_.node.calls().withdraw(callId, error.code())) {
+    return; // it has ended meanwhile in another way
+  }
+  call.future->setError(toException(error.to(worker_.directory.nameOf(call.to)), call.mayCreate));
+  ThreadPool& pool = *call.pool;
+  worker_.pools.endOn(pool, [this, call = std::move(call)]() mutable { finish(call); });
 }
 
 /// Has the call count as active until whoever holds this has let go.
-std::shared_ptr<void> Agent::use(const CallTarget& call) {
-  activeCalls_.start();
+std::shared_ptr<void> Caller::use(const Target& call) {
+  worker_.active.start();
   return {this, [this, call](void*) { callEnded(call); }};
 }
 
 /// After the callbacks.
-void Agent::finish(OwnCall& call) {
+void Caller::finish(OwnCall& call) {
   call.kept.reset(); // which may tell owners, in further calls
   if (call.inUse) {
     call.inUse.reset();
@@ -140,13 +151,13 @@ void Agent::finish(OwnCall& call) {
 
 /// After all use of the response, in which libtorch may open the call's context, be it anew, and start further calls. The
 /// thread may hold the GIL.
-void Agent::callEnded(const CallTarget& call) noexcept {
+void Caller::callEnded(const Target& call) noexcept {
   if (call.context) {
     guarded("the end of a call in an autograd context", [&] {
-      contexts_.ownCallEnded(*call.context, call.to);
+      worker_.contexts.ownCallEnded(*call.context, call.to);
     });
   }
-  activeCalls_.finish();
+  worker_.active.finish();
 }
 
 } // namespace torchwire

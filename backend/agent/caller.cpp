@@ -1,0 +1,336 @@
+// Caller: from the message to the frame.
+#include "backend/agent/caller.h"
+
+#include <c10/util/ScopeExit.h>
+#include <torch/csrc/distributed/rpc/utils.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+
+#include "autograd/direct_forward.h"
+#include "autograd/forward_envelope.h"
+#include "backend/agent/call_end.h"
+#include "backend/agent/seconds.h"
+#include "backend/codec/codec.h"
+#include "backend/serve/call_deadline.h"
+#include "backend/serve/own_messages.h"
+#include "backend/serve/request_label.h"
+#include "backend/serve/response.h"
+#include "cuda/error_text.h"
+#include "cuda/host_copies.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+using std::chrono::milliseconds;
+
+// Whether it makes one, for certain.
+bool creates(rpc::MessageType type) {
+  return type == rpc::MessageType::PYTHON_REMOTE_CALL ||
+      type == rpc::MessageType::SCRIPT_REMOTE_CALL;
+}
+
+// Whether the request may make an RRef: the last two wrap any call.
+bool mayCreate(rpc::MessageType type) {
+  return creates(type) || type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
+      type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
+}
+
+Error ownerDied(const std::string& worker) {
+  return Error(
+      ErrorCode::workerDied,
+      worker +
+          " is another process than the RRef's owner, which has died or left: create the RRef anew",
+      Executed::no);
+}
+
+void noteDeadline(OutgoingFrame& request) {
+  if (const auto left = CallDeadline::left()) {
+    setTimeLeft(request, *left);
+  }
+}
+
+size_t bytesOf(const rpc::Message& request) {
+  size_t bytes = request.payload().size();
+  for (const at::Tensor& tensor : request.tensors()) {
+    bytes += tensor.defined() && tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
+  }
+  return bytes;
+}
+
+} // namespace
+
+Caller::Caller(const Worker& worker) : worker_(worker) {
+  worker_.node.calls().whenLimitedExpire([this](const CallTable::Key& call) {
+    // Elsewhere than on the timer's thread: who sends may drop what is Python's.
+    worker_.pools.control->run([this, call] { tellCancelled(call.to, call.id); });
+  });
+}
+
+c10::intrusive_ptr<rpc::JitFuture> Caller::futureOf(at::TypePtr type) const {
+  return c10::make_intrusive<JitFuture>(std::move(type), worker_.devices->used());
+}
+
+milliseconds Caller::timeoutOf(float seconds) const {
+  const milliseconds given =
+      seconds == rpc::kUnsetRpcTimeout ? worker_.defaultTimeout() : fromSeconds(seconds);
+  const auto left = CallDeadline::left();
+  if (!left) { // as nearly always
+    return given;
+  }
+  return given == milliseconds(0) ? *left : std::min(given, *left);
+}
+
+/// Throws c10::Error for a tensor on a device that no map leads on from.
+Caller::Request Caller::requestTo(
+    const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
+    const rpc::DeviceMap& given) {
+  // libtorch gives gradients an empty map both where the way back leads nowhere and where it is the forward one. The latter
+  // is taken for both; the receiver puts gradients where their tensors are (engine_service.cpp).
+  TensorDevices targets;
+  try {
+    targets = worker_.devices->targets(
+        to.id_, cuda::Direction::request, message->tensors(), given.empty() ? nullptr : &given);
+  } catch (const std::exception&) {
+    worker_.bookkeeping.noteForks(to.id_, *message)();
+    throw;
+  }
+  return {to.id_, std::move(message), std::move(targets), timeoutOf(rpcTimeoutSeconds)};
+}
+
+c10::intrusive_ptr<rpc::JitFuture> Caller::send(
+    const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
+    const rpc::DeviceMap& deviceMap) {
+  OwnCall call;
+  if (message->type() == rpc::MessageType::BACKWARD_AUTOGRAD_REQ) {
+    std::tie(message, call.pass) = worker_.engine->gradientsRequest(std::move(message));
+  }
+  const rpc::MessageType type = message->type();
+  call.to = to.id_;
+  call.pool =
+      own_messages::isEvaluation(type) ? &worker_.pools.evaluations : &worker_.pools.completions;
+  call.creates = creates(typeOfCall(*message));
+  call.mayCreate = mayCreate(type);
+  call.context = Container::contextOf(*message);
+  // Of what is sent: libtorch's message has a tensor that occurs twice only once.
+  Request request = requestTo(to, std::move(message), rpcTimeoutSeconds, deviceMap);
+  AwaitingSend* const waits = takeAwaiting(type);
+  call.future = futureOf(at::AnyClassType::get());
+  if (call.mayCreate) {
+    RRefService::watchCreation(*call.future);
+  }
+  if (waits != nullptr) {
+    waits->inUse_ = call.inUse = use(call);
+  }
+  const auto [callId, failed] = start(call, std::move(request));
+  if (call.pass) {
+    if (failed) {
+      worker_.node.calls().fail(callId, failed);
+    }
+    // Nothing for libtorch to wait for or to fail by: the pass does both, and its context may be gone by then.
+    return completed(messageOf({}, own_messages::kGradientsDone));
+  }
+  if (failed) {
+    failUnseen(call, callId, failed);
+  } else if (waits != nullptr) {
+    await(callId, [] { return false; });
+  }
+  return call.future;
+}
+
+c10::intrusive_ptr<rpc::JitFuture> Caller::send(
+    const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
+    ReadResult read, std::shared_ptr<KeptRRefs> kept) {
+  expectRunning(to, *message);
+  OwnCall call;
+  call.to = to.id_;
+  Request request = requestTo(to, std::move(message), rpcTimeoutSeconds);
+  call.context = joinContext(to.id_, request.message);
+  call.pool = &worker_.pools.completions;
+  call.future = futureOf(at::PyObjectType::get());
+  call.read = read;
+  call.state = std::make_shared<const at::ThreadLocalState>();
+  OwnCall started = call;
+  started.kept = std::move(kept); // not by this thread, too: they go before the call is over
+  const auto [callId, failed] = start(std::move(started), std::move(request));
+  if (failed) {
+    failUnseen(call, callId, failed);
+  }
+  return call.future;
+}
+
+/// Enters the call into the table, as the latest of this thread's, and sends its request: at once, or when its tensors have
+/// come from their devices.
+RequestSender::Begun Caller::start(OwnCall call, Request request) {
+  const c10::intrusive_ptr<JitFuture> future = call.future;
+  RequestSender::Begun begun;
+  if (worker_.rrefs->asksForOrphan(*request.message) &&
+      worker_.node.links()->statusOf(call.to)) { // else the link says what has become of it
+    begun.callId = worker_.node.calls().open(
+        request.to, optionsOf(request, /* counted */ false, {}), beginning(std::move(call)));
+    begun.failed = ownerDied(worker_.directory.describe(request.to));
+  } else {
+    begun = startSending(std::move(call), std::move(request));
+  }
+  noteSent(begun.callId, future.get());
+  return begun;
+}
+
+RequestSender::Begun Caller::startSending(OwnCall call, Request request) {
+  const Undo undo = worker_.bookkeeping.noteForks(request.to, *request.message);
+  auto unsent = c10::make_scope_exit([&] { undo(); });
+  std::optional<cuda::OutgoingTensors> tensors = beginTensors(request);
+  if (tensors && tensors->mustWait()) {
+    const uint64_t callId =
+        startWhenCopied(std::move(call), std::move(request), std::move(*tensors), undo);
+    unsent.release();
+    return {callId, Error()};
+  }
+  CallTable::Options options = optionsOf(request, /* counted */ false, undo);
+  EncodedRequest encoded = encode(std::move(request), std::move(tensors), undo);
+  options.tracked = encoded.counted;
+  const WorkerId to = call.to;
+  RequestSender::Begun begun =
+      begin(to, std::move(options), std::move(encoded), beginning(std::move(call)));
+  unsent.release();
+  undo.unlessSent(begun.failed);
+  return begun;
+}
+
+/// Of a request that has not been encoded yet.
+CallTable::Options Caller::optionsOf(const Request& request, bool counted, const Undo& undo) const {
+  return {
+      .timeout = request.timeout,
+      .tracked = counted,
+      .limited = CallDeadline::get().has_value(),
+      .function = &worker_.metrics->functions.find(LabelledRequest(*request.message).label()),
+      .undo = undo};
+}
+
+/// Of a call that is about to be opened, which counts as active from now on.
+CallTable::Completion Caller::beginning(OwnCall call) {
+  if (!call.inUse) {
+    worker_.active.start();
+  }
+  if (call.pass) {
+    TorchEngine::track(call.pass, call.future);
+  }
+  // Not const: what it holds is moved on, never dropped where the call ends.
+  return [this, call = std::move(call)](Outcome outcome) mutable {
+    complete(std::move(call), std::move(outcome));
+  };
+}
+
+RequestSender::Begun Caller::begin(
+    WorkerId to, CallTable::Options options, EncodedRequest request,
+    CallTable::Completion completion) {
+  noteDeadline(request.frame);
+  if (request.tensors) {
+    request.tensors
+        ->sent(); // once the receiver may have read a ticket, it says when the memory is free
+  }
+  return worker_.node.requests().begin(
+      to, std::move(options), std::move(request.frame), std::move(completion));
+}
+
+// ---- frames -------------------------------------------------------------------------------------
+
+/// Nullopt where all tensors are on the host.
+std::optional<cuda::OutgoingTensors> Caller::beginTensors(Request& request) {
+  const auto& tensors = std::as_const(*request.message).tensors();
+  if (!cuda::HostCopies::areNeeded(tensors)) {
+    return std::nullopt;
+  }
+  return worker_.transfers->begin(request.to, tensors, std::move(request.targets));
+}
+
+/// Waits for the tensors. Throws std::runtime_error if a device has failed.
+Caller::EncodedRequest Caller::encode(
+    Request request, std::optional<cuda::OutgoingTensors> tensors, const Undo& undo) {
+  EncodedRequest encoded;
+  TensorTargets targets{std::move(request.targets), {}};
+  if (tensors) {
+    try {
+      request.message->tensors() = tensors->take();
+    } catch (const std::exception& e) {
+      throw std::runtime_error(cannotCopy(e));
+    }
+    targets = tensors->targets();
+  }
+  encoded.frame = encodeMessage(
+      FrameKind::request, std::move(request.message), worker_.disposer, std::move(targets));
+  encoded.frame.undo = undo;
+  // What tickets stand for has a bound of its own; and a request that waited for room could end without being sent, of which
+  // the worker that has lent memory for it would not learn.
+  encoded.counted = !(tensors && tensors->hasTickets()) &&
+      worker_.node.requests().isCounted(encoded.frame.bytes());
+  if (tensors) {
+    encoded.tensors.emplace(std::move(*tensors));
+  }
+  return encoded;
+}
+
+uint64_t Caller::startWhenCopied(
+    OwnCall call, Request request, cuda::OutgoingTensors tensors, const Undo& undo) {
+  const bool counted = !tensors.hasTickets() && // as in encode()
+      worker_.node.requests().isCounted(bytesOf(*request.message));
+  const uint64_t callId = worker_.node.calls().open(
+      request.to, optionsOf(request, counted, undo), beginning(std::move(call)));
+  // Not here: who sends may hold locks, and does not expect to wait for a device.
+  Task task([this, callId, counted, undo, request = std::move(request),
+             tensors = std::move(tensors)]() mutable {
+    sendWhenCopied(callId, std::move(request), std::move(tensors), counted, undo);
+  });
+  if (!worker_.pools.copies->run(std::move(task))) {
+    worker_.node.calls().fail(
+        callId,
+        Error(
+            ErrorCode::shutDown,
+            "worker '" + worker_.self.name_ +
+                "' shuts its RPC agent down, or cannot start a thread to wait for a device",
+            Executed::no));
+  }
+  return callId;
+}
+
+void Caller::sendWhenCopied(
+    uint64_t callId, Request request, cuda::OutgoingTensors tensors, bool counted,
+    const Undo& undo) {
+  auto neverSent = c10::make_scope_exit([&] { undo(); });
+  CallTable& calls = worker_.node.calls();
+  const WorkerId to = request.to;
+  try {
+    tensors.wait();
+  } catch (const std::exception& e) {
+    calls.fail(callId, Error(ErrorCode::linkBroken, cannotCopy(e), Executed::no));
+    return;
+  }
+  if (!calls.contains(callId)) {
+    return; // it has timed out
+  }
+  try {
+    EncodedRequest encoded = encode(std::move(request), std::move(tensors), undo);
+    setCallId(encoded.frame, callId);
+    noteDeadline(encoded.frame);
+    encoded.tensors->sent();
+    const Error failed =
+        worker_.node.requests().send(to, callId, std::move(encoded.frame), counted);
+    neverSent.release();
+    if (failed) {
+      calls.fail(callId, failed);
+    }
+  } catch (const std::exception& e) {
+    calls.fail(callId, Error(ErrorCode::linkBroken, e.what(), Executed::no));
+  }
+}
+
+std::string Caller::cannotCopy(const std::exception& ofDevice) const {
+  return "worker '" + worker_.self.name_ +
+      "' cannot copy a tensor from its device: " + cuda::reasonOf(ofDevice) +
+      ". If the device is lost, restart the worker";
+}
+
+} // namespace torchwire

@@ -1,0 +1,226 @@
+// Calls of this worker, from the message to what comes of it.
+#pragma once
+
+#include <ATen/ThreadLocalState.h>
+#include <torch/csrc/distributed/rpc/rpc_agent.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "autograd/container.h"
+#include "autograd/torch_engine.h"
+#include "backend/agent/bookkeeping.h"
+#include "backend/agent/pools.h"
+#include "backend/agent/worker_directory.h"
+#include "backend/base/disposer.h"
+#include "backend/base/error.h"
+#include "backend/base/fork.h"
+#include "backend/call/call_table.h"
+#include "backend/call/metrics.h"
+#include "backend/node/node.h"
+#include "backend/serve/direct_rref.h"
+#include "backend/wire/undo.h"
+#include "cuda/group_devices.h"
+#include "cuda/transfer/transfers.h"
+#include "rref/rref_service.h"
+
+namespace torchwire {
+
+class Loop;
+
+/// Makes them. Thread-safe.
+class Caller {
+ public:
+  using Message = torch::distributed::rpc::Message;
+  using JitFuture = torch::distributed::rpc::JitFuture;
+  using WorkerInfo = torch::distributed::rpc::WorkerInfo;
+
+  /// What belongs to the agent, and outlives the calls.
+  struct Worker {
+    const WorkerInfo& self;
+    const std::atomic<bool>& isRunning;
+    std::function<std::chrono::milliseconds()> defaultTimeout; // 0: none
+    Node& node;
+    const std::shared_ptr<Loop>& loop; // null before the start
+    Pools& pools;
+    const Disposer& disposer;
+    const WorkerDirectory& directory;
+    ActiveCalls& active;
+    const std::shared_ptr<CallMetrics>& metrics;
+    const std::shared_ptr<cuda::GroupDevices>& devices;
+    const std::shared_ptr<cuda::Transfers>& transfers;
+    const std::shared_ptr<RRefService>& rrefs;
+    const std::shared_ptr<TorchEngine>& engine;
+    Container& contexts;
+    Bookkeeping& bookkeeping;
+  };
+  explicit Caller(const Worker& worker);
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
+
+  /// While one lives, send() waits, on its thread, for the first call that this worker sends: that has, as a rule,
+  /// ended when send() returns. For who would wait for it at once: nobody has the future before, so that its end runs
+  /// no callbacks of the user's and may happen on this thread, which then holds no lock, nor the GIL, when it sends a
+  /// call. The call counts as active as long as the scope lives, in which its response is used.
+  class AwaitingSend {
+   public:
+    /// Null: nothing is awaited.
+    explicit AwaitingSend(std::shared_ptr<Caller> caller);
+    ~AwaitingSend();
+    AwaitingSend(const AwaitingSend&) = delete;
+    AwaitingSend& operator=(const AwaitingSend&) = delete;
+
+   private:
+    friend class Caller;
+    const std::shared_ptr<Caller> caller_;
+    AwaitingSend* const outer_;
+    std::shared_ptr<void> inUse_; // the call, see OwnCall
+  };
+
+  /// Which calls a thread has sent.
+  struct SentCalls {
+    uint64_t count = 0;
+    uint64_t latest = 0; // its id
+    // Its future. Only to be compared: as long as the call is under way, no other has its address.
+    const JitFuture* future = nullptr;
+  };
+  static const SentCalls& sentByThisThread();
+  /// While one lives, what its thread sends is not noted there: the program, which may be in the middle of a call, has not
+  /// asked for it.
+  class UnnotedSends {
+   public:
+    UnnotedSends();
+    ~UnnotedSends();
+    UnnotedSends(const UnnotedSends&) = delete;
+    UnnotedSends& operator=(const UnnotedSends&) = delete;
+
+   private:
+    const SentCalls kept_;
+  };
+
+  /// As RpcAgent::send(), for all but Bookkeeping's requests.
+  c10::intrusive_ptr<JitFuture> send(
+      const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
+      const torch::distributed::rpc::DeviceMap& deviceMap);
+
+  /// Makes the value of a future of a response. Runs where the call ends, on a thread that may block.
+  using ReadResult = at::IValue (*)(c10::intrusive_ptr<Message> response);
+  /// The same for a request as in call(): the future is of Python objects and holds what `read` makes of the response,
+  /// or throws. It completes in the calling thread's at::ThreadLocalState, as futures of libtorch's calls do. `kept`
+  /// lives until the call is over.
+  c10::intrusive_ptr<JitFuture> send(
+      const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
+      ReadResult read, std::shared_ptr<KeptRRefs> kept);
+
+  /// Sends a direct call, or a PYTHON_CALL of a thread without an autograd context, waits for its response on the
+  /// calling thread, as await(), and calls `use` with it there. No future is made. The call is part of the thread's
+  /// context. A time-out of kUnsetRpcTimeout is the default's.
+  /// Throws std::runtime_error with the text that the future would have, and what `use` throws.
+  void call(
+      const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
+      const std::function<void(Message& response)>& use);
+
+  /// Waits on the calling thread, which holds neither libtorch's locks nor the GIL, for a call, and ends it here:
+  /// completes its future and runs that future's callbacks; elsewhere where `hasCallbacks` finds, at that moment, some of the
+  /// user's, which could wait for this thread. Returns at once if the call has ended, or ends just now elsewhere.
+  /// A call is cancelled if a handler of a signal raises meanwhile; as in call(), whoever waits then calls
+  /// raisePendingSignal().
+  void await(uint64_t callId, const std::function<bool()>& hasCallbacks);
+
+  /// Gives a call up: it fails with ErrorCode::cancelled, as a rule before this returns, and its callee is told. False if
+  /// there is no such call (any more). The thread holds neither libtorch's locks nor the GIL.
+  bool cancel(uint64_t callId);
+
+  /// Returns when no thread ends a call that it has waited for, but for this one.
+  void waitForWaiters();
+  /// Where the process that it is called in was forked from the worker's, throws what a call there fails with.
+  void expectOwnProcess() const;
+  /// Throws CallError unless the worker can send.
+  void expectRunning(const WorkerInfo& to, const Message& message) const;
+  /// A future of a value that is perhaps on the worker's devices.
+  c10::intrusive_ptr<JitFuture> futureOf(at::TypePtr type) const;
+
+ private:
+  /// What is to be known of a call when it is over.
+  struct Target {
+    WorkerId to;
+    std::optional<ContextId> context; // an autograd one, that the call is part of
+  };
+  /// A call that ends with its future.
+  struct OwnCall : Target {
+    bool mayCreate = false; // an RRef
+    bool creates = false; // for certain
+    std::shared_ptr<Pass> pass; // that has to wait for the answer; null: none
+    c10::intrusive_ptr<JitFuture> future;
+    ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
+    ReadResult read = nullptr; // null: the response itself is the future's value
+    std::shared_ptr<KeptRRefs> kept; // null: none
+    // By an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else, and begin() counts it as active.
+    std::shared_ptr<void> inUse;
+    std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
+  };
+  /// A request as PyTorch has it.
+  struct Request {
+    WorkerId to;
+    c10::intrusive_ptr<Message> message;
+    TensorDevices targets;
+    std::chrono::milliseconds timeout;
+  };
+  struct EncodedRequest {
+    OutgoingFrame frame;
+    bool counted = false; // as being under way, see RequestSender
+    std::optional<cuda::OutgoingTensors> tensors; // that have come from devices
+  };
+
+  // caller.cpp: from the message to the frame.
+  Request requestTo(
+      const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
+      const torch::distributed::rpc::DeviceMap& given = {});
+  std::chrono::milliseconds timeoutOf(float seconds) const;
+  RequestSender::Begun start(OwnCall call, Request request);
+  RequestSender::Begun startSending(OwnCall call, Request request);
+  CallTable::Options optionsOf(const Request& request, bool counted, const Undo& undo) const;
+  CallTable::Completion beginning(OwnCall call);
+  RequestSender::Begun begin(
+      WorkerId to, CallTable::Options options, EncodedRequest request,
+      CallTable::Completion completion);
+  std::optional<cuda::OutgoingTensors> beginTensors(Request& request);
+  EncodedRequest encode(
+      Request request, std::optional<cuda::OutgoingTensors> tensors, const Undo& undo);
+  uint64_t startWhenCopied(
+      OwnCall call, Request request, cuda::OutgoingTensors tensors, const Undo& undo);
+  void sendWhenCopied(
+      uint64_t callId, Request request, cuda::OutgoingTensors tensors, bool counted,
+      const Undo& undo);
+  std::string cannotCopy(const std::exception& ofDevice) const;
+
+  // caller_waits.cpp: on the thread that calls, and perhaps waits.
+  AwaitingSend* takeAwaiting(torch::distributed::rpc::MessageType type);
+  void noteSent(uint64_t callId, const JitFuture* future);
+  EncodedRequest encodeInTime(const WorkerInfo& to, Request request, const Undo& undo);
+  Outcome outcomeOf(WorkerId to, CallTable::Options options, EncodedRequest request);
+  Task awaitEnd(Waiter& waiter, uint64_t callId);
+  void tellCancelled(WorkerId to, uint64_t callId);
+
+  // caller_ends.cpp: what becomes of an answer.
+  void complete(OwnCall call, Outcome outcome);
+  void finishCall(const OwnCall& call, Outcome outcome);
+  void setFuture(const OwnCall& call, Outcome outcome);
+  c10::intrusive_ptr<Message> placed(WorkerId from, DecodedMessage decoded) const;
+  Error unanswered(const Target& call, const Error& error);
+  std::shared_ptr<void> use(const Target& call);
+  void failUnseen(OwnCall call, uint64_t callId, const Error& error);
+  void finish(OwnCall& call);
+  void callEnded(const Target& call) noexcept;
+
+  const Worker worker_;
+  const uint64_t generation_ = forkGeneration();
+  std::atomic<int> endingOnWaiters_{0}; // calls that threads which wait for them are about to end
+};
+
+} // namespace torchwire

@@ -1,0 +1,238 @@
+// Caller: on the thread that calls, and perhaps waits.
+#include <ATen/ThreadLocalState.h>
+#include <c10/util/ScopeExit.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "autograd/direct_forward.h"
+#include "backend/agent/call_end.h"
+#include "backend/agent/caller.h"
+#include "backend/agent/forked_agent.h"
+#include "backend/base/bytes.h"
+#include "backend/base/call_error.h"
+#include "backend/base/guarded.h"
+#include "backend/serve/answer_scope.h"
+#include "backend/serve/signals.h"
+#include "backend/transport/loop.h"
+#include "backend/wire/own_requests.h"
+
+namespace torchwire {
+namespace {
+
+namespace rpc = torch::distributed::rpc;
+
+thread_local Caller::SentCalls sentCalls;
+thread_local Caller::AwaitingSend* awaiting = nullptr; // that has no call yet
+thread_local int endingHere = 0; // calls that the thread waits for, or has waited for
+
+// Whether a request is what a thread may wait for: not one that keeps the books of RRefs, which is also sent for an RRef
+// that is dropped along the way, with locks held.
+bool isAwaitable(rpc::MessageType type) {
+  return type == rpc::MessageType::SCRIPT_CALL || type == rpc::MessageType::PYTHON_CALL ||
+      type == rpc::MessageType::SCRIPT_RREF_FETCH_CALL ||
+      type == rpc::MessageType::PYTHON_RREF_FETCH_CALL ||
+      type == rpc::MessageType::RREF_BACKWARD_REQ ||
+      type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
+      type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
+}
+
+} // namespace
+
+// ---- whether a thread may send, and what it has sent ---------------------------------------------
+
+/// By those who have kept the agent, or the future of a call of its; others find a ForkedAgent in its place.
+void Caller::expectOwnProcess() const {
+  if (forkGeneration() != generation_) {
+    throw std::runtime_error(ForkedAgent(worker_.self).refusal());
+  }
+}
+
+void Caller::expectRunning(const WorkerInfo& to, const Message& message) const {
+  expectOwnProcess();
+  TORCH_CHECK(message.isRequest(), "Agent::send(..) is only for sending requests.");
+  const auto& links = worker_.node.links();
+  if (worker_.isRunning.load() && links) {
+    return;
+  }
+  const std::string reason = links ? links->ownGoodbye().reason : "";
+  const Error error(
+      ErrorCode::shutDown,
+      c10::str(
+          "worker '", worker_.self.name_, "' tried to send() a message of type ", message.type(),
+          " to '", to.name_, "' but RPC is no longer running on this node",
+          reason.empty() ? "" : ": " + reason, "."),
+      Executed::no);
+  throw CallError(error.to(to.name_));
+}
+
+const Caller::SentCalls& Caller::sentByThisThread() {
+  return sentCalls;
+}
+
+void Caller::noteSent(uint64_t callId, const JitFuture* future) {
+  sentCalls = {sentCalls.count + 1, callId, future};
+}
+
+Caller::UnnotedSends::UnnotedSends() : kept_(sentCalls) {}
+
+Caller::UnnotedSends::~UnnotedSends() {
+  sentCalls = kept_;
+}
+
+Caller::AwaitingSend::AwaitingSend(std::shared_ptr<Caller> caller)
+    : caller_(std::move(caller)), outer_(std::exchange(awaiting, caller_ ? this : nullptr)) {}
+
+Caller::AwaitingSend::~AwaitingSend() {
+  awaiting = outer_;
+}
+
+/// The scope that waits for a request of this type, if there is one: for no further request.
+Caller::AwaitingSend* Caller::takeAwaiting(rpc::MessageType type) {
+  if (awaiting == nullptr || awaiting->caller_.get() != this || !isAwaitable(type)) {
+    return nullptr;
+  }
+  return std::exchange(awaiting, nullptr);
+}
+
+// ---- waiting ------------------------------------------------------------------------------------
+
+void Caller::call(
+    const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
+    const std::function<void(Message& response)>& use) {
+  expectRunning(to, *message);
+  Request request = requestTo(to, std::move(message), rpcTimeoutSeconds);
+  const Target target{to.id_, joinContext(to.id_, request.message)};
+  const Undo undo = worker_.bookkeeping.noteForks(to.id_, *request.message);
+  CallTable::Options options = optionsOf(request, /* counted */ false, undo);
+  EncodedRequest encoded = encodeInTime(to, std::move(request), undo);
+  // Until the response has been used, which may start further calls: RRefs in it tell their owners.
+  worker_.active.start();
+  const auto finished = c10::make_scope_exit([&] { callEnded(target); });
+  Outcome outcome = outcomeOf(to.id_, std::move(options), std::move(encoded));
+  if (outcome.error) {
+    outcome.error = unanswered(target, outcome.error);
+  }
+  const auto ended = c10::make_scope_exit([this] {
+    --endingHere;
+    --endingOnWaiters_;
+    endingOnWaiters_.notify_all();
+  });
+  c10::intrusive_ptr<Message> response;
+  {
+    std::optional<at::ThreadLocalStateGuard> restoredAfterwards;
+    if (carriesTensors(outcome.response)) {
+      restoredAfterwards.emplace(
+          freshState()); // as in complete(); it costs more than all else here
+    }
+    response =
+        placed(to.id_, responseIn(std::move(outcome), /* mayCreate */ false, /* creates */ false));
+  }
+  const TraceLog::Reading reading(worker_.metrics->trace, to.id_, response->id());
+  receiveDirectForward(to.id_, target.context, response);
+  const AnswerScope answer(to.id_);
+  use(*response);
+}
+
+/// Throws if a wait for devices has taken too long, too.
+Caller::EncodedRequest Caller::encodeInTime(
+    const WorkerInfo& to, Request request, const Undo& undo) {
+  auto unsent = c10::make_scope_exit([&] { undo(); });
+  const auto begun = std::chrono::steady_clock::now();
+  const std::chrono::milliseconds timeout = request.timeout;
+  auto tensors = beginTensors(request);
+  EncodedRequest encoded = encode(std::move(request), std::move(tensors), undo);
+  if (encoded.tensors) {
+    expectTimeLeft(to.name_, timeout, begun);
+  }
+  unsent.release();
+  return encoded;
+}
+
+/// Sends the request of a call and waits until the call has ended, which then counts in endingOnWaiters_.
+Outcome Caller::outcomeOf(WorkerId to, CallTable::Options options, EncodedRequest request) {
+  const auto waiter = std::make_shared<Waiter>();
+  const auto result = std::make_shared<Outcome>();
+  options.tracked = request.counted;
+  const auto [callId, failed] =
+      begin(to, std::move(options), std::move(request), [this, waiter, result](Outcome outcome) {
+        ++endingOnWaiters_;
+        *result = std::move(outcome);
+        waiter->give([] {});
+      });
+  if (failed) {
+    worker_.node.calls().fail(callId, failed);
+  }
+  ++endingHere; // the caller's, from now on: a handler of a signal, which runs below this, may shut the agent down
+  auto waits = c10::make_scope_exit([] { --endingHere; });
+  awaitEnd(*waiter, callId);
+  waits.release();
+  return std::move(*result);
+}
+
+void Caller::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
+  expectOwnProcess();
+  const auto waiter = std::make_shared<Waiter>();
+  if (!worker_.node.calls().await(callId, waiter)) {
+    return;
+  }
+  ++endingHere; // also while it waits: a handler of a signal, which runs below this, may shut the agent down
+  const auto over = c10::make_scope_exit([] { --endingHere; });
+  Task end = awaitEnd(*waiter, callId);
+  if (hasCallbacks()) {
+    worker_.pools.endOn(worker_.pools.completions, std::move(end));
+  } else {
+    guarded("the end of a call", end);
+    end = Task();
+  }
+  --endingOnWaiters_;
+  endingOnWaiters_.notify_all();
+}
+
+/// On the thread that handles signals the call is cancelled when a handler raises.
+Task Caller::awaitEnd(Waiter& waiter, uint64_t callId) {
+  if (!handlesSignals()) {
+    return waiter.await(worker_.loop.get());
+  }
+  return waiter.await(worker_.loop.get(), [this, callId] {
+    if (runSignalHandlers()) {
+      cancel(callId);
+    }
+  });
+}
+
+void Caller::waitForWaiters() {
+  for (int ending = endingOnWaiters_; ending > endingHere; ending = endingOnWaiters_) {
+    endingOnWaiters_.wait(ending);
+  }
+}
+
+// ---- cancelling ---------------------------------------------------------------------------------
+
+bool Caller::cancel(uint64_t callId) {
+  expectOwnProcess();
+  const auto given = worker_.node.calls().giveUp(
+      callId,
+      Error(ErrorCode::cancelled, "the call was cancelled by worker '" + worker_.self.name_ + "'"));
+  if (given.tell) {
+    tellCancelled(*given.tell, callId);
+  }
+  return given.ended;
+}
+
+/// Counts as active until the callee has noted it: functions that are to see it run there as long as the group does.
+void Caller::tellCancelled(WorkerId to, uint64_t callId) {
+  guarded("telling a worker of a cancelled call", [&] {
+    worker_.active.start();
+    const std::shared_ptr<void> active(this, [this](void*) { worker_.active.finish(); });
+    OwnCalls::Body body;
+    ByteWriter(body).number(callId);
+    worker_.node.ownCalls().open(
+        to, own_requests::kCancel, std::move(body), worker_.defaultTimeout(),
+        [active](const OwnCalls::Answer&) {});
+  });
+}
+
+} // namespace torchwire
