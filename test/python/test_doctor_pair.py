@@ -284,7 +284,9 @@ def test_a_count_of_clients_that_is_no_number_is_put_right():
     server = server_module.Server("127.0.0.1", 0, None, said.append)
     store = dist.TCPStore(*server.place, is_master=False, wait_for_workers=False)
     store.set(pair.CLIENTS, "abc")
-    server._clients()
+    assert store.get(pair.CLIENTS) == b"abc"  # a set alone is not waited for
+    assert server._clients() == 0
+    assert server._clients() == 0  # once what the one before has set is there
     store.add(pair.CLIENTS, 1)
     store.set(pair.step_key(1, 0), pair.DONE)
     assert server.serve_one()
