@@ -75,7 +75,7 @@ Agent::Agent(
   keepErrorHandlersValid();
   registerHandlers();
   connectDeviceMessages(
-      transfers_, dispatcher_, pools_.copies,
+      *transfers_, dispatcher_, pools_.copies,
       [this](WorkerId to, c10::intrusive_ptr<Message> request) {
         const Caller::UnnotedSends unnoted;
         return send(getWorkerInfo(static_cast<worker_id_t>(to)), std::move(request));

@@ -47,8 +47,9 @@ void Agent::waitAllWorkers(float timeout) {
   if (!end_ || !isStaticGroup() || isInherited()) {
     return;
   }
-  hasDoubtfulForks_ =
-      end_->meet(fromSeconds(timeout), static_cast<int64_t>(countDoubtfulForks(*rrefs_))) != 0;
+  hasDoubtfulForks_ = end_->meet(fromSeconds(timeout), [this] {
+    return static_cast<int64_t>(countDoubtfulForks(*rrefs_));
+  }) != 0;
 }
 
 void Agent::interruptShutdown() {
@@ -69,7 +70,7 @@ void Agent::join(bool shutdown, float timeout) {
   }
 }
 
-// libtorch waits for what a message would still say of a fork, after the workers have met and before joinStatic(): in vain
+// libtorch waits for what a message would still say of a fork, after the workers have met and before GroupEnd::join(): in vain
 // for one that is lost. When no call is under way any more, neither is such a message, so that what is left can be told
 // from what is lost.
 void Agent::settleRRefs(float timeout, milliseconds patience) {

@@ -169,8 +169,9 @@ RequestSender::Begun Caller::start(OwnCall call, Request request) {
   RequestSender::Begun begun;
   if (worker_.rrefs->asksForOrphan(*request.message) &&
       worker_.node.links()->statusOf(call.to)) { // else the link says what has become of it
-    begun.callId = worker_.node.calls().open(
-        request.to, optionsOf(request, /* counted */ false, {}), beginning(std::move(call)));
+    CallTable::Options options{.timeout = request.timeout}; // not noted: it is not sent
+    begun.callId =
+        worker_.node.calls().open(request.to, std::move(options), beginning(std::move(call)));
     begun.failed = ownerDied(worker_.directory.describe(request.to));
   } else {
     begun = startSending(std::move(call), std::move(request));
@@ -277,8 +278,9 @@ uint64_t Caller::startWhenCopied(
     OwnCall call, Request request, cuda::OutgoingTensors tensors, const Undo& undo) {
   const bool counted = !tensors.hasTickets() && // as in encode()
       worker_.node.requests().isCounted(bytesOf(*request.message));
-  const uint64_t callId = worker_.node.calls().open(
-      request.to, optionsOf(request, counted, undo), beginning(std::move(call)));
+  CallTable::Options options = optionsOf(request, counted, undo);
+  const uint64_t callId =
+      worker_.node.calls().open(request.to, std::move(options), beginning(std::move(call)));
   // Not here: who sends may hold locks, and does not expect to wait for a device.
   Task task([this, callId, counted, undo, request = std::move(request),
              tensors = std::move(tensors)]() mutable {
@@ -323,7 +325,11 @@ void Caller::sendWhenCopied(
       calls.fail(callId, failed);
     }
   } catch (const std::exception& e) {
-    calls.fail(callId, Error(ErrorCode::linkBroken, e.what(), Executed::no));
+    calls.fail(
+        callId,
+        Error(
+            ErrorCode::linkBroken, "the request cannot be sent: " + cuda::reasonOf(e),
+            Executed::no));
   }
 }
 

@@ -160,7 +160,7 @@ class Caller {
     ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
     std::shared_ptr<KeptRRefs> kept; // null: none
-    // By an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else, and begin() counts it as active.
+    // By an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else, and beginning() counts it as active.
     std::shared_ptr<void> inUse;
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
   };
@@ -202,7 +202,7 @@ class Caller {
   // caller_waits.cpp: on the thread that calls, and perhaps waits.
   AwaitingSend* takeAwaiting(torch::distributed::rpc::MessageType type);
   void noteSent(uint64_t callId, const JitFuture* future);
-  EncodedRequest encodeInTime(const WorkerInfo& to, Request request, const Undo& undo);
+  EncodedRequest encodeInTime(const WorkerInfo& to, Request request);
   Outcome outcomeOf(WorkerId to, CallTable::Options options, EncodedRequest request);
   Task awaitEnd(Waiter& waiter, uint64_t callId);
   void tellCancelled(WorkerId to, uint64_t callId);

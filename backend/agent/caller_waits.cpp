@@ -105,9 +105,9 @@ void Caller::call(
   expectRunning(to, *message);
   Request request = requestTo(to, std::move(message), rpcTimeoutSeconds);
   const Target target{to.id_, joinContext(to.id_, request.message)};
-  const Undo undo = worker_.bookkeeping.noteForks(to.id_, *request.message);
-  CallTable::Options options = optionsOf(request, /* counted */ false, undo);
-  EncodedRequest encoded = encodeInTime(to, std::move(request), undo);
+  CallTable::Options options = optionsOf(request, /* counted */ false, {});
+  EncodedRequest encoded = encodeInTime(to, std::move(request));
+  options.undo = encoded.frame.undo;
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   worker_.active.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
@@ -137,8 +137,8 @@ void Caller::call(
 }
 
 /// Throws if a wait for devices has taken too long, too.
-Caller::EncodedRequest Caller::encodeInTime(
-    const WorkerInfo& to, Request request, const Undo& undo) {
+Caller::EncodedRequest Caller::encodeInTime(const WorkerInfo& to, Request request) {
+  const Undo undo = worker_.bookkeeping.noteForks(to.id_, *request.message);
   auto unsent = c10::make_scope_exit([&] { undo(); });
   const auto begun = std::chrono::steady_clock::now();
   const std::chrono::milliseconds timeout = request.timeout;

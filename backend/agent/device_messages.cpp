@@ -39,22 +39,22 @@ cuda::Transfers::SendAndHear telling(SendRequest send, rpc::MessageType type) {
 using OnMessage = void (cuda::Transfers::*)(WorkerId from, const Body& body);
 
 void serve(
-    Dispatcher& dispatcher, const std::shared_ptr<cuda::Transfers>& transfers,
-    rpc::MessageType type, OnMessage onMessage) {
-  dispatcher.handleOwn(type, [transfers, onMessage](WorkerId caller, rpc::Message& request) {
-    ((*transfers).*onMessage)(caller, std::as_const(request).payload());
+    Dispatcher& dispatcher, cuda::Transfers& transfers, rpc::MessageType type,
+    OnMessage onMessage) {
+  dispatcher.handleOwn(type, [&transfers, onMessage](WorkerId caller, rpc::Message& request) {
+    (transfers.*onMessage)(caller, std::as_const(request).payload());
     return completed(messageOf({}, own_messages::kNoted));
   });
 }
 
 void serveTrials(
-    Dispatcher& dispatcher, const std::shared_ptr<cuda::Transfers>& transfers,
-    const std::shared_ptr<ThreadPool>& copies, rpc::MessageType type, OnMessage onTrial) {
-  dispatcher.handleOwn(type, [=](WorkerId caller, rpc::Message& request) {
+    Dispatcher& dispatcher, cuda::Transfers& transfers, const std::shared_ptr<ThreadPool>& copies,
+    rpc::MessageType type, OnMessage onTrial) {
+  dispatcher.handleOwn(type, [&transfers, copies, onTrial](WorkerId caller, rpc::Message& request) {
     auto answer = c10::make_intrusive<rpc::JitFuture>(messageType());
-    Task task([=, body = std::as_const(request).payload()] {
+    Task task([&transfers, onTrial, caller, answer, body = std::as_const(request).payload()] {
       try {
-        ((*transfers).*onTrial)(caller, body);
+        (transfers.*onTrial)(caller, body);
         complete(*answer, messageOf({}, own_messages::kNoted));
       } catch (const std::exception&) {
         answer->setErrorIfNeeded(std::current_exception());
@@ -70,9 +70,9 @@ void serveTrials(
 } // namespace
 
 void connectDeviceMessages(
-    const std::shared_ptr<cuda::Transfers>& transfers, Dispatcher& dispatcher,
-    const std::shared_ptr<ThreadPool>& copies, SendRequest send) {
-  transfers->connect(
+    cuda::Transfers& transfers, Dispatcher& dispatcher, const std::shared_ptr<ThreadPool>& copies,
+    SendRequest send) {
+  transfers.connect(
       {[send](WorkerId to, Body body) {
          tell(send, own_messages::kBlocksDone, to, std::move(body), [](const std::string&) {});
        },

@@ -21,7 +21,7 @@ using SendRequest = std::function<c10::intrusive_ptr<torch::distributed::rpc::Ji
 /// Has `transfers` send its messages by `send`, and `dispatcher` serve those of others: trials on `copies`, whose threads may
 /// wait for devices. Before the first message. All of it outlives the requests.
 void connectDeviceMessages(
-    const std::shared_ptr<cuda::Transfers>& transfers, Dispatcher& dispatcher,
-    const std::shared_ptr<ThreadPool>& copies, SendRequest send);
+    cuda::Transfers& transfers, Dispatcher& dispatcher, const std::shared_ptr<ThreadPool>& copies,
+    SendRequest send);
 
 } // namespace torchwire

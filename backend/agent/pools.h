@@ -14,7 +14,8 @@ struct Pools {
   /// `threads`: for requests, and as many for the ends of calls; `spares`: in the places of those that wait for calls.
   Pools(size_t threads, size_t spares);
 
-  /// Starts one thread in each that serves, so that a process that comes to its limit of threads later has what suffices.
+  /// Starts one thread in each that serves requests, and that for deaths, so that a process that comes to its limit of threads
+  /// later has what suffices.
   /// Throws std::runtime_error of threadLimits().
   void start();
   /// Runs a task that must run: on the pool; where that can have no thread, on another one; where none can, here.

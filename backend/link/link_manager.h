@@ -223,6 +223,7 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
     uint64_t lastSession = 0; // that has ended
     EndedSession ended; // the same, or the one before
     int refusedDials = 0; // one after another, because nobody listened
+    int replacedDials = 0; // likewise, because another process of its rank answered
   };
   // What goes out on a link. Sessions go by their serial numbers here and below.
   struct Outgoing {

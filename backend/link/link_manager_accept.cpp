@@ -134,7 +134,9 @@ bool LinkManager::keepsOurs(const Peer& peer, const Hello& hello) const {
       // So does every second dial that resumes a session, since the peer may have another address by now. If all of them
       // did, the two workers could give way to each other without end.
       const bool mayBeElsewhere = isResuming(peer) && peer.attempts % 2 == 0;
-      return peer.link != nullptr && self_.id < hello.self.id && !mayBeElsewhere;
+      // The peer has answered a dial of this worker's, and the welcome was lost on the way with its link.
+      const bool wasWelcomed = hello.session.established && !isResuming(peer);
+      return peer.link != nullptr && self_.id < hello.self.id && !mayBeElsewhere && !wasWelcomed;
     }
     case State::greeting:
     case State::connected: // it was dialed before this link came about

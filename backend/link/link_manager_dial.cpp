@@ -18,6 +18,8 @@ constexpr std::chrono::milliseconds kMaxRetryDelay{1000};
 // A duplicate dial is no failure: the peer's own is on its way. The limit only bounds the wait for a
 // peer whose dial never arrives (a firewall that lets one direction through).
 constexpr int kDuplicateAttempts = 30;
+// A peer is dead where this many dials in a row have met another process of its rank.
+constexpr int kReplacedDials = 2;
 // To resume a session: before dials take twice as long, for a network whose answers do.
 constexpr int kShortDials = 6;
 
@@ -25,7 +27,8 @@ bool isTransient(ErrorCode code) {
   return code == ErrorCode::unreachable || code == ErrorCode::nobodyListens ||
       code == ErrorCode::linkBroken || code == ErrorCode::duplicateLink ||
       code == ErrorCode::atLimit ||
-      code == ErrorCode::notAdmitted; // nothing proves that it was the peer's word
+      code == ErrorCode::notAdmitted || // nothing proves that it was the peer's word
+      code == ErrorCode::workerDied; // a damaged hello may have meant another incarnation
 }
 
 } // namespace
@@ -155,6 +158,7 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
   bool retry = false;
   uint64_t generation = 0;
   uint64_t resumed = 0; // the session
+  bool replaced = false; // by another process, as two hellos have been answered
   Error cause = error;
   {
     MutexLock lock(mutex_);
@@ -174,6 +178,8 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
     link.swap(peer->link);
     incarnation = peer->record.incarnation;
     generation = ++peer->generation; // whatever else this dial reports is stale
+    peer->replacedDials = error.code() == ErrorCode::workerDied ? peer->replacedDials + 1 : 0;
+    replaced = peer->replacedDials >= kReplacedDials;
     if (files) {
       cause = Error(ErrorCode::atLimit, self_.describe() + " " + *files, Executed::no);
     } else if (limit) {
@@ -195,6 +201,8 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
   }
   if (error.code() == ErrorCode::partOver) {
     markDead(dial.peer, incarnation, "others have declared it dead");
+  } else if (replaced) {
+    markDead(dial.peer, incarnation, error.message());
   } else if (retry) {
     redialAfter(delay, dial.peer, generation);
   } else if (resumed != 0) {
@@ -228,7 +236,8 @@ void LinkManager::redial(WorkerId to, uint64_t generation) {
 void LinkManager::closeRefused(const std::shared_ptr<Link>& link, const Error& error) {
   const bool answered = error.code() == ErrorCode::refused ||
       error.code() == ErrorCode::duplicateLink || error.code() == ErrorCode::sessionUnknown ||
-      error.code() == ErrorCode::declaredDead || error.code() == ErrorCode::partOver;
+      error.code() == ErrorCode::declaredDead || error.code() == ErrorCode::partOver ||
+      error.code() == ErrorCode::workerDied;
   if (answered && limits_.refusedGrace.count() > 0) {
     timer_.after(limits_.refusedGrace, [link] { link->close(); });
   } else {

@@ -152,7 +152,7 @@ LinkManager::Established LinkManager::establish(
   peer.link = handle.link;
   peer.lastLinkId = handle.linkId;
   peer.connectedAt = timer_.now();
-  peer.refusedDials = 0;
+  peer.refusedDials = peer.replacedDials = 0;
   peer.traffic.carryBy(description);
   peer.description = std::move(description);
   for (Outgoing& outgoing : takeSendable(peer)) {

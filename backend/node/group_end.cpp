@@ -10,14 +10,14 @@
 
 namespace torchwire {
 
-int64_t GroupEnd::meet(Milliseconds timeout, int64_t number) {
+int64_t GroupEnd::meet(Milliseconds timeout, const std::function<int64_t()>& number) {
   const ShutdownMonitor monitor(*worker_.node.links(), worker_.membership.self().id, timeout);
   worker_.node.deaths().expectPart();
   int64_t sum = 0;
   worker_.membership.shutDownTogether([&] {
     sum = worker_.membership
               .sum(
-                  "reach" + std::to_string(rounds_++), {number, 0}, [&] { checkOthers(monitor); },
+                  "reach" + std::to_string(rounds_++), {number(), 0}, [&] { checkOthers(monitor); },
                   [&] { return deadPeers(); })
               .started;
   });

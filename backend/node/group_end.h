@@ -37,9 +37,9 @@ class GroupEnd {
   GroupEnd(const GroupEnd&) = delete;
   GroupEnd& operator=(const GroupEnd&) = delete;
 
-  /// A static group, as join() and awaitEndOfCalls(): returns once every worker has called this that is not dead. Adds up the
-  /// numbers that they pass.
-  int64_t meet(Milliseconds timeout, int64_t number);
+  /// A static group, as join() and awaitEndOfCalls(): returns once every worker has called this that is not dead. Adds up
+  /// their numbers; the others hear of what `number` throws.
+  int64_t meet(Milliseconds timeout, const std::function<int64_t()>& number);
   /// Returns when no call of any worker is active any more.
   void awaitEndOfCalls(Milliseconds timeout);
   /// The same, for the last time. `hosts`: others may depend on this worker for the store, and it waits until they do not.

@@ -256,11 +256,11 @@ Task Node::onPeerLost(
   }
   const bool lives = code == ErrorCode::linkBroken || code == ErrorCode::badFrame;
   Task complete = calls_.takePeer(peer, error, lives ? received : CallIds(), unsent);
+  parts_.program.peerLost(peer, error); // before a death is found, which is a loss of its own
   if (peer != settings_.id) { // else it lives: only a frame to itself was damaged
-    deaths_->peerLost(peer, error);
     ownCalls_.callerLost(peer);
+    deaths_->peerLost(peer, error);
   }
-  parts_.program.peerLost(peer, error);
   return complete;
 }
 

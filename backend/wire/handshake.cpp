@@ -16,6 +16,7 @@ constexpr uint32_t kDuplicate = 2;
 constexpr uint32_t kSessionUnknown = 3;
 constexpr uint32_t kDeclaredDead = 4;
 constexpr uint32_t kPartOver = 5;
+constexpr uint32_t kReplaced = 6;
 
 uint32_t numberOf(ErrorCode code) {
   switch (code) {
@@ -27,6 +28,8 @@ uint32_t numberOf(ErrorCode code) {
       return kDeclaredDead;
     case ErrorCode::partOver:
       return kPartOver;
+    case ErrorCode::workerDied:
+      return kReplaced;
     default:
       return kRefused;
   }
@@ -42,6 +45,8 @@ ErrorCode codeOf(uint32_t number) {
       return ErrorCode::declaredDead;
     case kPartOver:
       return ErrorCode::partOver;
+    case kReplaced:
+      return ErrorCode::workerDied;
     default:
       return ErrorCode::refused;
   }
@@ -226,9 +231,11 @@ std::optional<Refusal> objectionToHello(
     return refuse("it belongs to another RPC group: check the init_method of both");
   }
   if (hello.toId != self.id || hello.toIncarnation != self.incarnation) {
-    return refuse(
+    // Of two processes of the same rank one has ended. Who has another rank may be another host's of the same address.
+    return Refusal{
+        hello.toId == self.id ? ErrorCode::workerDied : ErrorCode::refused,
         "its address now belongs to " + self.describe() +
-        ", started anew since: the worker that you mean is gone");
+            ", started anew since: the worker that you mean is gone"};
   }
   if (hello.self.id == self.id) {
     return refuse(

@@ -53,12 +53,12 @@ constexpr uint32_t kException = response(0x37);
 constexpr uint32_t kNoted = response(0x9b);
 /// In place of kException where a call of torchwire's has failed: the body says how (failure.h).
 constexpr uint32_t kFailed = response(0xa1);
-/// Whether it says, in the place of an answer, why there is none.
+/// In the same form: the request has not been served, and will not be.
+constexpr uint32_t kRefused = response(0xa3);
+/// Whether it says, in the place of an answer, how the request has failed that has been served.
 constexpr bool isError(uint32_t response) {
   return response == kException || response == kFailed;
 }
-/// In the same form: the request has not been served, and will not be.
-constexpr uint32_t kRefused = response(0xa3);
 
 constexpr uint32_t kWhereaboutsReply = response(0xa7);
 constexpr uint32_t kStoreReply = response(0xa9);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "test/simulation/bug.h"
+
 namespace torchwire::simulation {
 namespace {
 
@@ -11,9 +13,8 @@ constexpr std::chrono::seconds kFirstPause{1};
 
 } // namespace
 
-ContextBook::ContextBook(World& world, Sender& sender, WorkerId self, ContextId first)
-    : world_(world),
-      sender_(sender),
+ContextBook::ContextBook(Sender& sender, WorkerId self, ContextId first)
+    : sender_(sender),
       self_(self),
       next_((static_cast<ContextId>(self) << 48) + first),
       registry_(std::make_shared<ContextRegistry>(outside(), ContextRegistry::Limits())) {}
@@ -102,8 +103,8 @@ void ContextBook::serveRelease(WorkerId from, ContextId id, const ContextRegistr
 }
 
 void ContextBook::tell(WorkerId worker, ContextId id, const ContextRegistry::Told& told) {
-  if (!sender_.knows(worker) || world_.bug == Bug::releasesHere) {
-    told(world_.bug == Bug::releasesHere);
+  if (!sender_.knows(worker) || planted(Bug::releasesHere)) {
+    told(planted(Bug::releasesHere));
     return;
   }
   Message message;

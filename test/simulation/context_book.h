@@ -9,14 +9,13 @@
 
 #include "autograd/pass/context_registry.h"
 #include "test/simulation/sender.h"
-#include "test/simulation/world.h"
 
 namespace torchwire::simulation {
 
 /// Not thread-safe.
 class ContextBook {
  public:
-  ContextBook(World& world, Sender& sender, WorkerId self, ContextId first);
+  ContextBook(Sender& sender, WorkerId self, ContextId first);
 
   // ---- what the program does; false: there is nothing of the kind
   void open();
@@ -49,7 +48,6 @@ class ContextBook {
   void tell(WorkerId worker, ContextId id, const ContextRegistry::Told& told);
   void tellAgain(WorkerId worker, ContextId id, int tries, Duration pause);
 
-  World& world_;
   Sender& sender_;
   const WorkerId self_;
   ContextId next_;

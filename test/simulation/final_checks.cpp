@@ -58,13 +58,21 @@ bool Simulation::drain(const char* when) {
   return !world_.oracle.violation();
 }
 
+/// A worker that has been declared dead, and that nobody can tell of it: those who knew have ended, and the store, where it
+/// would have found it itself, has failed.
+bool Simulation::mayBeUnknown(const Worker& worker) const {
+  return world_.oracle.process(worker.number()).missedIt;
+}
+
 void Simulation::callAll(bool mustSucceed) {
   for (Worker* from : living()) {
     for (Worker* to : living()) {
-      if (from->number() == to->number() || (!mustSucceed && !from->knows(to->record().id))) {
+      const bool knows = from->knows(to->record().id);
+      const bool isSkipped = mustSucceed ? mayBeUnknown(*from) || mayBeUnknown(*to) : !knows;
+      if (from->number() == to->number() || isSkipped) {
         continue;
       }
-      if (!from->knows(to->record().id)) {
+      if (!knows) {
         world_.oracle.violate(
             Invariant::agreement, from->record().name + " does not know " + to->record().name);
         return;
@@ -147,30 +155,28 @@ void Simulation::checkAgreement() {
     }
     notRemoved_.insert(worker->notRemoved().begin(), worker->notRemoved().end());
   }
-  checkRoster(incarnations);
+  checkRoster();
 }
 
-void Simulation::checkRoster(const std::vector<uint64_t>& living) {
+void Simulation::checkRoster() {
   const std::string name = "torchwire/roster";
   const auto bytes = StoreEntry::read(nullptr, name, world_.store.get(name)).value;
-  const Roster roster = Roster::decode({bytes.begin(), bytes.end()});
-  std::vector<uint64_t> listed;
-  for (const WorkerRecord& worker : roster.workers) {
-    listed.push_back(worker.incarnation);
+  std::set<uint64_t> listed;
+  for (const WorkerRecord& worker : Roster::decode({bytes.begin(), bytes.end()}).workers) {
+    listed.insert(worker.incarnation);
   }
-  for (const uint64_t incarnation : living) {
-    if (std::count(listed.begin(), listed.end(), incarnation) == 0) {
+  const auto all = living();
+  for (const Worker* worker : all) {
+    if (listed.erase(worker->record().incarnation) == 0 && !mayBeUnknown(*worker)) {
       world_.oracle.violate(Invariant::agreement, "a worker that lives is not on the list");
     }
   }
   for (const uint64_t incarnation : listed) {
     // The store failed when it was to be taken off, or nobody lives who has ever heard of it.
-    const auto all = this->living();
     const bool isKnown = std::any_of(all.begin(), all.end(), [&](const Worker* worker) {
       return worker->hasKnown(incarnation);
     });
-    const bool mayStay = notRemoved_.contains(incarnation) || !isKnown;
-    if (std::count(living.begin(), living.end(), incarnation) == 0 && !mayStay) {
+    if (isKnown && !notRemoved_.contains(incarnation)) {
       world_.oracle.violate(Invariant::agreement, "a worker that has ended is on the list");
     }
   }

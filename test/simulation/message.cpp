@@ -2,6 +2,11 @@
 
 #include <cstring>
 #include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "backend/wire/message_body.h"
+#include "backend/wire/own_requests.h"
 
 namespace torchwire::simulation {
 namespace {
@@ -17,7 +22,6 @@ struct Fixed {
   WorkerId owner = -1;
   WorkerId parent = -1;
   bool keep = false;
-  bool failed = false;
   uint32_t padding = 0;
 };
 static_assert(std::is_trivially_copyable_v<Fixed>);
@@ -62,13 +66,7 @@ const char* nameOf(MessageKind kind) {
   return "?";
 }
 
-OutgoingFrame Message::encode(FrameKind kindOfFrame) const {
-  OutgoingFrame frame;
-  const size_t length = sizeof(Fixed) + pickled.size() + padding;
-  frame.head.reserve(FrameHeader::kSize + length);
-  ByteWriter out(frame.head);
-  FrameHeader{.kind = kindOfFrame, .messageType = static_cast<uint32_t>(kind), .bodyLength = length}
-      .write(out);
+OutgoingFrame Message::encode() const {
   Fixed fixed;
   fixed.call = call;
   fixed.kind = kind;
@@ -79,17 +77,18 @@ OutgoingFrame Message::encode(FrameKind kindOfFrame) const {
   fixed.owner = owner;
   fixed.parent = parent;
   fixed.keep = keep;
-  fixed.failed = failed;
   fixed.padding = padding;
+  std::vector<char> body;
+  ByteWriter out(body);
   out.raw(&fixed, sizeof(fixed));
   out.raw(pickled.data(), pickled.size());
-  frame.head.resize(frame.head.size() + padding);
-  return frame;
+  body.resize(body.size() + padding);
+  return bodyFrame(FrameKind::request, static_cast<uint32_t>(kind), std::move(body));
 }
 
-Message Message::decode(const ReceivedFrame& frame) {
-  ByteReader in(frame.frame.head);
-  const FrameHeader header = FrameHeader::read(in);
+Message Message::decode(ReceivedFrame frame) {
+  const std::vector<char> body = bodyIn(std::move(frame));
+  ByteReader in(body);
   Fixed fixed;
   std::memcpy(&fixed, in.raw(sizeof(fixed)), sizeof(fixed));
   Message message;
@@ -102,9 +101,8 @@ Message Message::decode(const ReceivedFrame& frame) {
   message.owner = fixed.owner;
   message.parent = fixed.parent;
   message.keep = fixed.keep;
-  message.failed = fixed.failed;
   message.padding = fixed.padding;
-  const size_t pickled = header.bodyLength - sizeof(fixed) - fixed.padding;
+  const size_t pickled = body.size() - sizeof(fixed) - fixed.padding;
   message.pickled.assign(in.raw(pickled), pickled);
   return message;
 }
@@ -119,6 +117,19 @@ std::string Message::pickle() const {
   appendLong(bytes, fork.localId);
   appendByte(bytes, parent);
   return bytes;
+}
+
+OutgoingFrame answerTo(uint64_t call, bool failed) {
+  std::vector<char> body;
+  ByteWriter(body).number(call);
+  return bodyFrame(
+      FrameKind::response, failed ? own_requests::kException : own_requests::kNoted,
+      std::move(body));
+}
+
+uint64_t answeredIn(ReceivedFrame frame) {
+  const std::vector<char> body = bodyIn(std::move(frame));
+  return ByteReader(body).number<uint64_t>();
 }
 
 } // namespace torchwire::simulation

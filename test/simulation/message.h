@@ -23,7 +23,7 @@ enum class MessageKind : uint32_t {
 };
 const char* nameOf(MessageKind kind);
 
-/// A request, or its answer, which is the same with `call` and `failed` alone. A value.
+/// A request. A value.
 struct Message {
   uint64_t call = 0; // its number in the oracle's books
   MessageKind kind = MessageKind::call;
@@ -34,14 +34,17 @@ struct Message {
   WorkerId owner = -1; // of the RRef
   WorkerId parent = -1; // who has handed it on
   bool keep = false; // what is handed on
-  bool failed = false; // what was asked for
   uint32_t padding = 0; // bytes
   std::string pickled; // as PassedForks looks for it
 
-  OutgoingFrame encode(FrameKind kindOfFrame) const;
-  static Message decode(const ReceivedFrame& frame);
+  OutgoingFrame encode() const;
+  static Message decode(ReceivedFrame frame);
   /// What `pickled` is of an RRef that is handed on.
   std::string pickle() const;
 };
+
+/// Its answer, which says which call it answers. `failed`: what was asked for could not be done.
+OutgoingFrame answerTo(uint64_t call, bool failed);
+uint64_t answeredIn(ReceivedFrame frame);
 
 } // namespace torchwire::simulation

@@ -20,6 +20,10 @@ constexpr seconds kResumption{4};
 constexpr seconds kFirstDial{2};
 // So late may a side notice, by its keepalives, that the other has given the session up.
 constexpr seconds kNotice{15};
+// So long is an answer awaited that shows that a worker is not the one that is cut off, and so much later a frame may arrive
+// that was under way when the cut began, or that was held up by it.
+constexpr milliseconds kPing{2000};
+constexpr milliseconds kOnTheWay{500};
 
 std::pair<Slot, Slot> pairOf(Slot a, Slot b) {
   return {std::min(a, b), std::max(a, b)};
@@ -52,19 +56,71 @@ void Oracle::violate(Invariant invariant, const std::string& text) {
 // ---- processes ----------------------------------------------------------------------------------
 
 size_t Oracle::begins(Slot slot) {
-  processes_.push_back(
-      {slot, kFirstIncarnation + processes_.size(), queue_.now(), std::nullopt, false});
+  ProcessFacts process;
+  process.slot = slot;
+  process.incarnation = kFirstIncarnation + processes_.size();
+  process.began = queue_.now();
+  processes_.push_back(process);
   return processes_.size() - 1;
 }
 
 void Oracle::processEnds(size_t process, bool inOrder) {
   processes_[process].ended = queue_.now();
   processes_[process].left = inOrder;
+  const Slot slot = processes_[process].slot;
+  endNow(disturbances_[{slot, slot}]); // if it stood still, who comes in its place does not
+}
+
+void Oracle::declaredDead(uint64_t incarnation, const Declaration& declaration) {
+  ProcessFacts& dead = processes_[numberOf(incarnation)];
+  if (dead.isOver()) {
+    return;
+  }
+  dead.declaredDead = true;
+  ++declaredDead_;
+  const ProcessFacts& by = processes_[declaration.by];
+  const std::string what =
+      "w" + std::to_string(by.slot) + " declares w" + std::to_string(dead.slot) + " dead, ";
+  if (settings_.sessionTimeout.count() == 0) {
+    violate(Invariant::agreement, what + "which lives, and there are no sessions");
+  } else if (!wereApart(by.slot, dead.slot, queue_.now())) {
+    violate(Invariant::agreement, what + "for no reason");
+  } else if (hearsNobody(declaration, dead.slot)) {
+    violate(Invariant::agreement, what + "and is cut off from all others itself");
+  }
+}
+
+/// Whether no other could have answered that worker just now, though there are others.
+bool Oracle::hearsNobody(const Declaration& declaration, Slot silent) const {
+  const Slot self = processes_[declaration.by].slot;
+  const Time now = queue_.now();
+  const auto lasts = [&](Slot a, Slot b) {
+    const auto found = disturbances_.find(pairOf(a, b));
+    return found != disturbances_.end() &&
+        std::any_of(found->second.begin(), found->second.end(), [&](const Disturbance& one) {
+             return one.begin <= now - kPing - kOnTheWay && one.end >= now + kOnTheWay;
+           });
+  };
+  const auto pauses = disturbances_.find({self, self});
+  if (pauses != disturbances_.end() && !pauses->second.empty() &&
+      pauses->second.back().end >= now - kPing) { // an answer may have come before it stood still
+    return false;
+  }
+  bool isAlone = true;
+  for (const Slot other : declaration.others) {
+    if (other != silent) {
+      isAlone = false;
+      if (!lasts(self, other) && !lasts(other, other)) {
+        return false;
+      }
+    }
+  }
+  return !isAlone;
 }
 
 void Oracle::toldDead(const std::string& who, uint64_t incarnation) {
   const ProcessFacts& process = processes_[numberOf(incarnation)];
-  if (!(process.ended.has_value())) {
+  if (!process.isOver()) {
     violate(
         Invariant::agreement,
         who + " takes w" + std::to_string(process.slot) + " for dead which lives");
@@ -215,25 +271,33 @@ bool Oracle::isExcused(const CallFacts& call) const {
     return caller.ended.has_value();
   }
   const ErrorCode code = call.error.code();
-  if (callee.ended || caller.ended || code == ErrorCode::shutDown) {
-    return callee.ended || caller.ended;
+  if (callee.isOver() || caller.isOver() || code == ErrorCode::shutDown) {
+    return callee.isOver() || caller.isOver();
   }
   const Time now = queue_.now();
-  // A session that a long disturbance has ended on one side may be found out late by the other.
-  const bool hasSessions = settings_.sessionTimeout.count() > 0;
-  const Duration outlived = hasSessions
-      ? std::max<Duration>(settings_.sessionTimeout - kResumption, Duration(0))
-      : Duration(-1);
-  if (longestDisturbance(caller.slot, call.to, call.began - kNotice, now) > outlived) {
+  if (wereApart(caller.slot, call.to, call.began)) {
     return true;
   }
-  // A first dial, under way perhaps since before the call, is tried four times.
-  if (code == ErrorCode::unreachable &&
+  // A first dial, under way perhaps since before the call, is tried four times. A try that has been given up may yet be
+  // accepted, and the session on it is one that the dialer does not know.
+  const bool isFirst =
+      code == ErrorCode::unreachable || std::max(caller.began, callee.began) > call.began - kNotice;
+  if (isFirst &&
       (countBetween(refusals_, caller.slot, call.to, call.began - kNotice, now) > 0 ||
        longestDisturbance(caller.slot, call.to, call.began - kNotice, now) > kFirstDial)) {
     return true;
   }
   return countBetween(damages_, caller.slot, call.to, call.began - kNotice, now) > 1;
+}
+
+/// For longer than a session outlives; or without sessions at all.
+bool Oracle::wereApart(Slot a, Slot b, Time since) const {
+  // A session that a long disturbance has ended on one side may be found out late by the other.
+  const bool hasSessions = settings_.sessionTimeout.count() > 0;
+  const Duration outlived = hasSessions
+      ? std::max<Duration>(settings_.sessionTimeout - kResumption, Duration(0))
+      : Duration(-1);
+  return longestDisturbance(a, b, since - kNotice, queue_.now()) > outlived;
 }
 
 Duration Oracle::longestDisturbance(Slot a, Slot b, Time from, Time to) const {
@@ -282,12 +346,16 @@ void Oracle::refused(Slot a, Slot b) {
   refusals_[pairOf(a, b)].push_back(queue_.now());
 }
 
-/// What still lasts ends now.
 void Oracle::heal() {
   for (auto& [pair, all] : disturbances_) {
-    for (Disturbance& one : all) {
-      one.end = std::min(one.end, std::max(one.begin, queue_.now()));
-    }
+    endNow(all);
+  }
+}
+
+/// What still lasts ends now.
+void Oracle::endNow(std::vector<Disturbance>& all) const {
+  for (Disturbance& one : all) {
+    one.end = std::min(one.end, std::max(one.begin, queue_.now()));
   }
 }
 

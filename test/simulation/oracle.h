@@ -46,6 +46,12 @@ struct ProcessFacts {
   Time began{};
   std::optional<Time> ended;
   bool left = false; // in order
+  bool declaredDead = false; // on the list in the store, though it had not ended
+  bool missedIt = false; // the store has failed when it was about to find that out
+
+  bool isOver() const {
+    return ended || declaredDead;
+  }
 };
 
 /// One request that a process has made.
@@ -85,7 +91,22 @@ class Oracle {
   size_t numberOf(uint64_t incarnation) const {
     return incarnation - kFirstIncarnation;
   }
-  /// A worker has been told that another is dead.
+  bool hasEnded(uint64_t incarnation) const {
+    return processes_[numberOf(incarnation)].ended.has_value();
+  }
+  /// A process is on the list of the dead in the store.
+  struct Declaration {
+    size_t by = 0; // process
+    std::vector<Slot> others; // of peers that live, as far as that one knows
+  };
+  void declaredDead(uint64_t incarnation, const Declaration& declaration);
+  uint64_t declaredDead() const {
+    return declaredDead_;
+  }
+  void storeFailed(size_t process) {
+    processes_[process].missedIt |= processes_[process].declaredDead;
+  }
+  /// A worker takes another for dead.
   void toldDead(const std::string& who, uint64_t incarnation);
 
   // ---- calls
@@ -138,6 +159,9 @@ class Oracle {
   std::string describe(uint64_t call) const;
   void checkLoss(uint64_t call);
   bool isExcused(const CallFacts& call) const;
+  bool wereApart(Slot a, Slot b, Time since) const;
+  bool hearsNobody(const Declaration& declaration, Slot silent) const;
+  void endNow(std::vector<Disturbance>& all) const;
   Duration longestDisturbance(Slot a, Slot b, Time from, Time to) const;
   size_t countBetween(
       const std::map<std::pair<Slot, Slot>, std::vector<Time>>& events, Slot a, Slot b, Time from,
@@ -150,6 +174,7 @@ class Oracle {
   std::optional<Violation> violation_;
   std::vector<Carried> carried_;
   uint64_t failed_ = 0;
+  uint64_t declaredDead_ = 0;
   std::map<std::pair<Slot, Slot>, std::vector<Disturbance>> disturbances_;
   std::map<std::pair<Slot, Slot>, std::vector<Time>> damages_, refusals_;
 };

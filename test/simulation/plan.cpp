@@ -23,11 +23,11 @@ constexpr std::array kOperations = {
     Weight{StepKind::pass, 12},       Weight{StepKind::drop, 10},
     Weight{StepKind::openContext, 2}, Weight{StepKind::contextCall, 8},
     Weight{StepKind::closeContext, 2}};
-constexpr std::array kFaults = {Weight{StepKind::breakLink, 40}, Weight{StepKind::cut, 16},
-                                Weight{StepKind::slow, 8},       Weight{StepKind::damage, 8},
-                                Weight{StepKind::refuse, 8},     Weight{StepKind::pause, 6},
-                                Weight{StepKind::kill, 3},       Weight{StepKind::start, 7},
-                                Weight{StepKind::leave, 1},      Weight{StepKind::storeFails, 3}};
+constexpr std::array kFaults = {
+    Weight{StepKind::breakLink, 40}, Weight{StepKind::cut, 14},      Weight{StepKind::isolate, 2},
+    Weight{StepKind::slow, 8},       Weight{StepKind::damage, 8},    Weight{StepKind::refuse, 8},
+    Weight{StepKind::pause, 6},      Weight{StepKind::kill, 3},      Weight{StepKind::start, 7},
+    Weight{StepKind::leave, 1},      Weight{StepKind::storeFails, 3}};
 
 template <typename Weights>
 StepKind choose(Random& random, const Weights& weights) {
@@ -52,6 +52,7 @@ milliseconds timeOf(StepKind kind, const Settings& settings, Random& random) {
     case StepKind::endlessCall:
       return milliseconds(0);
     case StepKind::cut:
+    case StepKind::isolate:
     case StepKind::pause: { // mostly what a session outlives
       const auto session = std::max<int64_t>(settings.sessionTimeout.count(), 2000);
       return milliseconds(

@@ -26,6 +26,7 @@ namespace torchwire::simulation {
   X(closeContext) /* a releases one */                                                                    \
   X(breakLink)    /* the links between a and b break */                                                   \
   X(cut)          /* nothing gets from a to b for a while, and perhaps not back either */                 \
+  X(isolate)      /* nothing gets to a from anywhere for a while, nor back */                             \
   X(slow)         /* what goes from a to b takes longer for a while */                                    \
   X(damage)       /* the next frame from a to b is damaged */                                             \
   X(refuse)       /* the next dials of b by a fail */                                                     \

@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "test/simulation/bug.h"
+
 namespace torchwire::simulation {
 
 using std::chrono::microseconds;
@@ -252,7 +254,7 @@ void RRefBook::workerGone(WorkerId worker, const Error& why) {
       children.push_back(child);
     }
   }
-  if (world_.bug != Bug::keepsForksOfDead) {
+  if (!planted(Bug::keepsForksOfDead)) {
     ledger_.workerGone(worker, why);
     ledger_.reclaim(worker);
   }
@@ -262,7 +264,7 @@ void RRefBook::workerGone(WorkerId worker, const Error& why) {
   for (const GlobalId& fork : pending) {
     confirm(fork);
   }
-  if (world_.bug != Bug::keepsForksOfDead) {
+  if (!planted(Bug::keepsForksOfDead)) {
     reclaim(passed_.takeThoseOf(worker));
   }
 }

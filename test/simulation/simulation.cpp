@@ -20,6 +20,7 @@ Tally& Tally::operator+=(const Tally& other) {
   steps += other.steps;
   time += other.time;
   lostForks += other.lostForks;
+  declaredDead += other.declaredDead;
   return *this;
 }
 
@@ -27,15 +28,17 @@ std::string Tally::describe() const {
   return std::to_string(runs) + " runs, " + std::to_string(calls) + " calls (" +
       std::to_string(failed) + " failed), " + std::to_string(faults) + " faults, " +
       std::to_string(steps) + " steps, " + std::to_string(time.count() / 1000) +
-      " s of simulated time, " + std::to_string(lostForks) + " forks lost with their message";
+      " s of simulated time, " + std::to_string(lostForks) + " forks lost with their message, " +
+      std::to_string(declaredDead) + " declared dead";
 }
 
 Simulation::Simulation(const Plan& plan, Bug bug, std::function<void(const std::string&)> trace)
     : plan_(plan),
-      world_(plan.settings, bug),
+      world_(plan.settings),
       workers_(static_cast<size_t>(plan.settings.slots)),
       storeFailures_(workers_.size()),
       pausedSlots_(workers_.size()) {
+  plantedBug = bug;
   world_.trace = std::move(trace);
   world_.network.setNotes(
       {[this](Slot from, Slot to) {
@@ -92,7 +95,8 @@ Outcome Simulation::run() {
       faults_,
       world_.queue.steps(),
       std::chrono::duration_cast<milliseconds>(world_.queue.now().time_since_epoch()),
-      world_.oracle.lostForks().size()};
+      world_.oracle.lostForks().size(),
+      world_.oracle.declaredDead()};
   return outcome;
 }
 

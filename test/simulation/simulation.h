@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "test/simulation/bug.h"
 #include "test/simulation/plan.h"
 #include "test/simulation/worker.h"
 #include "test/simulation/world.h"
@@ -23,6 +24,7 @@ struct Tally {
   uint64_t steps = 0;
   std::chrono::milliseconds time{0}; // on the simulation's clock
   uint64_t lostForks = 0;
+  uint64_t declaredDead = 0; // processes that had not ended
 
   Tally& operator+=(const Tally& other);
   std::string describe() const;
@@ -52,7 +54,9 @@ class Simulation {
   void operate(Worker& worker, const Step& step);
   bool disturb(const Step& step);
   bool cut(const Step& step);
+  void block(Slot from, Slot to, std::chrono::milliseconds time);
   bool slowDown(const Step& step);
+  bool isolate(const Step& step);
   bool pause(const Step& step);
   bool kill(Slot slot);
   bool start(Slot slot);
@@ -65,9 +69,10 @@ class Simulation {
   void heal();
   void callAll(bool mustSucceed);
   void letGo();
+  bool mayBeUnknown(const Worker& worker) const;
   void checkWaits();
   void checkAgreement();
-  void checkRoster(const std::vector<uint64_t>& living);
+  void checkRoster();
   void checkForks();
   void checkNothingIsLeft();
   std::vector<Worker*> living() const;

@@ -10,6 +10,8 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kMoment{1500};
+// So much later than a cut ends arrives what was sent during it.
+constexpr milliseconds kResent{400};
 
 } // namespace
 
@@ -89,6 +91,8 @@ bool Simulation::disturb(const Step& step) {
                  step.a, step.b, static_cast<Network::Break>(step.choice % 3)) > 0;
     case StepKind::cut:
       return cut(step);
+    case StepKind::isolate:
+      return isolate(step);
     case StepKind::slow:
       return slowDown(step);
     case StepKind::damage:
@@ -126,22 +130,32 @@ bool Simulation::disturb(const Step& step) {
 }
 
 bool Simulation::cut(const Step& step) {
-  const bool bothWays = step.choice % 2 == 0;
-  world_.oracle.disturb(step.a, step.b, step.time + milliseconds(400));
-  world_.network.block(step.a, step.b);
-  if (bothWays) {
-    world_.network.block(step.b, step.a);
+  world_.oracle.disturb(step.a, step.b, step.time + kResent);
+  block(step.a, step.b, step.time);
+  if (step.choice % 2 == 0) {
+    block(step.b, step.a, step.time);
   }
-  world_.queue.after(step.time, EventQueue::kNobody, [this, &step, bothWays] {
-    if (healed_) {
-      return;
+  return true;
+}
+
+bool Simulation::isolate(const Step& step) {
+  for (Slot other = 0; other < plan_.settings.slots; ++other) {
+    if (other != step.a) {
+      world_.oracle.disturb(step.a, other, step.time + kResent);
+      block(step.a, other, step.time);
+      block(other, step.a, step.time);
     }
-    world_.network.unblock(step.a, step.b);
-    if (bothWays) {
-      world_.network.unblock(step.b, step.a);
+  }
+  return true;
+}
+
+void Simulation::block(Slot from, Slot to, milliseconds time) {
+  world_.network.block(from, to);
+  world_.queue.after(time, EventQueue::kNobody, [this, from, to] {
+    if (!healed_) {
+      world_.network.unblock(from, to);
     }
   });
-  return true;
 }
 
 bool Simulation::slowDown(const Step& step) {
@@ -185,7 +199,7 @@ void Simulation::end(Slot slot, bool inOrder) {
   unreached_.insert(unreached.begin(), unreached.end());
   ending.reset();
   for (Worker* other : living()) {
-    other->onProcessEnd(record);
+    other->processEnded(record);
   }
 }
 
@@ -196,8 +210,14 @@ bool Simulation::start(Slot slot) {
   }
   const size_t number = world_.oracle.begins(slot);
   const std::string port = std::to_string(world_.settings.keepsPorts ? size_t{1} : number);
-  auto worker =
-      std::make_unique<Worker>(world_, number, "sim://" + std::to_string(slot) + ":" + port);
+  auto worker = std::make_unique<Worker>(
+      world_, number, "sim://" + std::to_string(slot) + ":" + port,
+      [this, slot, number](bool inOrder) {
+        const auto& now = workers_[static_cast<size_t>(slot)];
+        if (now && now->number() == number) {
+          end(slot, inOrder);
+        }
+      });
   worker->failStore(std::exchange(storeFailures_[index], {}));
   workers_[index] = std::move(worker);
   if (!workers_[index]->start()) {
@@ -212,22 +232,16 @@ bool Simulation::leave(Slot slot) {
   if (worker == nullptr || worker->isLeaving()) {
     return false;
   }
-  worker->later(Duration(0), [this, worker, slot] {
-    if (worker->isLeaving()) {
-      return;
+  worker->later(Duration(0), [worker] {
+    if (!worker->isLeaving()) {
+      worker->leave();
     }
-    worker->leave([this, slot, number = worker->number()] {
-      const auto& now = workers_[static_cast<size_t>(slot)];
-      if (now && now->number() == number) {
-        end(slot, true);
-      }
-    });
   });
   return true;
 }
 
 void Simulation::plantBugs(const Step& step) {
-  if (world_.bug == Bug::losesFrame && step.kind == StepKind::breakLink) {
+  if (planted(Bug::losesFrame) && step.kind == StepKind::breakLink) {
     world_.network.swallowNext(step.a, step.b);
   }
 }

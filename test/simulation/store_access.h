@@ -1,6 +1,7 @@
 // A simulated process's way to the store that all share, which may fail.
 #pragma once
 
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -16,6 +17,12 @@ struct StoreFailures {
   bool takeEffect = false;
 };
 
+/// Who is told of what a process does to the store.
+struct StoreNotes {
+  std::function<void()> failed;
+  std::function<void(const std::string& key)> exchanged; // by compare-and-set, perhaps in vain
+};
+
 /// Not thread-safe.
 class StoreAccess final : public KeyValueStore {
  private:
@@ -28,14 +35,20 @@ class StoreAccess final : public KeyValueStore {
     if (failures_.takeEffect) {
       static_cast<void>(operation());
     }
+    notes_.failed();
     throw std::runtime_error("connection reset by peer");
   }
 
  public:
-  StoreAccess(MemoryStore& store, StoreFailures& failures) : store_(store), failures_(failures) {}
+  StoreAccess(MemoryStore& store, StoreFailures& failures, StoreNotes notes)
+      : store_(store), failures_(failures), notes_(std::move(notes)) {}
 
   Value compareSet(const std::string& key, const Value& expected, const Value& wanted) override {
-    return perform([&] { return store_.compareSet(key, expected, wanted); });
+    return perform([&] {
+      Value now = store_.compareSet(key, expected, wanted);
+      notes_.exchanged(key);
+      return now;
+    });
   }
   Value get(const std::string& key) override {
     return perform([&] { return store_.get(key); });
@@ -62,6 +75,7 @@ class StoreAccess final : public KeyValueStore {
  private:
   MemoryStore& store_;
   StoreFailures& failures_;
+  const StoreNotes notes_;
 };
 
 } // namespace torchwire::simulation

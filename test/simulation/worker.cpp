@@ -4,17 +4,22 @@
 #include <exception>
 #include <utility>
 
+#include "backend/wire/own_requests.h"
+#include "test/simulation/bug.h"
+
 namespace torchwire::simulation {
 namespace {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLongestPause{5000};
+constexpr milliseconds kForcedDrop{5000}; // after a leave has begun
 constexpr milliseconds kNestedTimeout{20000};
 constexpr milliseconds kIdleLook{50};
+// Of a process that finds that it has been declared dead.
+constexpr int kLongestLife = 2000; // milliseconds
 
-WorkerRecord recordOf(const ProcessFacts& process, const std::string& address) {
+WorkerRecord recordOf(const ProcessFacts& process, const std::string& address, bool sharesHosts) {
   WorkerRecord record;
   record.name = "w" + std::to_string(process.slot);
   record.id = process.slot;
@@ -22,14 +27,9 @@ WorkerRecord recordOf(const ProcessFacts& process, const std::string& address) {
   record.address = address;
   record.torchVersion = "2.11.0";
   record.protocolVersion = kProtocolVersion;
+  record.process.boot = "host" + std::to_string(sharesHosts ? 0 : process.slot);
+  record.process.pid = static_cast<int32_t>(process.incarnation);
   return record;
-}
-
-LinkManager::Limits limitsOf(const Settings& settings) {
-  LinkManager::Limits limits;
-  limits.sessionTimeout = settings.sessionTimeout;
-  limits.sessionBytes = settings.sessionBytes;
-  return limits;
 }
 
 /// A number from which on ids count that no other process gives.
@@ -39,29 +39,32 @@ int64_t firstId(Random& random) {
 
 } // namespace
 
-Worker::Worker(World& world, size_t number, const std::string& address)
+Worker::Worker(World& world, size_t number, const std::string& address, Over over)
     : world_(world),
       number_(number),
       owner_(world.queue.addOwner()),
       random_(world.settings.seed, 100000 + world.oracle.process(number).incarnation),
-      record_(recordOf(world.oracle.process(number), address)),
+      record_(recordOf(world.oracle.process(number), address, world.settings.sharesHosts)),
+      over_(std::move(over)),
       timer_(world.queue, owner_),
       context_(world.network.context(record_.id, owner_, address)),
-      links_(std::make_shared<LinkManager>(*context_, timer_, events(), limitsOf(world.settings))),
-      calls_(
-          std::make_unique<CallTable>(
-              timer_, world.bug == Bug::sameCallIds ? 1 : (random_.next() >> 2U) + 1)),
+      processes_(
+          record_.process,
+          {[this](int32_t pid) { return world_.oracle.hasEnded(static_cast<uint64_t>(pid)); },
+           [this](std::function<void()> task) {
+             later(microseconds(random_.below(2000)), std::move(task));
+           }}),
+      membership_(
+          std::make_unique<StoreAccess>(world.store, storeFailures_, storeNotes()), record_, 0,
+          storeTimeout(), std::make_unique<SystemClock>(),
+          [this](const WorkerRecord& worker, bool asksHost) { return hasEnded(worker, asksHost); }),
+      node_(nodeSettings(), nodeParts()),
+      books_(booksWorker()),
       rrefs_(
           world, *this, record_.id, firstId(random_),
-          [this](WorkerId id) {
-            const auto known = known_.find(id);
-            return known == known_.end() ? uint64_t{0} : known->second.incarnation;
-          }),
-      contexts_(world, *this, record_.id, firstId(random_) & ((int64_t{1} << 47) - 1)) {
-  membership_ = std::make_unique<Membership>(
-      std::make_unique<StoreAccess>(world.store, storeFailures_), record_, 0, milliseconds(60000),
-      std::make_unique<SystemClock>(),
-      [this](const WorkerRecord& worker, bool asksHost) { return hasEnded(worker, asksHost); });
+          [this](WorkerId id) { return node_.links()->incarnationOf(id); }),
+      contexts_(*this, record_.id, firstId(random_) & ((int64_t{1} << 47) - 1)) {
+  node_.open(*context_, processes_, membership_);
 }
 
 Worker::~Worker() {
@@ -72,46 +75,34 @@ Worker::~Worker() {
 
 bool Worker::start() {
   try {
-    const uint64_t groupId = membership_->agree({}).front().groupId();
-    links_->listen();
-    links_->addLoopback(record_, loopback_);
-    const Roster roster = membership_->join(record_.address);
-    links_->setGroup(record_, groupId);
+    membership_.agree({});
+    node_.links()->listen();
+    node_.links()->addLoopback(record_, loopback_);
+    const Roster roster = membership_.join(record_.address);
     for (const WorkerRecord& peer : roster.workers) {
       if (peer.id != record_.id) {
         learn(peer);
-        links_->addPeer(peer);
       }
     }
-    for (const WorkerRecord& peer : roster.workers) { // as the agent does, once all are known
-      if (peer.id != record_.id) {
-        watch(peer);
-      }
-    }
-    links_->acceptPeers();
+    node_.begin(roster);
   } catch (const std::exception& e) {
     world_.note([&] { return record_.name + " cannot start: " + e.what(); });
     return false;
   }
   for (const WorkerId peer : peers()) {
     ++pendingSends_;
-    links_->connect(peer, [this](const Error&) { --pendingSends_; });
+    node_.links()->connect(peer, [this](const Error&) { --pendingSends_; });
   }
   return true;
 }
 
 void Worker::learn(const WorkerRecord& peer) {
-  known_[peer.id] = peer;
+  known_.insert(peer.id);
   everKnown_.insert(peer.incarnation);
 }
 
 std::vector<WorkerId> Worker::peers() const {
-  std::vector<WorkerId> all;
-  all.reserve(known_.size());
-  for (const auto& [id, record] : known_) {
-    all.push_back(id);
-  }
-  return all;
+  return {known_.begin(), known_.end()};
 }
 
 void Worker::later(Duration delay, Task task) {
@@ -128,72 +119,59 @@ void Worker::call(const CallOrder& order, Done done) {
 }
 
 uint64_t Worker::request(WorkerId to, Message message, Terms terms, Done done) {
+  return send(
+      to, std::move(message), terms, [done = std::move(done)](const torchwire::Outcome& outcome) {
+        const bool failed =
+            !outcome.error && own_requests::isError(outcome.response.header.messageType);
+        done(failed ? Error(ErrorCode::raised, "it was not done", Executed::yes) : outcome.error);
+      });
+}
+
+uint64_t Worker::send(WorkerId to, Message message, Terms terms, Completion completion) {
   CallFacts facts;
   facts.caller = number_;
   facts.to = to;
-  facts.callee = to == record_.id ? number_ : world_.oracle.numberOf(known_.at(to).incarnation);
+  facts.callee =
+      to == record_.id ? number_ : world_.oracle.numberOf(node_.links()->incarnationOf(to));
   facts.timeout = terms.timeout;
-  facts.what = nameOf(message.kind);
+  facts.what = simulation::nameOf(message.kind);
   facts.sure = terms.sure;
   const uint64_t number = message.call = world_.oracle.called(std::move(facts));
+  CallTable::Options options;
+  options.timeout = planted(Bug::endsLate) ? 3 * terms.timeout : terms.timeout;
+  OutgoingFrame frame = message.encode();
   auto passed = rrefs_.noteSent(to, message);
-  Undo undo;
   if (!passed.empty()) {
-    undo =
+    options.undo =
         Undo([this, passed] { later(Duration(0), [this, passed] { rrefs_.takeBack(passed); }); });
-    done = [undo, then = std::move(done)](const Error& error) {
-      undo.unlessSent(error);
-      then(error);
-    };
+    frame.undo = planted(Bug::keepsForksOfLost) ? Undo() : options.undo;
   }
-  active_.emplace(number, std::move(done));
-  OutgoingFrame frame = message.encode(FrameKind::request);
-  frame.undo = world_.bug == Bug::keepsForksOfLost ? Undo() : std::move(undo);
-  const auto given = world_.bug == Bug::endsLate ? 3 * terms.timeout : terms.timeout;
-  const uint64_t callId =
-      calls_->open(to, {given}, [this, number](const Outcome& outcome) { onEnd(number, outcome); });
-  setCallId(frame, callId);
-  ++pendingSends_;
-  links_->send(to, std::move(frame), [this, callId](const Error& error) {
-    --pendingSends_;
-    if (error) {
-      calls_->fail(callId, error);
-    }
-  });
+  active_.emplace(number, std::move(completion));
+  node_.requests().call(
+      to, std::move(options), std::move(frame),
+      [this, number](torchwire::Outcome outcome) { onEnd(number, std::move(outcome)); });
   return number;
 }
 
 /// What goes on after a call does so on another thread, in the product.
-void Worker::onEnd(uint64_t number, const Outcome& outcome) {
-  if (world_.bug == Bug::dropsCompletion && outcome.error) {
+void Worker::onEnd(uint64_t number, torchwire::Outcome outcome) {
+  const Error& error = outcome.error;
+  if (planted(Bug::dropsCompletion) && error) {
     return;
   }
-  Error error = told(outcome.error);
   world_.note([&] {
     return record_.name + ": call " + std::to_string(number) +
         (error ? " failed: " + error.message() : " was answered");
   });
-  const Message answer = error ? Message() : Message::decode(outcome.response);
-  world_.oracle.ended(number, error, answer.call);
-  if (answer.failed) {
-    error = Error(ErrorCode::raised, "it was not done", Executed::yes);
+  world_.oracle.ended(number, error, error ? 0 : answeredIn(ReceivedFrame(outcome.response)));
+  if (error.code() == ErrorCode::declaredDead) {
+    endIfDeclaredDead();
   }
-  later(microseconds(random_.below(100)), [this, number, error] {
-    const auto node = active_.extract(number);
-    node.mapped()(error);
+  later(microseconds(random_.below(100)), [this, number, outcome = std::move(outcome)]() mutable {
+    auto call = active_.extract(number);
+    call.mapped()(std::move(outcome));
   });
 }
-
-Error Worker::told(const Error& error) const {
-  if (error.code() != ErrorCode::linkBroken) {
-    return error;
-  }
-  return world_.bug == Bug::saysNotSent ? error.notSent()
-      : world_.bug == Bug::saysHasRun   ? error.onlyAnswerLost()
-                                        : error;
-}
-
-// ---- requests that are repeated -----------------------------------------------------------------
 
 void Worker::keepBooks(WorkerId to, Message message, std::function<void()> done) {
   if (rrefs_.deletesOrphan(message)) {
@@ -201,58 +179,35 @@ void Worker::keepBooks(WorkerId to, Message message, std::function<void()> done)
     return;
   }
   ++pendingBooks_;
-  trySend({to, links_->incarnationOf(to), std::move(message), [this, done = std::move(done)] {
-             --pendingBooks_;
-             done();
-           }});
-}
-
-void Worker::trySend(Books books) {
-  // It has left, or another process is in its place.
-  if (!knows(books.to) || links_->incarnationOf(books.to) != books.incarnation) {
-    later(Duration(0), [done = std::move(books.done)] { done(); });
-    return;
-  }
-  const WorkerId to = books.to;
-  const Message message = books.message;
-  request(to, message, {}, [this, books = std::move(books)](const Error& error) {
-    onBooksEnd(books, error);
-  });
-}
-
-void Worker::onBooksEnd(Books books, const Error& error) {
-  const bool isGone = error.code() == ErrorCode::workerDied || error.code() == ErrorCode::peerLeft;
-  const bool deletesOnce =
-      world_.bug == Bug::deletesOnce && books.message.kind == MessageKind::userDelete;
-  if (!error || isGone || deletesOnce) {
-    books.done();
-    return;
-  }
-  const milliseconds pause = books.pause;
-  books.pause = std::min(2 * pause, kLongestPause);
-  later(pause, [this, books = std::move(books)]() mutable { trySend(std::move(books)); });
+  books_.send(
+      to,
+      [this, to, message = std::move(message)](Completion completed) {
+        send(to, message, {}, std::move(completed));
+      },
+      [this, done = std::move(done)](RetriedRequests::Ended) {
+        --pendingBooks_;
+        done();
+      });
 }
 
 // ---- serving ------------------------------------------------------------------------------------
 
-void Worker::serve(WorkerId from, const ReceivedFrame& frame) {
-  const Message request = Message::decode(frame);
+bool Worker::serve(WorkerId from, ReceivedFrame frame) {
   const uint64_t callId = frame.header.callId;
+  const uint64_t incarnation = frame.incarnation;
   const auto wait = microseconds(random_.below(random_.oneIn(30) ? 20000 : 60));
-  later(wait, [this, from, callId, request, incarnation = frame.incarnation] {
-    if (!links_->isFormer(from, incarnation)) {
+  later(wait, [this, from, callId, incarnation, request = Message::decode(std::move(frame))] {
+    if (!node_.links()->isFormer(from, incarnation)) {
       run(from, callId, request);
     }
   });
-  if (world_.bug == Bug::servesTwice && random_.oneIn(200)) {
-    later(wait, [this, from, callId, request] { run(from, callId, request); });
-  }
+  return true;
 }
 
 void Worker::run(WorkerId from, uint64_t callId, const Message& request) {
   world_.note([&] {
     return record_.name + ": runs call " + std::to_string(request.call) + " of w" +
-        std::to_string(from) + " (" + nameOf(request.kind) + ")";
+        std::to_string(from) + " (" + simulation::nameOf(request.kind) + ")";
   });
   world_.oracle.ran(request.call, number_);
   const auto answer = [this, from, callId, number = request.call] {
@@ -321,41 +276,54 @@ void Worker::runCall(WorkerId from, const Message& request, const std::function<
 }
 
 void Worker::respond(WorkerId to, uint64_t callId, uint64_t number, bool failed) {
-  Message answer;
-  answer.call = number;
-  answer.failed = failed;
-  OutgoingFrame frame = answer.encode(FrameKind::response);
+  OutgoingFrame frame = answerTo(number, failed);
   setCallId(frame, callId);
   ++pendingSends_;
-  links_->sendIfConnected(to, std::move(frame), [this](const Error&) { --pendingSends_; });
+  node_.links()->sendIfConnected(to, std::move(frame), [this](const Error&) { --pendingSends_; });
 }
 
-// ---- leaving ------------------------------------------------------------------------------------
+// ---- its end ------------------------------------------------------------------------------------
 
-void Worker::leave(std::function<void()> left) {
+void Worker::leave() {
   leaving_ = true;
   leavingSince_ = world_.queue.now();
   contexts_.closeAll();
-  leaveWhenIdle(std::move(left));
+  leaveWhenIdle();
 }
 
-void Worker::leaveWhenIdle(std::function<void()> left) {
+void Worker::leaveWhenIdle() {
   // Also what has been handed to it meanwhile; and after a while those that keep others' alive.
-  rrefs_.dropAll(world_.queue.now() > leavingSince_ + kLongestPause);
-  later(kIdleLook, [this, left = std::move(left)]() mutable {
+  rrefs_.dropAll(world_.queue.now() > leavingSince_ + kForcedDrop);
+  later(kIdleLook, [this] {
+    endIfDeclaredDead();
+    if (ending_) {
+      return;
+    }
     if (!active_.empty() || pendingBooks_ > 0 || !rrefs_.users().empty()) {
-      leaveWhenIdle(std::move(left));
+      leaveWhenIdle();
       return;
     }
     try {
-      membership_->leave();
+      membership_.leave();
     } catch (const std::exception& e) {
       world_.note([&] { return record_.name + ": " + e.what(); });
       notRemoved_.insert(record_.incarnation);
     }
-    links_->leave(milliseconds(0));
-    world_.queue.after(Duration(0), EventQueue::kNobody, [left = std::move(left)] { left(); });
+    node_.links()->leave(milliseconds(0));
+    end(true);
   });
+}
+
+/// Its program finds that every call fails, and can do nothing else: soon, but not at once.
+void Worker::endIfDeclaredDead() {
+  if (!ending_ && node_.links()->declaredDead()) {
+    ending_ = true;
+    later(milliseconds(random_.below(kLongestLife)), [this] { end(false); });
+  }
+}
+
+void Worker::end(bool inOrder) {
+  world_.queue.after(Duration(0), EventQueue::kNobody, [over = over_, inOrder] { over(inOrder); });
 }
 
 } // namespace torchwire::simulation

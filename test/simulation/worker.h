@@ -1,4 +1,4 @@
-// One simulated process: the torch-free core, put together as Agent does it, and a program.
+// One simulated process: a Node, what Agent puts around it, and a program.
 #pragma once
 
 #include <functional>
@@ -8,11 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "backend/call/call_table.h"
-#include "backend/link/link_manager.h"
+#include "backend/call/trace_log.h"
 #include "backend/link/loopback_link.h"
 #include "backend/membership/membership.h"
+#include "backend/node/node.h"
+#include "backend/node/retried_requests.h"
 #include "test/simulation/context_book.h"
+#include "test/simulation/processes.h"
 #include "test/simulation/rref_book.h"
 #include "test/simulation/sender.h"
 #include "test/simulation/store_access.h"
@@ -21,10 +23,12 @@
 namespace torchwire::simulation {
 
 /// From its start to its end, by which it is destroyed. Not thread-safe.
-class Worker final : public Sender {
+class Worker final : public Sender, private Node::Program {
  public:
+  /// Destroys the worker: called once, when it has left in order, or has ended since the others take it for dead.
+  using Over = std::function<void(bool inOrder)>;
   /// `number`: of the process in the oracle's books.
-  Worker(World& world, size_t number, const std::string& address);
+  Worker(World& world, size_t number, const std::string& address, Over over);
   /// As if the process had been killed: nobody is told but by the network.
   ~Worker() override;
   Worker(const Worker&) = delete;
@@ -32,8 +36,8 @@ class Worker final : public Sender {
 
   /// Joins the group. False: it cannot, and its process ends.
   bool start();
-  /// Leaves in order as soon as it has no calls under way; `left` is told then, and destroys it.
-  void leave(std::function<void()> left);
+  /// Leaves in order as soon as it has no calls under way.
+  void leave();
   bool isLeaving() const {
     return leaving_;
   }
@@ -45,7 +49,8 @@ class Worker final : public Sender {
     uint32_t padding = 0;
     Terms terms;
   };
-  void call(const CallOrder& order, Done done = [](const Error&) {});
+  void call(
+      const CallOrder& order, Done done = [](const Error&) {});
   RRefBook& rrefs() {
     return rrefs_;
   }
@@ -56,9 +61,10 @@ class Worker final : public Sender {
     storeFailures_ = failures;
   }
 
-  // ---- of its process
-  /// The process of a peer has ended, which this worker can see.
-  void onProcessEnd(const WorkerRecord& peer);
+  /// A process has ended.
+  void processEnded(const WorkerRecord& process) {
+    processes_.ended(process.process.pid);
+  }
 
   // ---- Sender
   uint64_t request(WorkerId to, Message message, Terms terms, Done done) override;
@@ -83,75 +89,83 @@ class Worker final : public Sender {
     return number_;
   }
   std::vector<PeerStatus> status() const {
-    return links_->status();
+    return node_.links()->status();
   }
   size_t pendingCalls() const {
-    return calls_->size();
+    return node_.calls().size();
   }
-  /// Frames of which nobody has said what became of them.
+  /// Responses and first dials of which nobody has said what became of them.
   int64_t pendingSends() const {
     return pendingSends_;
   }
   bool hasKnown(uint64_t incarnation) const {
     return everKnown_.contains(incarnation);
   }
-  /// The incarnations that it could not take off the list, since the store did not answer.
+  /// The incarnations that it may not have taken off the list, since the store did not answer.
   const std::set<uint64_t>& notRemoved() const {
     return notRemoved_;
   }
 
  private:
-  struct Books {
-    WorkerId to;
-    uint64_t incarnation; // of the callee
-    Message message;
-    std::function<void()> done;
-    std::chrono::milliseconds pause{100};
-  };
-
+  Node::Settings nodeSettings();
+  Node::Parts nodeParts();
+  RetriedRequests::Worker booksWorker();
+  StoreNotes storeNotes();
+  bool runDeathTask(Task&& task);
   void learn(const WorkerRecord& peer);
-  LinkManager::Events events();
-  bool seesProcessOf(WorkerId peer) const;
   bool hasEnded(const WorkerRecord& worker, bool asksHost) const;
-  void watch(const WorkerRecord& peer);
-  void onFrame(WorkerId from, const ReceivedFrame& frame);
-  Task onPeerLost(
-      WorkerId peer, const Error& error, const CallIds& received, const CallIds& unsent);
-  void onPeerGone(const WorkerRecord& peer, const Error& error);
-  std::optional<Refusal> onUnknownPeer(const Hello& hello);
-  void askWhetherItLives(WorkerId peer, const Error& loss);
-  void takeOffRoster(const WorkerRecord& dead);
+  void noteStoreFailure();
+  void noteDeaths(const std::string& key);
 
-  void serve(WorkerId from, const ReceivedFrame& frame);
+  // ---- Node::Program
+  bool serve(WorkerId caller, ReceivedFrame request) override;
+  bool serveOwn(Task&& task) override;
+  void dropResponse(WorkerId from, ReceivedFrame response) override;
+  void requestUnsent(WorkerId /*to*/) override {}
+  void await(Waiter& waiter) override;
+  std::optional<Refusal> admit(const WorkerRecord& worker) override;
+  void peerJoined(const WorkerRecord& peer) override;
+  void peerLost(WorkerId peer, const Error& error) override;
+  void peerGone(const WorkerRecord& peer, const Error& error) override;
+  std::string describe(WorkerId worker) const override;
+  std::string nameOf(WorkerId worker) const override;
+  std::chrono::milliseconds storeTimeout() const override;
+
+  using Completion = CallTable::Completion;
+  uint64_t send(WorkerId to, Message message, Terms terms, Completion completion);
+  void onEnd(uint64_t number, torchwire::Outcome outcome);
   void run(WorkerId from, uint64_t callId, const Message& request);
   void runCall(WorkerId from, const Message& request, const std::function<void()>& answer);
   void respond(WorkerId to, uint64_t callId, uint64_t number, bool failed = false);
-  void onEnd(uint64_t number, const Outcome& outcome);
-  void trySend(Books books);
-  void onBooksEnd(Books books, const Error& error);
-  void leaveWhenIdle(std::function<void()> left);
-  Error told(const Error& error) const;
+  void leaveWhenIdle();
+  void endIfDeclaredDead();
+  void end(bool inOrder);
 
   World& world_;
   const size_t number_;
   const EventQueue::Owner owner_;
   Random random_;
-  WorkerRecord record_;
+  const WorkerRecord record_;
+  const Over over_;
   VirtualTimer timer_;
+  TraceLog trace_;
   std::unique_ptr<LinkContext> context_;
-  std::shared_ptr<LinkManager> links_;
   const std::shared_ptr<LoopbackLink> loopback_ = std::make_shared<LoopbackLink>();
-  std::unique_ptr<CallTable> calls_;
+  SimulatedProcesses processes_;
   StoreFailures storeFailures_;
-  std::unique_ptr<Membership> membership_;
-  std::map<WorkerId, WorkerRecord> known_; // others
+  Membership membership_;
+  Node node_;
+  RetriedRequests books_;
+  std::set<WorkerId> known_; // others
   RRefBook rrefs_;
   ContextBook contexts_;
+  Time deathTasks_{}; // when the last one runs
   bool leaving_ = false;
+  bool ending_ = false; // as one that has been declared dead
   Time leavingSince_{};
   int64_t pendingSends_ = 0;
   int64_t pendingBooks_ = 0; // requests that are repeated until they are answered
-  std::map<uint64_t, Done> active_; // by number: calls whose end has not been told
+  std::map<uint64_t, Completion> active_; // by number: calls whose end has not been told
   std::set<uint64_t> notRemoved_;
   std::set<uint64_t> everKnown_;
 };

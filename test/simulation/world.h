@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "test/simulation/bug.h"
 #include "test/simulation/event_queue.h"
 #include "test/simulation/network.h"
 #include "test/simulation/oracle.h"
@@ -17,11 +16,10 @@ namespace torchwire::simulation {
 
 /// Not thread-safe.
 struct World {
-  World(const Settings& s, Bug b)
-      : settings(s), bug(b), network(queue, s.seed, s.slots), oracle(queue, settings) {}
+  explicit World(const Settings& s)
+      : settings(s), network(queue, s.seed, s.slots), oracle(queue, settings) {}
 
   const Settings settings;
-  const Bug bug;
   EventQueue queue;
   Network network;
   MemoryStore store;

@@ -49,7 +49,7 @@ TEST_CASE("a worker of another group is refused", "[link_manager]") {
   CHECK_THAT(refusalOf(world, a, b), Catch::Contains("it belongs to another RPC group"));
 }
 
-TEST_CASE("a worker that means an earlier incarnation is refused", "[link_manager]") {
+TEST_CASE("a worker at whose address another one of its rank answers is dead", "[link_manager]") {
   World world;
   MemoryWorker a(world, 0);
   MemoryWorker b(world, 1);
@@ -59,9 +59,16 @@ TEST_CASE("a worker that means an earlier incarnation is refused", "[link_manage
   b.links().addPeer(a.record());
   a.start();
   b.start();
+  const CallbackNote& note = a.send(b, "let me in");
+  REQUIRE(world.network.deliverUntil([&] { return note.called(); }));
+  CHECK(note.error().code() == ErrorCode::workerDied);
   CHECK_THAT(
-      refusalOf(world, a, b),
-      Catch::Contains("its address now belongs to worker 'w1' (rank 1), started anew since"));
+      note.error().message(),
+      Catch::Contains(
+          "has died: its address now belongs to worker 'w1' (rank 1), started anew since"));
+  CHECK(world.network.dials() == 2); // the first hello could have been damaged on the way
+  CHECK(a.stateOf(b) == PeerState::dead);
+  CHECK(b.arrivals().empty());
 }
 
 TEST_CASE("a worker that a static group does not know is refused", "[link_manager]") {

@@ -365,6 +365,30 @@ TEST_CASE("a dialer that never got the welcome is sent all of it again", "[link_
   CHECK(raw.b.losses().empty());
 }
 
+TEST_CASE("a dialer takes a dial that goes on with what it dials for", "[link_manager_resume]") {
+  World world;
+  MemoryWorker a(world, 0, settingsOf(kLong));
+  std::shared_ptr<Link> dialed; // on which the welcome is lost
+  world.network.context(recordOf(1).address).listen([&](std::shared_ptr<Link> link) {
+    dialed = std::move(link);
+  });
+  a.links().addPeer(recordOf(1));
+  a.start();
+  a.links().send(1, textFrame("queued"), world.ledger.expect("a send"));
+  world.network.deliverAll();
+  RawPeer peer = RawPeer::dial(world, a);
+  Hello hello = helloOf(recordOf(1), a);
+  const bool wasWelcomed = GENERATE(true, false);
+  hello.session = {1, wasWelcomed, {}, {}};
+  peer.say(hello.encode(FrameKind::hello));
+  world.network.deliverAll();
+  if (wasWelcomed) {
+    CHECK(peer.heard() == std::vector{FrameKind::welcome, FrameKind::request});
+  } else { // two dials cross
+    CHECK(peer.heard() == std::vector{FrameKind::refuse});
+  }
+}
+
 TEST_CASE(
     "a dialer that lost the welcome to a later link replaces that, though nobody has told of its "
     "end",

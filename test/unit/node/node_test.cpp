@@ -61,20 +61,21 @@ TEST_CASE("a node that is closed answers nobody's request any more", "[node]") {
 
 TEST_CASE("a response to a call that is over goes to the program", "[node]") {
   Pair pair;
+  CHECK(pair.first.call(pair.second, "there") == "there");
   pair.second.setServing(Serving::keepsSilent);
   CHECK_THAT(pair.first.call(pair.second, "there", milliseconds(20)), Contains("20 ms"));
   OutgoingFrame late = bodyFrame(FrameKind::response, own_requests::kObserved, {'h', 'i'});
-  setCallId(late, 1);
+  setCallId(late, 2);
   pair.second.links().sendIfConnected(0, std::move(late), [](const Error&) {});
   CHECK(pair.waitFor([&] { return pair.first.hasHeard("late hi"); }));
 }
 
 TEST_CASE("a refusal of a call that is over undoes what its request has said", "[node]") {
+  std::atomic<bool> ended{false};
+  std::atomic<int> undone{0};
   Pair pair;
   CHECK(pair.first.call(pair.second, "there") == "there");
   pair.second.setServing(Serving::keepsSilent);
-  std::atomic<bool> ended{false};
-  std::atomic<int> undone{0};
   OutgoingFrame request = bodyFrame(FrameKind::request, MemoryNode::kCall, {});
   const Undo undo([&] { ++undone; });
   request.undo = undo;

@@ -64,7 +64,7 @@ void SimulatedShutdown::live(Worker& self) {
   }
 }
 
-// As Agent::waitAllWorkers and Agent::joinStatic.
+// As GroupEnd::meet and GroupEnd::join.
 void SimulatedShutdown::shutDown(Worker& self) {
   std::optional<Totals> before;
   for (int round = 0;; ++round) {

@@ -174,12 +174,17 @@ TEST_CASE("another group is refused", "[handshake]") {
 
 TEST_CASE("a hello for another worker at this address is refused", "[handshake]") {
   Hello hello = helloTo(record(1));
+  ErrorCode code = ErrorCode::refused;
   SECTION("of another rank") {
     hello.toId = 5;
   }
-  SECTION("of an earlier incarnation") {
+  SECTION("of an earlier incarnation, which is dead") {
     hello.toIncarnation -= 1;
+    code = ErrorCode::workerDied;
   }
+  const auto refusal = objectionToHello(hello, record(1), hello.groupId);
+  REQUIRE(refusal);
+  CHECK(Refusal::decode(arrived(refusal->encode())).code == code);
   CHECK(
       objection(hello) ==
       "its address now belongs to worker 'trainer1' (rank 1), started anew since: the worker that "
