@@ -121,7 +121,8 @@ bool isRefusedError(std::string_view error) {
   constexpr std::string_view kNode = "Error on Node ";
   constexpr std::string_view kRefused = ": !completed() INTERNAL ASSERT FAILED";
   const size_t colon = error.find(':');
-  return error.starts_with(kNode) && colon != error.npos && error.substr(colon).starts_with(kRefused);
+  return error.starts_with(kNode) && colon != error.npos &&
+      error.substr(colon).starts_with(kRefused);
 }
 
 } // namespace

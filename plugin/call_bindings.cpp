@@ -261,8 +261,9 @@ py::object callPythonAsync(
     future = call->agent->caller().send(
         call->worker, std::move(call->request), timeout, pythonResult, std::move(call->rrefs));
   }
-  return py::cast(std::make_shared<PythonFutureWrapper>(
-      std::move(future), SentPythonCall{call->agent, Caller::sentByThisThread().latest}));
+  return py::cast(
+      std::make_shared<PythonFutureWrapper>(
+          std::move(future), SentPythonCall{call->agent, Caller::sentByThisThread().latest}));
 }
 
 // ---- waiting ------------------------------------------------------------------------------------

@@ -60,7 +60,8 @@ py::list rrefsOfAgent(Agent& agent, double patience) {
 py::dict countsOfRRefs(Agent& agent) {
   ContextCounts counts{};
   size_t running = 0;
-  agent.caller().expectOwnProcess(); // a child that was forked amid a shutdown would wait for them to change
+  agent.caller()
+      .expectOwnProcess(); // a child that was forked amid a shutdown would wait for them to change
   {
     const py::gil_scoped_release release;
     counts = countsOf(rpc::RRefContext::getInstance());

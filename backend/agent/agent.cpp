@@ -47,12 +47,13 @@ Agent::Agent(
       rrefs_(std::make_shared<RRefService>(dispatcher_, metrics_)),
       directory_(workerInfo_),
       devices_(std::make_shared<cuda::GroupDevices>(named(options_.devices, workerInfo_.name_))),
-      transfers_(std::make_shared<cuda::Transfers>(
-          self_, devices_, pools_.copies,
-          options_.interceptors.empty()
-              ? ""
-              : "checksums or fault injection are on, which see what is in frames",
-          options_.devicePathsLeftOut)),
+      transfers_(
+          std::make_shared<cuda::Transfers>(
+              self_, devices_, pools_.copies,
+              options_.interceptors.empty()
+                  ? ""
+                  : "checksums or fault injection are on, which see what is in frames",
+              options_.devicePathsLeftOut)),
       node_(
           nodeSettings(),
           {*this, timer_, metrics_->trace,
@@ -61,9 +62,10 @@ Agent::Agent(
       bookkeeping_(
           {node_, timer_, pools_, disposer_, rrefs_, *metrics_, activeCalls_,
            [this] { return getRpcTimeout(); }}),
-      engine_(std::make_shared<TorchEngine>(
-          *this, pools_.evaluations, timer_, options_.backwardMode == BackwardMode::smart,
-          metrics_)),
+      engine_(
+          std::make_shared<TorchEngine>(
+              *this, pools_.evaluations, timer_, options_.backwardMode == BackwardMode::smart,
+              metrics_)),
       contexts_(*this, engine_),
       caller_(
           {workerInfo_, rpcAgentRunning_, [this] { return getRpcTimeout(); }, node_, loop_, pools_,

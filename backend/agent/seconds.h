@@ -11,8 +11,9 @@ namespace torchwire {
 
 inline std::chrono::milliseconds fromSeconds(float seconds) {
   const float longest = 1e9F; // seconds: some 30 years, which a time point can still be moved by
-  return std::chrono::milliseconds(static_cast<int64_t>(
-      std::min(seconds, longest) * torch::distributed::rpc::kSecToMsConversion));
+  return std::chrono::milliseconds(
+      static_cast<int64_t>(
+          std::min(seconds, longest) * torch::distributed::rpc::kSecToMsConversion));
 }
 
 } // namespace torchwire

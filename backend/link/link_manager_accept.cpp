@@ -95,6 +95,10 @@ void LinkManager::onHello(const std::shared_ptr<Link>& link, const Hello& hello)
 
 std::optional<Refusal> LinkManager::objectionOf(const Peer* peer, const Hello& hello) const {
   if (auto objection = objectionToHello(hello, self_, groupId_)) {
+    if (declaredDead_ && objection->code == ErrorCode::workerDied) {
+      objection->code =
+          ErrorCode::refused; // the other process of this rank may be the one that lives
+    }
     return objection;
   }
   if (leaving_) {

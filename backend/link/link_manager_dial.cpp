@@ -158,7 +158,7 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
   bool retry = false;
   uint64_t generation = 0;
   uint64_t resumed = 0; // the session
-  bool replaced = false; // by another process, as two hellos have been answered
+  bool replaced = false; // by another process
   Error cause = error;
   {
     MutexLock lock(mutex_);
@@ -193,16 +193,18 @@ void LinkManager::dialFailed(const Handle& dial, const Error& error) {
     } else {
       const int attempts =
           error.code() == ErrorCode::duplicateLink ? kDuplicateAttempts : limits_.attempts;
-      retry = isTransient(error.code()) && !limit && peer->attempts < attempts && !leaving_;
+      retry = isTransient(error.code()) && !limit && !leaving_ &&
+          (peer->attempts < attempts || peer->replacedDials == 1);
     }
   }
   if (link) {
     closeRefused(link, error);
   }
-  if (error.code() == ErrorCode::partOver) {
-    markDead(dial.peer, incarnation, "others have declared it dead");
-  } else if (replaced) {
-    markDead(dial.peer, incarnation, error.message());
+  if (replaced || error.code() == ErrorCode::partOver) {
+    markDead(
+        dial.peer, incarnation,
+        replaced ? "another process of its rank answers at its address"
+                 : "others have declared it dead");
   } else if (retry) {
     redialAfter(delay, dial.peer, generation);
   } else if (resumed != 0) {

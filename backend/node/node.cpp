@@ -159,7 +159,7 @@ void Node::introduce(const std::function<void()>& check) {
   struct Dials {
     Mutex mutex{LockRank::introduction};
     std::condition_variable_any none;
-    size_t pending GUARDED_BY(mutex);
+    size_t pending; // under the mutex
   };
   const auto peers = links_->status();
   const auto dials = std::make_shared<Dials>();

@@ -231,7 +231,8 @@ std::optional<Refusal> objectionToHello(
     return refuse("it belongs to another RPC group: check the init_method of both");
   }
   if (hello.toId != self.id || hello.toIncarnation != self.incarnation) {
-    // Of two processes of the same rank one has ended. Who has another rank may be another host's of the same address.
+    // Of two processes of the same rank one has ended, unless this one has been declared dead. A process of another rank may
+    // be on another host that has the same address.
     return Refusal{
         hello.toId == self.id ? ErrorCode::workerDied : ErrorCode::refused,
         "its address now belongs to " + self.describe() +

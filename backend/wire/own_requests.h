@@ -55,7 +55,7 @@ constexpr uint32_t kNoted = response(0x9b);
 constexpr uint32_t kFailed = response(0xa1);
 /// In the same form: the request has not been served, and will not be.
 constexpr uint32_t kRefused = response(0xa3);
-/// Whether it says, in the place of an answer, how the request has failed that has been served.
+/// Whether it says how the request has failed, in the place of its answer.
 constexpr bool isError(uint32_t response) {
   return response == kException || response == kFailed;
 }

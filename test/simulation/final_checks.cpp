@@ -122,6 +122,9 @@ void Simulation::checkWaits() {
     if (worker->pendingCalls() > 0) {
       world_.oracle.violate(Invariant::waits, name + " has calls under way");
     }
+    if (worker->pendingBooks() != 0) {
+      world_.oracle.violate(Invariant::waits, name + " has requests that are still repeated");
+    }
     if (worker->pendingSends() != 0) {
       world_.oracle.violate(Invariant::waits, name + " was not told what became of a frame");
     }

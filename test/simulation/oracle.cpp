@@ -68,7 +68,7 @@ void Oracle::processEnds(size_t process, bool inOrder) {
   processes_[process].ended = queue_.now();
   processes_[process].left = inOrder;
   const Slot slot = processes_[process].slot;
-  endNow(disturbances_[{slot, slot}]); // if it stood still, who comes in its place does not
+  endNow(disturbances_[{slot, slot}]); // a process that comes in its place does not stand still
 }
 
 void Oracle::declaredDead(uint64_t incarnation, const Declaration& declaration) {

@@ -36,8 +36,7 @@ Simulation::Simulation(const Plan& plan, Bug bug, std::function<void(const std::
     : plan_(plan),
       world_(plan.settings),
       workers_(static_cast<size_t>(plan.settings.slots)),
-      storeFailures_(workers_.size()),
-      pausedSlots_(workers_.size()) {
+      storeFailures_(workers_.size()) {
   plantedBug = bug;
   world_.trace = std::move(trace);
   world_.network.setNotes(

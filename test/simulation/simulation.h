@@ -81,7 +81,6 @@ class Simulation {
   World world_;
   Workers workers_; // by slot; null: none lives
   std::vector<StoreFailures> storeFailures_; // of who starts next
-  std::vector<bool> pausedSlots_;
   std::set<uint64_t> notRemoved_; // incarnations; of processes that have ended, too
   std::set<std::pair<ContextId, WorkerId>> unreached_;
   bool healed_ = false;

@@ -49,8 +49,7 @@ class Worker final : public Sender, private Node::Program {
     uint32_t padding = 0;
     Terms terms;
   };
-  void call(
-      const CallOrder& order, Done done = [](const Error&) {});
+  void call(const CallOrder& order, Done done = [](const Error&) {});
   RRefBook& rrefs() {
     return rrefs_;
   }
@@ -90,6 +89,10 @@ class Worker final : public Sender, private Node::Program {
   }
   std::vector<PeerStatus> status() const {
     return node_.links()->status();
+  }
+  /// Requests that are repeated until they are answered.
+  int64_t pendingBooks() const {
+    return pendingBooks_;
   }
   size_t pendingCalls() const {
     return node_.calls().size();

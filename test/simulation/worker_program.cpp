@@ -40,7 +40,7 @@ bool Worker::runDeathTask(Task&& task) {
   deathTasks_ = std::max(deathTasks_, world_.queue.now() + microseconds(random_.below(300)));
   world_.queue.at(deathTasks_, owner_, [this, task = std::move(task)]() mutable {
     task();
-    endIfDeclaredDead(); // of which it may hear of nobody, when all its peers are gone
+    endIfDeclaredDead(); // when all its peers are gone, none may tell it
   });
   return true;
 }

@@ -118,9 +118,10 @@ std::string bodyText(ReceivedFrame frame) {
 MemoryNode::MemoryNode(NodeWorld& world, WorkerId id, uint32_t worldSize)
     : world_(world),
       context_(world.network.context(recordOf(id).address)),
-      membership_(std::make_unique<Membership>(
-          std::make_unique<StoreAccess>(world.store), recordOf(id), worldSize,
-          milliseconds(10000))),
+      membership_(
+          std::make_unique<Membership>(
+              std::make_unique<StoreAccess>(world.store), recordOf(id), worldSize,
+              milliseconds(10000))),
       node_(
           settingsOf(id, worldSize != 0),
           {*this, timer_, trace_, [this](Task&& task) { return control_.run(std::move(task)); },
