@@ -64,8 +64,7 @@ TEST_CASE("a worker at whose address another one of its rank answers is dead", "
   CHECK(note.error().code() == ErrorCode::workerDied);
   CHECK_THAT(
       note.error().message(),
-      Catch::Contains(
-          "has died: another process of its rank answers at its address"));
+      Catch::Contains("has died: another process of its rank answers at its address"));
   CHECK(world.network.dials() == 2); // the first hello could have been damaged on the way
   CHECK(a.stateOf(b) == PeerState::dead);
   CHECK(b.arrivals().empty());
