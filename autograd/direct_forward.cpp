@@ -82,18 +82,24 @@ c10::intrusive_ptr<Message> answered(
 
 } // namespace
 
-std::optional<ContextId> joinContext(WorkerId callee, c10::intrusive_ptr<Message>& call) {
-  auto& container = DistAutogradContainer::getInstance();
-  if (!container.hasValidContext() || !own_messages::isDirectCall(*call)) {
-    return std::nullopt;
+std::optional<ContextId> joinContext(
+    WorkerId callee, JoinsContext joins, const rpc::DeviceMap& deviceMap,
+    c10::intrusive_ptr<Message>& call) {
+  const ContextId id = DistAutogradContainer::currentContextId();
+  expectOfThisLifetime(id);
+  if (!own_messages::isDirectCall(*call)) {
+    call = autograd::getMessageWithAutograd(
+        static_cast<rpc::worker_id_t>(callee), std::move(call), MessageType::FORWARD_AUTOGRAD_REQ,
+        /* forceGradRecording */ joins == JoinsContext::always, deviceMap);
+    const bool joined = call->type() == MessageType::FORWARD_AUTOGRAD_REQ;
+    return joined ? std::optional(id) : std::nullopt;
   }
-  expectOfThisLifetime(DistAutogradContainer::currentContextId());
-  const ContextPtr context = container.currentContext();
+  const ContextPtr context = DistAutogradContainer::getInstance().currentContext();
   call = enveloped(
       *call, context, torch::autograd::compute_requires_grad(call->tensors()),
       MessageType::FORWARD_AUTOGRAD_REQ);
   context->addKnownWorkerId(callee);
-  return context->contextId();
+  return id;
 }
 
 std::optional<ContextId> contextOfDirectForward(const Message& request) {

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/rpc/rref_impl.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "autograd/engine.h"
@@ -17,11 +18,12 @@ namespace torchwire::rref {
 constexpr int64_t kNoContext = -1;
 
 /// RRef.backward on this worker: runs the pass where it is the owner, has the owner run it where it is a user, and
-/// waits for its end. Throws what the pass failed with. Call it without the GIL. Thread-safe.
+/// waits for its end. `ask` sends a request to the RRef's owner and waits for the answer. Throws what the pass failed with.
+/// Call it without the GIL. Thread-safe.
+using Ask = std::function<void(c10::intrusive_ptr<torch::distributed::rpc::Message> request)>;
 void backward(
-    Engine& engine, torch::distributed::rpc::RpcAgent& agent,
-    const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref, int64_t contextId,
-    bool retainGraph);
+    Engine& engine, const Ask& ask, const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref,
+    int64_t contextId, bool retainGraph);
 
 /// Registers the handler of RREF_BACKWARD_REQ, by which a user has this worker, the owner, run the pass. It occupies no
 /// thread while the RRef has no value yet, or while other workers have their part in the pass.

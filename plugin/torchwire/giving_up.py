@@ -22,8 +22,7 @@ def cancel(future: torch.futures.Future[Any]) -> bool:
     The callee does not begin to run the function, if it has not yet; else the function can ask
     `torchwire.current_call().cancelled`, and its result is dropped.
 
-    future: of a call of a Python function by rpc_async, or of the call that this thread has made last; not of an RRef's
-        creation.
+    future: what rpc_async has returned; not that of an RRef's creation, nor of a call that a profiler records.
 
     Returns whether the call has ended by this: False when it had ended before. Thread-safe.
     Raises ValueError for another future.
