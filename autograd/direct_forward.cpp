@@ -85,14 +85,17 @@ c10::intrusive_ptr<Message> answered(
 std::optional<ContextId> joinContext(
     WorkerId callee, JoinsContext joins, const rpc::DeviceMap& deviceMap,
     c10::intrusive_ptr<Message>& call) {
+  if (joins == JoinsContext::withGradients &&
+      !torch::autograd::compute_requires_grad(call->tensors())) {
+    return std::nullopt;
+  }
   const ContextId id = DistAutogradContainer::currentContextId();
   expectOfThisLifetime(id);
   if (!own_messages::isDirectCall(*call)) {
     call = autograd::getMessageWithAutograd(
-        static_cast<rpc::worker_id_t>(callee), std::move(call), MessageType::FORWARD_AUTOGRAD_REQ,
-        /* forceGradRecording */ joins == JoinsContext::always, deviceMap);
-    const bool joined = call->type() == MessageType::FORWARD_AUTOGRAD_REQ;
-    return joined ? std::optional(id) : std::nullopt;
+        static_cast<rpc::worker_id_t>(callee), call, MessageType::FORWARD_AUTOGRAD_REQ,
+        /* forceGradRecording */ true, deviceMap);
+    return id;
   }
   const ContextPtr context = DistAutogradContainer::getInstance().currentContext();
   call = enveloped(

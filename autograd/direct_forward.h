@@ -23,9 +23,9 @@ namespace torchwire {
 /// When a call becomes part of its thread's autograd context.
 enum class JoinsContext { never, withGradients, always };
 
-/// Makes a call part of the thread's context, which there is, if `joins` says so: attaches a send function to tensors that
-/// need gradients. A direct call gets torchwire's envelope, any other libtorch's, with `deviceMap`: the
-/// callee's device for each of this worker's. Returns the context that it is part of.
+/// Makes a call part of the thread's context, if `joins` says so. The thread has one. Attaches a send function to tensors
+/// that need gradients. A direct call gets torchwire's envelope, any other libtorch's, with `deviceMap`: the callee's device
+/// for each of this worker's. Returns the context that it is part of.
 std::optional<ContextId> joinContext(
     WorkerId callee, JoinsContext joins, const torch::distributed::rpc::DeviceMap& deviceMap,
     c10::intrusive_ptr<torch::distributed::rpc::Message>& call);

@@ -3,12 +3,15 @@
 
 #include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/rpc/py_rref.h>
+#include <torch/csrc/distributed/rpc/rpc_agent.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <pybind11/stl.h>
 
 #include "autograd/context_lifetime.h"
+#include "autograd/direct_forward.h"
 #include "autograd/script_operator.h"
+#include "backend/agent/caller.h"
 #include "backend/base/call_error.h"
 #include "backend/serve/python_rref.h"
 #include "backend/serve/signals.h"

@@ -15,7 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/direct_forward.h"
 #include "backend/agent/agent.h"
+#include "backend/agent/caller.h"
+#include "backend/call/trace_log.h"
 #include "backend/codec/python_codec.h"
 #include "backend/serve/answer_scope.h"
 #include "backend/serve/call_deadline.h"
@@ -70,13 +73,14 @@ c10::intrusive_ptr<Message> writePickledCall(
 struct Called {
   const py::object& to;
   const py::object& function;
-  const std::optional<std::string>&
-      name; // of an operator or a TorchScript function; nullopt: it is of Python
-  const py::object&
-      args; // a tuple and a dict, or, of Python, something in their place that is left to pickle
+  /// Of an operator or a TorchScript function; nullopt: the function is one of Python.
+  const std::optional<std::string>& name;
+  /// A tuple and a dict. Of a call of Python perhaps something else, which is left to pickle.
+  const py::object& args;
   const py::object& kwargs;
   bool isAsync;
-  bool isPickled; // by a pickler of the program's
+  /// Whether the program has set a pickler of its own.
+  bool hasPickler;
 };
 
 /// A call that is ready to be sent.
@@ -96,7 +100,7 @@ struct PreparedCall {
 
 void writePython(PreparedCall& call, const Called& called) {
   DirectRRefs rrefs(call.worker.id_, expectOfThisLifetime);
-  if (!called.isPickled) {
+  if (!called.hasPickler) {
     call.request = writeDirectCall(
         called.function.ptr(), called.args.ptr(), called.kwargs.ptr(), called.isAsync, rrefs);
   }
@@ -116,9 +120,10 @@ void writeScript(PreparedCall& call, const Called& called) {
       : writeFunctionCall(*called.name, args, kwargs, called.isAsync);
   call.request = std::move(written.message);
   call.joins = isOperator ? JoinsContext::withGradients : JoinsContext::always;
-  call.result = {
-      [](c10::intrusive_ptr<Message> response) { return readScriptResult(*response); },
-      std::move(written.result), nullptr};
+  const Caller::ReadResult read = isOperator
+      ? [](c10::intrusive_ptr<Message> response) { return readOperatorResult(*response); }
+      : [](c10::intrusive_ptr<Message> response) { return readScriptResult(*response); };
+  call.result = {read, std::move(written.result), nullptr};
 }
 
 /// Whether PyTorch has to make the call, or to say what is wrong with it.
@@ -201,6 +206,10 @@ py::object callAsync(const Called& called, float timeout) {
 
 /// What a function returns that pickles the arguments of a call and sends it PyTorch's way.
 py::object callPyTorchs(const py::function& function, const py::args& args) {
+  const auto agent = currentAgent();
+  const auto* const worker = agent && !args.empty() ? findWorker(*agent, args[0]) : nullptr;
+  // The answer may come before PyTorch says what is to be done with it.
+  const AnswerScope answer(worker == nullptr ? std::nullopt : std::optional(worker->id_));
   try {
     py::object result = PickledRRefs::withdrawnIfRaised([&] { return function(*args); });
     raisePendingSignal();
@@ -219,11 +228,11 @@ void bindCall(py::module_& module, const char* name, Call call, const char* doc)
       [call](
           const py::object& to, const py::object& function, const std::optional<std::string>& name,
           const py::object& args, const py::object& kwargs, float timeout, bool isAsync,
-          bool isPickled) {
-        return call(Called{to, function, name, args, kwargs, isAsync, isPickled}, timeout);
+          bool hasPickler) {
+        return call(Called{to, function, name, args, kwargs, isAsync, hasPickler}, timeout);
       },
       py::arg("to"), py::arg("function"), py::arg("name"), py::arg("args"), py::arg("kwargs"),
-      py::arg("timeout"), py::arg("is_async"), py::arg("is_pickled"), doc);
+      py::arg("timeout"), py::arg("is_async"), py::arg("has_pickler"), doc);
 }
 
 // ---- deadlines, and what is served ---------------------------------------------------------------
@@ -261,7 +270,7 @@ bool addCancelCallback(const WatchedCall& call, py::function callback) {
   return call.cancellation->add(task);
 }
 
-void bindGivingUp(py::module_& module) {
+void bindDeadlines(py::module_& module) {
   module.def(
       "set_deadline", &setDeadline, py::arg("seconds"),
       "By when, in time.monotonic()'s seconds, calls of this thread have to end; None: whenever. "
@@ -284,13 +293,14 @@ void bindCalls(py::module_& module) {
   PythonRpc::load();
   noteMainThread();
   bindFutures(module);
-  bindGivingUp(module);
+  bindDeadlines(module);
   bindRRefMethods(module);
   bindCall(
       module, "call", &callAndWait,
       "Makes a call and waits. `name`: of a builtin operator (\"aten::add\") or of a TorchScript "
-      "function (\"__torch__.f\"); None: the function is one of Python. `is_pickled`: by the "
-      "pickler that is current. The result as the only element of a tuple; None where PyTorch has "
+      "function (\"__torch__.f\"); None: the function is one of Python. `has_pickler`: the "
+      "program has one of its own, which writes a call of Python. The result as the only element "
+      "of a tuple; None where PyTorch has "
       "to make the call.");
   bindCall(
       module, "call_async", &callAsync,

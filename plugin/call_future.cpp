@@ -47,7 +47,12 @@ CallFuture* callFutureIn(py::handle object) {
   if (Py_TYPE(object.ptr()) != callFutureType) { // which has no subclasses
     return nullptr;
   }
-  return static_cast<CallFuture*>(object.cast<PythonFutureWrapper*>());
+  auto* const instance = reinterpret_cast<py::detail::instance*>(object.ptr());
+  py::detail::value_and_holder held = *py::detail::values_and_holders(instance).begin();
+  if (!held.holder_constructed()) { // it comes from __new__()
+    return nullptr;
+  }
+  return static_cast<CallFuture*>(held.value_ptr<PythonFutureWrapper>());
 }
 
 } // namespace torchwire

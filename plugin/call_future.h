@@ -25,7 +25,7 @@ struct CallFuture : torch::jit::PythonFutureWrapper {
   const c10::weak_intrusive_ptr<Future> creation;
 };
 
-/// Has all of them be instances of this class, which inherits from torch.futures.Future. Once, with the GIL.
+/// Has all of them be instances of this class, which inherits from torch.futures.Future. With the GIL.
 void setCallFutureClass(const pybind11::type& type);
 
 /// The future as Python has it: its only instance, which callbacks get, too. With the GIL.

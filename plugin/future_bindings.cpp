@@ -139,7 +139,8 @@ bool cancelCall(py::handle future) {
   const auto* const call = callFutureIn(future);
   if (call == nullptr || call->isCreation) {
     throw py::value_error(
-        "torchwire.cancel() takes the future of a call that rpc_async() has made on torchwire, and "
+        "torchwire.cancel() takes the future of a call that rpc.rpc_async() has made on torchwire, "
+        "and "
         "no profiler has recorded");
   }
   const auto agent = call->agent.lock();
@@ -171,6 +172,10 @@ void bindFutures(py::module_& module) {
       "set_call_future_class", &setCallFutureClass, py::arg("type"),
       "Has futures of calls be instances of it.");
   module.def("cancel_call", &cancelCall, py::arg("future")); // releases the GIL
+  module.def(
+      "expect_to_end", &expectToEnd,
+      "Raises RuntimeError in a process that was forked from a worker, where nothing that is not "
+      "completed will be.");
   module.def(
       "chain",
       [](const std::shared_ptr<PythonFutureWrapper>& first, py::function next,

@@ -1,7 +1,9 @@
 #include "plugin/rref_methods.h"
 
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/profiler_legacy.h>
 #include <torch/csrc/distributed/rpc/py_rref.h>
+#include <torch/csrc/distributed/rpc/rpc_agent.h>
 #include <torch/csrc/distributed/rpc/rref_proto.h>
 #include <torch/csrc/distributed/rpc/types.h>
 #include <torch/csrc/distributed/rpc/utils.h>
@@ -15,9 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/direct_forward.h"
 #include "backend/agent/agent.h"
+#include "backend/agent/caller.h"
 #include "backend/agent/seconds.h"
-#include "backend/serve/answer_scope.h"
 #include "backend/serve/call_deadline.h"
 #include "backend/serve/direct_call.h"
 #include "backend/serve/python_rref.h"
@@ -118,10 +121,18 @@ std::vector<at::IValue> valuesIn(const rpc::Message& response) {
   return static_cast<rpc::RRefFetchRet&>(*command).values();
 }
 
+/// As libtorch names a fetch there.
+std::string nameInProfile(const rpc::WorkerInfo& self, const rpc::WorkerInfo& owner) {
+  return torch::autograd::profiler::profilerEnabled()
+      ? "to_here#(" + self.name_ + ")->(" + owner.name_ + ")"
+      : std::string();
+}
+
 /// The value of another worker's RRef.
 py::object fetch(Agent& agent, const rpc::UserRRef& rref, float timeout) {
-  Caller::KnownCall call{
-      agent.getWorkerInfo(rref.owner()), fetchOf(rref), timeout, JoinsContext::always};
+  const rpc::WorkerInfo& owner = agent.getWorkerInfo(rref.owner());
+  RECORD_USER_SCOPE(nameInProfile(agent.getWorkerInfo(), owner));
+  Caller::KnownCall call{owner, fetchOf(rref), timeout, JoinsContext::always};
   py::object value;
   std::optional<py::gil_scoped_release> release(std::in_place);
   try {
@@ -129,7 +140,7 @@ py::object fetch(Agent& agent, const rpc::UserRRef& rref, float timeout) {
       std::vector<at::IValue> values = valuesIn(*response);
       response.reset();
       release.reset();
-      value = rref.isPyObj() ? readPickled(rpc::SerializedPyObj::fromIValues(std::move(values)))
+      value = rref.isPyObj() ? readFetched(rpc::SerializedPyObj::fromIValues(std::move(values)))
                              : torch::jit::toPyObject(std::move(values.front()));
     });
   } catch (...) { // which may be the end of a call that a signal has cancelled
@@ -156,11 +167,7 @@ py::object toHere(const py::function& method, const Arguments& arguments) {
   }
   const auto user = c10::static_intrusive_pointer_cast<rpc::UserRRef>(rrefIn(*rref));
   expectFetchable(*user);
-  if (!torch::autograd::profiler::profilerEnabled()) {
-    return fetch(*agent, *user, *timeout);
-  }
-  const AnswerScope answer(user->owner());
-  return arguments.passTo(method);
+  return fetch(*agent, *user, *timeout);
 }
 
 /// What a method of RRefs returns whose creation may have failed.

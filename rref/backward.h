@@ -1,7 +1,7 @@
 // A backward pass whose root is the value of an RRef.
 #pragma once
 
-#include <torch/csrc/distributed/rpc/rpc_agent.h>
+#include <torch/csrc/distributed/rpc/message.h>
 #include <torch/csrc/distributed/rpc/rref_impl.h>
 
 #include <cstdint>
@@ -17,10 +17,12 @@ namespace torchwire::rref {
 /// Stands for "no context": an ordinary backward pass of the owner alone.
 constexpr int64_t kNoContext = -1;
 
-/// RRef.backward on this worker: runs the pass where it is the owner, has the owner run it where it is a user, and
-/// waits for its end. `ask` sends a request to the RRef's owner and waits for the answer. Throws what the pass failed with.
-/// Call it without the GIL. Thread-safe.
+/// Sends a request to an RRef's owner, and waits for the answer.
 using Ask = std::function<void(c10::intrusive_ptr<torch::distributed::rpc::Message> request)>;
+
+/// RRef.backward on this worker: runs the pass where it is the owner, has the owner run it where it is a user, and
+/// waits for its end. Throws what the pass failed with.
+/// Call it without the GIL. Thread-safe.
 void backward(
     Engine& engine, const Ask& ask, const c10::intrusive_ptr<torch::distributed::rpc::RRef>& rref,
     int64_t contextId, bool retainGraph);

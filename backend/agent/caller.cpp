@@ -41,14 +41,6 @@ bool mayCreate(rpc::MessageType type) {
       type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
 }
 
-Error ownerDied(const std::string& worker) {
-  return Error(
-      ErrorCode::workerDied,
-      worker +
-          " is another process than the RRef's owner, which has died or left: create the RRef anew",
-      Executed::no);
-}
-
 void noteDeadline(OutgoingFrame& request) {
   if (const auto left = CallDeadline::left()) {
     setTimeLeft(request, *left);
@@ -162,21 +154,27 @@ std::optional<ContextId> Caller::join(JoinsContext joins, Request& request) cons
   if (joins == JoinsContext::never || !DistAutogradContainer::getInstance().hasValidContext()) {
     return std::nullopt;
   }
-  return joinContext(
-      request.to, joins, worker_.devices->mapTo(request.to, cuda::Direction::request),
-      request.message);
+  const auto alone = request.message; // without the context
+  try {
+    return joinContext(
+        request.to, joins, worker_.devices->mapTo(request.to, cuda::Direction::request),
+        request.message);
+  } catch (const std::exception&) { // the context has been released
+    worker_.bookkeeping.noteForks(request.to, *alone)();
+    throw;
+  }
 }
 
 /// Enters the call into the table, and sends its request: at once, or when its tensors have come from their devices.
 RequestSender::Begun Caller::start(OwnCall call, Request request) {
-  if (!worker_.rrefs->asksForOrphan(*request.message) ||
-      !worker_.node.links()->statusOf(call.to)) { // which says what has become of it
+  const Error objection = objectionTo(call.to, *request.message);
+  if (!objection) {
     return startSending(std::move(call), std::move(request));
   }
   CallTable::Options options{.timeout = request.timeout}; // not noted: it is not sent
   return {
       worker_.node.calls().open(request.to, std::move(options), beginning(std::move(call))),
-      ownerDied(worker_.directory.describe(request.to))};
+      objection};
 }
 
 RequestSender::Begun Caller::startSending(OwnCall call, Request request) {

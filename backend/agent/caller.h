@@ -156,6 +156,7 @@ class Caller {
       const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
       const torch::distributed::rpc::DeviceMap& given = {});
   std::chrono::milliseconds timeoutOf(float seconds) const;
+  std::optional<ContextId> join(JoinsContext joins, Request& request) const;
   RequestSender::Begun start(OwnCall call, Request request);
   RequestSender::Begun startSending(OwnCall call, Request request);
   CallTable::Options optionsOf(const Request& request, bool counted, const Undo& undo) const;
@@ -174,6 +175,7 @@ class Caller {
   std::string cannotCopy(const std::exception& ofDevice) const;
 
   // caller_waits.cpp: on the thread that calls, and perhaps waits.
+  Error objectionTo(WorkerId to, const Message& request) const;
   EncodedRequest encodeInTime(const WorkerInfo& to, Request request);
   Outcome outcomeOf(WorkerId to, CallTable::Options options, EncodedRequest request);
   Task awaitEnd(Waiter& waiter, uint64_t callId);
@@ -187,7 +189,6 @@ class Caller {
   Error unanswered(const Target& call, const Error& error);
   void failUnseen(OwnCall call, uint64_t callId, const Error& error);
   void finish(OwnCall& call);
-  std::optional<ContextId> join(JoinsContext joins, Request& request) const;
   void callEnded(const Target& call) noexcept;
 
   const Worker worker_;

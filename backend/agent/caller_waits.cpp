@@ -26,6 +26,14 @@ namespace rpc = torch::distributed::rpc;
 
 thread_local int endingHere = 0; // calls that the thread waits for, or has waited for
 
+Error ownerDied(const std::string& worker) {
+  return Error(
+      ErrorCode::workerDied,
+      worker +
+          " is another process than the RRef's owner, which has died or left: create the RRef anew",
+      Executed::no);
+}
+
 } // namespace
 
 // ---- whether a thread may send ------------------------------------------------------------------
@@ -55,12 +63,21 @@ void Caller::expectRunning(const WorkerInfo& to, const Message& message) const {
   throw CallError(error.to(to.name_));
 }
 
+/// Why a request is not to be sent; else the link says what has become of the worker.
+Error Caller::objectionTo(WorkerId to, const Message& request) const {
+  const bool isLost = worker_.rrefs->asksForOrphan(request) && worker_.node.links()->statusOf(to);
+  return isLost ? ownerDied(worker_.directory.describe(to)) : Error();
+}
+
 // ---- waiting ------------------------------------------------------------------------------------
 
 void Caller::call(
     KnownCall known, const std::function<void(c10::intrusive_ptr<Message> response)>& use) {
   const WorkerInfo& to = known.to;
   expectRunning(to, *known.request);
+  if (const Error objection = objectionTo(to.id_, *known.request)) {
+    throw CallError(objection.to(to.name_));
+  }
   Request request = requestTo(to, std::move(known.request), known.rpcTimeoutSeconds);
   const Target target{to.id_, join(known.joins, request)};
   CallTable::Options options = optionsOf(request, /* counted */ false, {});

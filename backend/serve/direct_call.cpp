@@ -118,8 +118,7 @@ void expectRemote(const py::error_already_set& e) {
 /// The result, unless it is what a function has raised: that is thrown, in the words that PyTorch has for it.
 py::object raisingRemote(py::object result) {
   const auto& python = PythonRpc::get();
-  auto* const type = reinterpret_cast<PyTypeObject*>(python.RemoteException.ptr());
-  if (PyObject_TypeCheck(result.ptr(), type) != 0) {
+  if (python.isRemoteException(result)) {
     const auto detail = py::getattr(result, "detail", py::bytes()).cast<std::string>();
     try {
       python.handleException(result);
@@ -299,10 +298,15 @@ py::object readPythonResult(Message& response) {
   });
 }
 
-py::object readPickled(const rpc::SerializedPyObj& result) {
-  return readResult([&] {
-    return raisingRemote(unpickle(result.payload_.data(), result.payload_.size(), result.tensors_));
-  });
+py::object readFetched(const rpc::SerializedPyObj& value) {
+  if (handlesSignals()) {
+    runSignalHandlers();
+  }
+  py::object read = unpickle(value.payload_.data(), value.payload_.size(), value.tensors_);
+  if (PythonRpc::get().isRemoteException(read)) {
+    PythonRpc::get().raiseRemote(read);
+  }
+  return read;
 }
 
 at::IValue pythonResult(c10::intrusive_ptr<Message> answer) {

@@ -7,6 +7,7 @@
 #include <torch/csrc/jit/runtime/operator.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -69,27 +70,20 @@ std::optional<std::string> keyOf(
   return key;
 }
 
-Stack stackFor(const Operator& op, const py::args& args, const py::kwargs& kwargs) {
-  return torch::jit::createStackForSchema(op.schema(), args, kwargs, std::nullopt);
-}
-
-/// Tries all overloads in turn. An attempt that fails throws, which costs more than the rest of a call.
-std::pair<Overload, Stack> search(
+/// Tries the overloads in turn, those of c10 first. An attempt that fails throws, which costs more than the rest of a call.
+std::pair<std::shared_ptr<Operator>, Stack> search(
     const std::string& name, const py::args& args, const py::kwargs& kwargs) {
   const auto symbol = c10::Symbol::fromQualString(name);
-  if (symbol.is_aten()) {
-    for (const auto& op : torch::jit::getAllOperatorsFor(symbol)) {
-      try {
-        Stack stack = stackFor(*op, args, kwargs);
-        return {{op, toString(op->schema())}, std::move(stack)};
-      } catch (const std::runtime_error&) { // an error of Python's, too
-      }
-    }
+  TORCH_CHECK(symbol.is_aten(), "Failed to match operator name ", name, " to a builtin operator");
+  std::vector<std::shared_ptr<Operator>> overloads = torch::jit::getAllOperatorsFor(symbol);
+  const auto others = std::stable_partition(
+      overloads.begin(), overloads.end(), [](const auto& op) { return op->isC10Op(); });
+  const std::vector<std::shared_ptr<Operator>> ofC10(overloads.begin(), others);
+  try {
+    return torch::jit::getOpWithStack(ofC10, args, kwargs);
+  } catch (const std::runtime_error&) { // an error of Python's, too
+    return torch::jit::getOpWithStack({others, overloads.end()}, args, kwargs);
   }
-  TORCH_CHECK(
-      false, "Failed to match operator name ", name,
-      " and arguments (args: ", std::string(py::repr(args)),
-      ", kwargs: ", std::string(py::repr(kwargs)), ") to a builtin operator");
 }
 
 /// The overload, and the arguments as it takes them.
@@ -100,13 +94,16 @@ std::pair<Overload, Stack> match(
   const auto key = keyOf(name, args, kwargs);
   const auto found = key ? known.find(*key) : known.end();
   if (found != known.end()) {
-    return {found->second, stackFor(*found->second.op, args, kwargs)};
+    return {
+        found->second,
+        torch::jit::createStackForSchema(found->second.op->schema(), args, kwargs, std::nullopt)};
   }
-  auto matched = search(name, args, kwargs);
+  auto [op, stack] = search(name, args, kwargs);
+  Overload overload{op, toString(op->schema())};
   if (key) {
-    known.emplace(*key, matched.first);
+    known.emplace(*key, overload);
   }
-  return matched;
+  return {std::move(overload), std::move(stack)};
 }
 
 /// What libtorch makes of the values of a ScriptCall.
@@ -143,6 +140,15 @@ ScriptRequest writeFunctionCall(
 
 at::IValue readScriptResult(const Message& response) {
   return rpc::deserializeRespToIValue(response);
+}
+
+at::IValue readOperatorResult(const Message& response) {
+  at::IValue value = readScriptResult(response);
+  if (value.isTensor()) { // which Python knows by one object
+    return value;
+  }
+  const py::gil_scoped_acquire gil;
+  return torch::jit::toIValue(torch::jit::toPyObject(std::move(value)), c10::PyObjectType::get());
 }
 
 } // namespace torchwire

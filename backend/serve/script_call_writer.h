@@ -9,7 +9,7 @@
 
 namespace torchwire {
 
-/// The request of a call, and the type of its result.
+/// The request of a call, and the type of the future of its result, as PyTorch has it.
 struct ScriptRequest {
   c10::intrusive_ptr<torch::distributed::rpc::Message> message;
   at::TypePtr result;
@@ -29,5 +29,8 @@ ScriptRequest writeFunctionCall(
 /// The value in the response to either. Attaches a recv function to the tensors of a response that is part of an autograd
 /// context. Throws c10::Error. Without the GIL.
 at::IValue readScriptResult(const torch::distributed::rpc::Message& response);
+/// The same for the future of an operator's call: as one object of Python's, however often it is asked for. Takes the GIL for
+/// anything but a tensor.
+at::IValue readOperatorResult(const torch::distributed::rpc::Message& response);
 
 } // namespace torchwire

@@ -21,6 +21,9 @@ class CallFuture(torch.futures.Future[T]):
 
     `wait()` reads the answer on the thread that waits. `await future` in a coroutine gives the result, on the
     coroutine's event loop; where its task is cancelled, so is the call.
+
+    Raises:
+        TypeError: A program makes one: only `rpc_async` does.
     """
 
     def __init__(self) -> NoReturn:
@@ -33,30 +36,30 @@ class CallFuture(torch.futures.Future[T]):
             Whether the call has ended by this: False when it had ended before.
 
         Raises:
-            ValueError: It is the future of an RRef's creation.
+            ValueError: It is the future of an RRef's creation, which cannot be given up.
         """
         return _C.cancel_call(self)
 
     def __await__(self) -> Generator[Any, None, T]:
         import asyncio  # which most programs never need
 
+        if not self.done():
+            _C.expect_to_end()
         loop = asyncio.get_running_loop()
         done = loop.create_future()
 
         def wake(_: torch.futures.Future[T]) -> None:
-            try:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_complete, done)
-            except RuntimeError:  # the loop is closed: nobody waits any more
-                pass
 
         self.add_done_callback(wake)
         try:
             yield from done
         except asyncio.CancelledError:
-            with contextlib.suppress(ValueError):  # of a creation
+            with contextlib.suppress(ValueError, RuntimeError):  # of a creation, or in a forked process
                 self.cancel()
             raise
-        return self.value()
+        return self.wait()  # it is complete; the streams of devices wait for what fills its tensors
 
 
 def _complete(done: asyncio.Future[None]) -> None:
@@ -67,5 +70,5 @@ def _complete(done: asyncio.Future[None]) -> None:
 def install() -> None:
     """Has calls return them. After `torch.Future.wait` has been replaced; once is enough."""
     # The function itself: torch.futures.Future.wait has a frame, in which the traceback of an error keeps the future.
-    CallFuture.wait = vars(torch._C.Future)["wait"]  # pyright: ignore
+    CallFuture.wait = vars(torch._C.Future)["wait"]  # pyright: ignore[reportAttributeAccessIssue]
     _C.set_call_future_class(CallFuture)

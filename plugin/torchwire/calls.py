@@ -70,7 +70,7 @@ def _invoking(original: Callable[..., Any]) -> Callable[..., Any]:
         if callable(func) and (rpc_type is _SYNC or rpc_type is _ASYNC):
             name, is_async = _script_of(func)
             named: Any = kwargs or {}
-            call = to, func, name, args or (), named, rpc_timeout, is_async, not _has_own_pickler()
+            call = to, func, name, args or (), named, rpc_timeout, is_async, not _has_default_pickler()
             if rpc_type is _ASYNC:
                 future = _C.call_async(*call)
                 if future is not None:
@@ -99,7 +99,7 @@ def _script_of(func: Any) -> tuple[str | None, bool]:
     return (script.qualified_name if isinstance(script, torch.jit.ScriptFunction) else None), wrapped is not None
 
 
-def _has_own_pickler() -> bool:
+def _has_default_pickler() -> bool:
     """Whether _use_rpc_pickler has no say in what is sent."""
     return api._default_pickler is _PICKLER
 

@@ -521,7 +521,7 @@ def test_callbacks_run_in_the_callers_state(pair):
     assert pair[0].run(states_of_callbacks) == [False] * 3
 
 
-# ---- what goes PyTorch's way ----
+# ---- with picklers, reducers, contexts and a profiler ----
 
 
 class CountingPickler(internal._InternalRPCPickler):
