@@ -70,5 +70,5 @@ def _complete(done: asyncio.Future[None]) -> None:
 def install() -> None:
     """Has calls return them. After `torch.Future.wait` has been replaced; once is enough."""
     # The function itself: torch.futures.Future.wait has a frame, in which the traceback of an error keeps the future.
-    CallFuture.wait = vars(torch._C.Future)["wait"]  # pyright: ignore[reportAttributeAccessIssue]
+    CallFuture.wait = vars(torch.Future)["wait"]  # pyright: ignore[reportAttributeAccessIssue]
     _C.set_call_future_class(CallFuture)
