@@ -82,18 +82,27 @@ c10::intrusive_ptr<Message> answered(
 
 } // namespace
 
-std::optional<ContextId> joinContext(WorkerId callee, c10::intrusive_ptr<Message>& call) {
-  auto& container = DistAutogradContainer::getInstance();
-  if (!container.hasValidContext() || !own_messages::isDirectCall(*call)) {
+std::optional<ContextId> joinContext(
+    WorkerId callee, JoinsContext joins, const rpc::DeviceMap& deviceMap,
+    c10::intrusive_ptr<Message>& call) {
+  if (joins == JoinsContext::withGradients &&
+      !torch::autograd::compute_requires_grad(call->tensors())) {
     return std::nullopt;
   }
-  expectOfThisLifetime(DistAutogradContainer::currentContextId());
-  const ContextPtr context = container.currentContext();
+  const ContextId id = DistAutogradContainer::currentContextId();
+  expectOfThisLifetime(id);
+  if (!own_messages::isDirectCall(*call)) {
+    call = autograd::getMessageWithAutograd(
+        static_cast<rpc::worker_id_t>(callee), call, MessageType::FORWARD_AUTOGRAD_REQ,
+        /* forceGradRecording */ true, deviceMap);
+    return id;
+  }
+  const ContextPtr context = DistAutogradContainer::getInstance().currentContext();
   call = enveloped(
       *call, context, torch::autograd::compute_requires_grad(call->tensors()),
       MessageType::FORWARD_AUTOGRAD_REQ);
   context->addKnownWorkerId(callee);
-  return context->contextId();
+  return id;
 }
 
 std::optional<ContextId> contextOfDirectForward(const Message& request) {

@@ -20,12 +20,17 @@
 
 namespace torchwire {
 
-/// Makes a direct call part of the thread's context, if there is one: attaches a send function to tensors that need
-/// gradients. Returns the context. Other calls stay as they are.
-std::optional<ContextId> joinContext(
-    WorkerId callee, c10::intrusive_ptr<torch::distributed::rpc::Message>& call);
+/// When a call becomes part of its thread's autograd context.
+enum class JoinsContext { never, withGradients, always };
 
-/// The context of a request that joinContext() has made; unset for any other.
+/// Makes a call part of the thread's context, if `joins` says so. The thread has one. Attaches a send function to tensors
+/// that need gradients. A direct call gets torchwire's envelope, any other libtorch's, with `deviceMap`: the callee's device
+/// for each of this worker's. Returns the context that it is part of.
+std::optional<ContextId> joinContext(
+    WorkerId callee, JoinsContext joins, const torch::distributed::rpc::DeviceMap& deviceMap,
+    c10::intrusive_ptr<torch::distributed::rpc::Message>& call);
+
+/// The context of a direct call that joinContext() has put into its envelope; unset for any other.
 std::optional<ContextId> contextOfDirectForward(const torch::distributed::rpc::Message& request);
 
 /// Serves a request that joinContext() has made: attaches a recv function to the tensors that came, has `run` serve the

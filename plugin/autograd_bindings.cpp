@@ -3,12 +3,15 @@
 
 #include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/rpc/py_rref.h>
+#include <torch/csrc/distributed/rpc/rpc_agent.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <pybind11/stl.h>
 
 #include "autograd/context_lifetime.h"
+#include "autograd/direct_forward.h"
 #include "autograd/script_operator.h"
+#include "backend/agent/caller.h"
 #include "backend/base/call_error.h"
 #include "backend/serve/python_rref.h"
 #include "backend/serve/signals.h"
@@ -141,10 +144,14 @@ void bindBackward(AgentClass& agent) {
           "backward_from_rref",
           [](const std::shared_ptr<Agent>& self, const rpc::PyRRef& rref, int64_t contextId,
              bool retain) {
-            const Caller::AwaitingSend scope(
-                rref.isOwner() ? nullptr : Agent::callerOf(self)); // no call of its hooks
+            const auto askOwner = [&](c10::intrusive_ptr<rpc::Message> request) {
+              self->caller().call(
+                  {self->getWorkerInfo(rref.owner().id_), std::move(request), rpc::kUnsetRpcTimeout,
+                   JoinsContext::never},
+                  [](c10::intrusive_ptr<rpc::Message>) {});
+            };
             raisingSignals(
-                [&] { rref::backward(self->engine(), *self, rrefIn(rref), contextId, retain); });
+                [&] { rref::backward(self->engine(), askOwner, rrefIn(rref), contextId, retain); });
           },
           py::arg("rref"), py::arg("dist_autograd_ctx_id") = rref::kNoContext,
           py::arg("retain_graph") = false,

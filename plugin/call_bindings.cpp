@@ -1,9 +1,6 @@
 #include "plugin/call_bindings.h"
 
-#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/profiler_legacy.h>
-#include <torch/csrc/distributed/autograd/context/container.h>
-#include <torch/csrc/distributed/rpc/py_rref.h>
 #include <torch/csrc/distributed/rpc/types.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
@@ -11,34 +8,28 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
-#include <filesystem>
-#include <iterator>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "autograd/current_context.h"
+#include "autograd/direct_forward.h"
 #include "backend/agent/agent.h"
-#include "backend/agent/forked_agent.h"
-#include "backend/base/call_error.h"
-#include "backend/base/fork.h"
+#include "backend/agent/caller.h"
+#include "backend/call/trace_log.h"
 #include "backend/codec/python_codec.h"
 #include "backend/serve/answer_scope.h"
 #include "backend/serve/call_deadline.h"
 #include "backend/serve/current_call.h"
 #include "backend/serve/direct_call.h"
-#include "backend/serve/private_members.h"
 #include "backend/serve/python_rpc.h"
-#include "backend/serve/python_rref.h"
+#include "backend/serve/script_call_writer.h"
 #include "backend/serve/signals.h"
-#include "plugin/chained_future.h"
+#include "plugin/call_future.h"
 #include "plugin/current_agent.h"
-#include "plugin/function_wrapper.h"
+#include "plugin/future_bindings.h"
 #include "plugin/pickled_rrefs.h"
 #include "plugin/rref_methods.h"
 #include "plugin/unread_rrefs.h"
@@ -47,101 +38,10 @@
 namespace py = pybind11;
 
 namespace torchwire {
-
 namespace {
 
 namespace rpc = torch::distributed::rpc;
-using torch::distributed::autograd::DistAutogradContainer;
-using torch::jit::PythonFutureWrapper;
-using Future = c10::ivalue::Future;
-
-/// The call that a thread has sent last, and the future that it has got for it. Only compared: as long as the call is in
-/// the agent's table, it keeps the future, and no other has its address.
-struct LatestCall {
-  const Future* future = nullptr;
-  std::weak_ptr<const Agent> agent;
-  uint64_t id = 0;
-  c10::weak_intrusive_ptr<Future> creation; // of an RRef, which completes `future`; or expired
-
-  LatestCall() : creation(c10::intrusive_ptr<Future>()) {}
-  /// The one that `sender` has just sent on this thread.
-  LatestCall(
-      const PythonFutureWrapper& got, const std::shared_ptr<Agent>& sender,
-      const c10::intrusive_ptr<Future>& creation = {})
-      : future(got.fut.get()),
-        agent(sender),
-        id(Caller::sentByThisThread().latest),
-        creation(creation) {}
-};
-thread_local LatestCall latestCall;
-
-// Whether the program waits at once for the call that this thread is about to send.
-thread_local bool programWaits = false;
-
-/// To whom a function of libtorch's sends that gets this.
-std::optional<WorkerId> destinationIn(const Arguments& arguments) {
-  const auto* const worker = arguments.first<rpc::WorkerInfo>();
-  return worker == nullptr ? std::nullopt : std::optional(worker->id_);
-}
-
-/// What `invoke` returns, having noted whose call it is. If the program waits, the call has ended.
-py::object callAndNote(const py::function& invoke, const Arguments& arguments) {
-  const auto agent = currentAgent();
-  Caller::AwaitingSend scope(Agent::callerOf(std::exchange(programWaits, false) ? agent : nullptr));
-  const uint64_t before = Caller::sentByThisThread().count;
-  const AnswerScope answer(destinationIn(arguments)); // which may have come by the time
-  py::object result = arguments.passTo(invoke);
-  if (agent && Caller::sentByThisThread().count == before + 1) {
-    latestCall = LatestCall(*result.cast<std::shared_ptr<PythonFutureWrapper>>(), agent);
-  }
-  return result;
-}
-
-/// What a function returns that pickles the arguments of a call, sends it, and perhaps waits for it.
-py::object callSending(bool waits, const py::function& function, const py::args& args) {
-  const bool outer = std::exchange(programWaits, waits);
-  const auto restore = c10::make_scope_exit([outer] { programWaits = outer; });
-  try {
-    py::object result = PickledRRefs::withdrawnIfRaised([&] { return function(*args); });
-    raisePendingSignal();
-    return result;
-  } catch (py::error_already_set&) {
-    raisePendingSignal(); // which may have made it an error of the call
-    throw;
-  }
-}
-
-/// As callAndNote(), for the creation of an RRef and the future that the program has got for it.
-void noteCreation(const rpc::PyRRef& rref, const PythonFutureWrapper& future) {
-  const auto creation = rrefIn(rref)->getOwnerCreationFuture();
-  const auto agent = currentAgent();
-  if (agent && creation && creation.get() == Caller::sentByThisThread().future) {
-    latestCall = LatestCall(future, agent, creation);
-  }
-}
-
-size_t countCallbacks(Future& future) {
-  const std::lock_guard<std::mutex> lock(future.*pointerTo(FutureMutex()));
-  return (future.*pointerTo(FutureCallbacks())).size();
-}
-
-// libtorch's, torchwire's, and what completes the future that the program waits for.
-constexpr size_t kCreationCallbacks = 3;
-
-// Whether the end of a call runs callbacks of the program's. One could wait for a lock that this thread holds.
-bool hasCallbacks(Future& future) {
-  const auto creation =
-      latestCall.future == &future ? latestCall.creation.lock() : c10::intrusive_ptr<Future>();
-  return countCallbacks(future) > 0 || (creation && countCallbacks(*creation) > kCreationCallbacks);
-}
-
-// ---- calls of Python functions ------------------------------------------------------------------
-
 using rpc::Message;
-
-bool hasContext() {
-  return DistAutogradContainer::getInstance().hasValidContext();
-}
 
 /// Null where `to` is nothing that PyTorch takes.
 const rpc::WorkerInfo* findWorker(const Agent& agent, py::handle to) {
@@ -169,66 +69,117 @@ c10::intrusive_ptr<Message> writePickledCall(
       std::move(body), std::move(tensors), rpc::MessageType::PYTHON_CALL);
 }
 
-/// Null for a call that PyTorch has to make part of an autograd context.
-c10::intrusive_ptr<Message> writeCall(
-    const py::object& function, const py::object& args, const py::object& kwargs, bool isAsync,
-    DirectRRefs& rrefs) {
-  auto direct = writeDirectCall(function.ptr(), args.ptr(), kwargs.ptr(), isAsync, rrefs);
-  return direct || hasContext() ? direct : writePickledCall(function, args, kwargs, isAsync);
-}
+/// What a call is of, and with what.
+struct Called {
+  const py::object& to;
+  const py::object& function;
+  /// Of an operator or a TorchScript function; nullopt: the function is one of Python.
+  const std::optional<std::string>& name;
+  /// A tuple and a dict. Of a call of Python perhaps something else, which is left to pickle.
+  const py::object& args;
+  const py::object& kwargs;
+  bool isAsync;
+  /// Whether the program has set a pickler of its own.
+  bool hasPickler;
+};
 
-/// A call of a Python function that is ready to be sent.
+/// A call that is ready to be sent.
 struct PreparedCall {
   std::shared_ptr<Agent> agent;
   const rpc::WorkerInfo& worker;
   c10::intrusive_ptr<Message> request;
+  JoinsContext joins;
+  Caller::Result result;
   // Or whoever drops a tensor of the request, of which Python has another reference, would have to take the GIL for it.
   std::vector<at::Tensor> tensors;
-  std::shared_ptr<KeptRRefs> rrefs; // until the call is over
+
+  Caller::KnownCall toSend(float timeout) {
+    return {worker, std::move(request), timeout, joins};
+  }
 };
 
+void writePython(PreparedCall& call, const Called& called) {
+  DirectRRefs rrefs(call.worker.id_, expectOfThisLifetime);
+  if (!called.hasPickler) {
+    call.request = writeDirectCall(
+        called.function.ptr(), called.args.ptr(), called.kwargs.ptr(), called.isAsync, rrefs);
+  }
+  if (!call.request) {
+    call.request = writePickledCall(called.function, called.args, called.kwargs, called.isAsync);
+  }
+  call.joins = JoinsContext::always;
+  call.result = {pythonResult, at::PyObjectType::get(), rrefs.take()};
+}
+
+void writeScript(PreparedCall& call, const Called& called) {
+  const bool isOperator = called.name->find("::") != std::string::npos;
+  const auto args = py::reinterpret_borrow<py::args>(called.args);
+  const auto kwargs = py::reinterpret_borrow<py::kwargs>(called.kwargs);
+  ScriptRequest written = isOperator
+      ? writeOperatorCall(*called.name, args, kwargs)
+      : writeFunctionCall(*called.name, args, kwargs, called.isAsync);
+  call.request = std::move(written.message);
+  call.joins = isOperator ? JoinsContext::withGradients : JoinsContext::always;
+  const Caller::ReadResult read = isOperator
+      ? [](c10::intrusive_ptr<Message> response) { return readOperatorResult(*response); }
+      : [](c10::intrusive_ptr<Message> response) { return readScriptResult(*response); };
+  call.result = {read, std::move(written.result), nullptr};
+}
+
+/// Whether PyTorch has to make the call, or to say what is wrong with it.
+bool isPyTorchs(const Called& called) {
+  const bool isReadable = !called.name ||
+      (py::isinstance<py::tuple>(called.args) && py::isinstance<py::dict>(called.kwargs));
+  return !isReadable || torch::autograd::profiler::profilerEnabled();
+}
+
 /// None where the call has to go PyTorch's way.
-std::optional<PreparedCall> prepareCall(
-    std::shared_ptr<Agent> agent, const py::object& to, const py::object& function,
-    const py::object& args, const py::object& kwargs, bool isAsync) {
+std::optional<PreparedCall> prepareCall(const Called& called) {
+  auto agent = currentAgent();
   const rpc::WorkerInfo* const worker =
-      agent && !torch::autograd::profiler::profilerEnabled() ? findWorker(*agent, to) : nullptr;
+      agent && !isPyTorchs(called) ? findWorker(*agent, called.to) : nullptr;
   if (worker == nullptr) {
     return std::nullopt;
   }
-  DirectRRefs rrefs(worker->id_, expectOfThisLifetime);
-  auto request = PickledRRefs::withdrawnIfRaised(
-      [&] { return writeCall(function, args, kwargs, isAsync, rrefs); });
-  if (!request) {
-    return std::nullopt;
-  }
-  std::vector<at::Tensor> tensors = request->tensors();
-  return PreparedCall{
-      std::move(agent), *worker, std::move(request), std::move(tensors), rrefs.take()};
+  PreparedCall call{std::move(agent), *worker, {}, {}, {}, {}};
+  PickledRRefs::withdrawnIfRaised([&] {
+    if (called.name) {
+      writeScript(call, called);
+    } else {
+      writePython(call, called);
+    }
+  });
+  call.tensors = call.request->tensors();
+  return call;
 }
 
-const TraceLog* traceOf(const std::shared_ptr<Agent>& agent) {
-  return agent ? &agent->callMetrics().trace : nullptr;
+/// From the calling thread's first step of a call on.
+TraceLog::Making makingCall() {
+  const auto agent = currentAgent();
+  return TraceLog::Making(agent ? &agent->callMetrics().trace : nullptr);
 }
 
 /// The result in a tuple, or None where the call has to go PyTorch's way, and has not begun.
-py::object callPython(
-    const py::object& to, const py::object& function, const py::object& args,
-    const py::object& kwargs, float timeout, bool isAsync) {
-  auto agent = currentAgent();
-  const TraceLog::Making making(traceOf(agent));
-  auto call = prepareCall(std::move(agent), to, function, args, kwargs, isAsync);
+py::object callAndWait(const Called& called, float timeout) {
+  const TraceLog::Making making = makingCall();
+  auto call = prepareCall(called);
   if (!call) {
     return py::none();
   }
   py::object result;
   std::optional<py::gil_scoped_release> release(std::in_place);
   try {
-    call->agent->caller().call(
-        call->worker, std::move(call->request), timeout, [&](Message& response) {
-          release.reset(); // and not to be taken a second time: others may wait for the GIL
-          result = readPythonResult(response);
-        });
+    call->agent->caller().call(call->toSend(timeout), [&](c10::intrusive_ptr<Message> response) {
+      if (called.name) {
+        const at::IValue value = readScriptResult(*response);
+        release.reset(); // and not to be taken a second time: others may wait for the GIL
+        result = torch::jit::toPyObject(value);
+      } else {
+        response = unwrapped(std::move(response));
+        release.reset();
+        result = readPythonResult(*response);
+      }
+    });
   } catch (...) { // which may be the end of a call that a signal has cancelled
     release.reset();
     raisePendingSignal();
@@ -238,133 +189,53 @@ py::object callPython(
   return py::make_tuple(std::move(result));
 }
 
-/// Whose call a future is of. In the form of what PyTorch lets a future do with its value when it is asked for.
-struct SentPythonCall {
-  std::weak_ptr<Agent> agent;
-  uint64_t id;
-  void operator()(const py::object& /* result */) const {}
-};
-
 /// The future, or None where the call has to go PyTorch's way, and has not begun.
-py::object callPythonAsync(
-    const py::object& to, const py::object& function, const py::object& args,
-    const py::object& kwargs, float timeout, bool isAsync) {
-  auto agent = currentAgent();
-  const TraceLog::Making making(traceOf(agent));
-  auto call = prepareCall(std::move(agent), to, function, args, kwargs, isAsync);
+py::object callAsync(const Called& called, float timeout) {
+  const TraceLog::Making making = makingCall();
+  auto call = prepareCall(called);
   if (!call) {
     return py::none();
   }
-  c10::intrusive_ptr<Future> future;
+  Caller::Sent sent;
   {
     const py::gil_scoped_release release;
-    future = call->agent->caller().send(
-        call->worker, std::move(call->request), timeout, pythonResult, std::move(call->rrefs));
+    sent = call->agent->caller().send(call->toSend(timeout), std::move(call->result));
   }
-  return py::cast(
-      std::make_shared<PythonFutureWrapper>(
-          std::move(future), SentPythonCall{call->agent, Caller::sentByThisThread().latest}));
+  return instanceOf(std::make_shared<CallFuture>(std::move(sent.future), call->agent, sent.callId));
 }
 
-// ---- waiting ------------------------------------------------------------------------------------
-
-/// The call behind a future, and the agent that has made it: of any call of a Python function, and of the latest other call
-/// of this thread.
-std::optional<std::pair<std::shared_ptr<Agent>, uint64_t>> callBehind(
-    const PythonFutureWrapper& future) {
-  if (const auto* sent =
-          future.unwrap_func ? future.unwrap_func->target<SentPythonCall>() : nullptr) {
-    return std::pair(sent->agent.lock(), sent->id);
-  }
-  const auto agent = latestCall.future == future.fut.get() ? currentAgent() : nullptr;
-  if (agent && agent == latestCall.agent.lock()) {
-    return std::pair(agent, latestCall.id);
-  }
-  return std::nullopt;
-}
-
-/// Throws in a forked child whose only thread is about to wait: nobody will complete the future, which may be that of a
-/// call of the parent's, or come of one.
-void expectToEnd() {
-  if (forkGeneration() == 0) { // as nearly always
-    return;
-  }
-  const auto forked = ForkedAgent::current();
-  if (!forked) {
-    return;
-  }
-  const std::filesystem::directory_iterator threads("/proc/self/task");
-  if (std::distance(begin(threads), end(threads)) == 1) {
-    throw std::runtime_error("this future is not completed, and will not be: " + forked->refusal());
-  }
-}
-
-/// Waits for the call behind the future, so as to end it here, or else for the future: libtorch would run no handlers of
-/// signals meanwhile. Releases the GIL.
-void awaitCall(const PythonFutureWrapper& future) {
-  if (future.fut->completed()) {
-    return;
-  }
-  expectToEnd();
-  const auto call = hasCallbacks(*future.fut) ? std::nullopt : callBehind(future);
-  const py::gil_scoped_release release;
-  if (call && call->first) {
-    call->first->caller().await(call->second, [&] { return hasCallbacks(*future.fut); });
-  }
-  if (!future.fut->completed() && currentAgent()) {
-    awaitFuture(*future.fut);
-  }
-}
-
-// ---- callbacks ----------------------------------------------------------------------------------
-
-constexpr int64_t kNoContext = -1; // as PyTorch has it
-
-int64_t ifOpen(int64_t context) {
+/// What a function returns that pickles the arguments of a call and sends it PyTorch's way.
+py::object callPyTorchs(const py::function& function, const py::args& args) {
+  const auto agent = currentAgent();
+  const auto* const worker = agent && !args.empty() ? findWorker(*agent, args[0]) : nullptr;
+  // The answer may come before PyTorch says what is to be done with it.
+  const AnswerScope answer(worker == nullptr ? std::nullopt : std::optional(worker->id_));
   try {
-    DistAutogradContainer::getInstance().isValidContext(context);
-    return context;
-  } catch (const c10::Error&) {
-    return kNoContext;
+    py::object result = PickledRRefs::withdrawnIfRaised([&] { return function(*args); });
+    raisePendingSignal();
+    return result;
+  } catch (py::error_already_set&) {
+    raisePendingSignal(); // which may have made it an error of the call
+    throw;
   }
 }
 
-/// The callback, to run in the autograd context that is the thread's now, if there is one; in none where that has been released
-/// by then. A process that it forks ends with it, unless it was called by code of Python's that goes on there.
-py::object inCurrentContext(const py::function& callback) {
-  const int64_t context = hasContext() ? DistAutogradContainer::currentContextId() : kNoContext;
-  return py::cpp_function([callback, context](const py::args& args) -> py::object {
-    const bool isOutermost = PyEval_GetFrame() == nullptr;
-    const uint64_t generation = forkGeneration();
-    const auto end = c10::make_scope_exit([&] {
-      if (isOutermost) {
-        endIfForkedSince(generation);
-      }
-    });
-    std::optional<CurrentContext> current;
-    if (context != kNoContext) {
-      current.emplace(ifOpen(context));
-    }
-    return callback(*args);
-  });
+/// Binds a function of what is called and the time-out.
+template <typename Call>
+void bindCall(py::module_& module, const char* name, Call call, const char* doc) {
+  module.def(
+      name,
+      [call](
+          const py::object& to, const py::object& function, const std::optional<std::string>& name,
+          const py::object& args, const py::object& kwargs, float timeout, bool isAsync,
+          bool hasPickler) {
+        return call(Called{to, function, name, args, kwargs, isAsync, hasPickler}, timeout);
+      },
+      py::arg("to"), py::arg("function"), py::arg("name"), py::arg("args"), py::arg("kwargs"),
+      py::arg("timeout"), py::arg("is_async"), py::arg("has_pickler"), doc);
 }
 
-// ---- giving up ----------------------------------------------------------------------------------
-
-/// Whether the call has ended by this.
-bool cancelCall(const PythonFutureWrapper& future) {
-  const auto call = callBehind(future);
-  const bool isCreation =
-      latestCall.future == future.fut.get() && latestCall.creation.lock() != nullptr;
-  if (!call || isCreation) {
-    throw py::value_error(
-        "torchwire.cancel() takes the future of a call: of a Python function, by rpc_async, or of "
-        "the "
-        "call that this thread has made last");
-  }
-  const py::gil_scoped_release release;
-  return call->first && call->first->caller().cancel(call->second);
-}
+// ---- deadlines, and what is served ---------------------------------------------------------------
 
 /// As time.monotonic() counts, which has the same clock.
 std::optional<double> setDeadline(const std::optional<double>& seconds) {
@@ -399,11 +270,7 @@ bool addCancelCallback(const WatchedCall& call, py::function callback) {
   return call.cancellation->add(task);
 }
 
-void bindGivingUp(py::module_& module) {
-  // Releases the GIL.
-  module.def("cancel_call", [](const std::shared_ptr<PythonFutureWrapper>& future) {
-    return cancelCall(*future);
-  });
+void bindDeadlines(py::module_& module) {
   module.def(
       "set_deadline", &setDeadline, py::arg("seconds"),
       "By when, in time.monotonic()'s seconds, calls of this thread have to end; None: whenever. "
@@ -425,19 +292,25 @@ void bindCalls(py::module_& module) {
   dropUnreadRRefs();
   PythonRpc::load();
   noteMainThread();
-  bindGivingUp(module);
+  bindFutures(module);
+  bindDeadlines(module);
   bindRRefMethods(module);
+  bindCall(
+      module, "call", &callAndWait,
+      "Makes a call and waits. `name`: of a builtin operator (\"aten::add\") or of a TorchScript "
+      "function (\"__torch__.f\"); None: the function is one of Python. `has_pickler`: the "
+      "program has one of its own, which writes a call of Python. The result as the only element "
+      "of a tuple; None where PyTorch has "
+      "to make the call.");
+  bindCall(
+      module, "call_async", &callAsync,
+      "The same, and returns the future of the result, a CallFuture.");
   module.def(
-      "call_python", &callPython, py::arg("to"), py::arg("function"), py::arg("args"),
-      py::arg("kwargs"), py::arg("timeout"), py::arg("is_async"),
-      "Calls a Python function and waits. The result as the only element of a tuple; None where "
-      "PyTorch has to make the "
-      "call.");
+      "call_through", &callPyTorchs, py::arg("function"),
+      "What a function of PyTorch's returns that pickles the arguments of a call and sends it.");
   module.def(
-      "call_python_async", &callPythonAsync, py::arg("to"), py::arg("function"), py::arg("args"),
-      py::arg("kwargs"), py::arg("timeout"), py::arg("is_async"),
-      "Calls a Python function. The future of its result; None where PyTorch has to make the "
-      "call.");
+      "answering_worker", &AnswerScope::current,
+      "The rank of the worker whose answer this thread reads; None: it reads none.");
   module.def(
       "_encode_value",
       [](const py::object& value) -> std::optional<std::pair<py::bytes, std::vector<at::Tensor>>> {
@@ -456,58 +329,6 @@ void bindCalls(py::module_& module) {
         return PythonReader(in, tensors).value();
       },
       "For tests: the reverse.");
-  module.def(
-      "noting_calls",
-      [](const py::function& invoke) {
-        return makeFunction("invoke", "", [invoke](const Arguments& arguments) {
-          return callAndNote(invoke, arguments);
-        });
-      },
-      "A function that does what `invoke` does, which sends a call and returns its future.");
-  module.def(
-      "note_creation",
-      [](const rpc::PyRRef& rref, const std::shared_ptr<PythonFutureWrapper>& future) {
-        noteCreation(rref, *future);
-      },
-      "Says that the future ends when the owner has confirmed the RRef.");
-  module.def(
-      "call_sending", &callSending, py::arg("waits"), py::arg("function"),
-      "What a function returns that sends a call, through one that noting_calls() has made. If it "
-      "`waits`, the call has ended when it has been sent: nobody else can have its future.");
-  module.def(
-      "chain",
-      [](const std::shared_ptr<PythonFutureWrapper>& first, py::function next,
-         const PythonFutureWrapper& future) {
-        chain(first, std::move(next), future.fut);
-        raisePendingSignal(); // of a handler that has interrupted `next`
-      },
-      py::arg("first"), py::arg("next"), py::arg("future"),
-      "Completes `future` as the one that `next` returns, which is called with the value of "
-      "`first`.");
-  // Keeps the GIL: a lock is held for a moment at most.
-  module.def(
-      "in_current_context", &inCurrentContext, py::arg("callback"),
-      "A callback that does what `callback` does, in the autograd context that is current now. A "
-      "process that it forks ends with it.");
-  module.def(
-      "answering_worker", &AnswerScope::current,
-      "The rank of the worker whose answer this thread reads; None: it reads none.");
-  module.def(
-      "waiting_method",
-      [](const py::function& wait, std::string doc) {
-        return makeMethod("wait", std::move(doc), [wait](const Arguments& arguments) {
-          if (const auto* const future = arguments.first<PythonFutureWrapper>()) {
-            awaitCall(*future);
-            raisePendingSignal();
-          }
-          return arguments.passTo(wait);
-        });
-      },
-      py::arg("wait"), py::arg("doc"),
-      "A method of futures that does what `wait` does, and first waits for the call behind the "
-      "future, if that is known: it is of a Python function, or the one that this thread has sent "
-      "last. It has no frame of Python's, in which the traceback of an error would keep the "
-      "future.");
 }
 
 } // namespace torchwire

@@ -16,6 +16,11 @@ class Arguments {
   Arguments(PyObject* const* values, Py_ssize_t positional, PyObject* names)
       : values_(values), positional_(positional), names_(names) {}
 
+  /// How many there are, of both kinds.
+  Py_ssize_t count() const {
+    return positional_ + (names_ == nullptr ? 0 : PyTuple_GET_SIZE(names_));
+  }
+
   /// The argument at this position or with this name; null where it is not given.
   pybind11::handle find(Py_ssize_t position, const char* name) const;
 

@@ -40,10 +40,10 @@ at::Tensor tensorIn(const c10::IValue& value) {
   return tensor;
 }
 
-void askOwner(rpc::RpcAgent& agent, const rpc::RRef& rref, int64_t contextId, bool retainGraph) {
+void askOwner(const Ask& ask, const rpc::RRef& rref, int64_t contextId, bool retainGraph) {
   TORCH_CHECK(contextId != kNoContext, "User RRefs require 'dist_autograd_ctx_id' to be specified");
   torch::distributed::autograd::RRefBackwardReq request(rref.rrefId(), contextId, retainGraph);
-  agent.send(agent.getWorkerInfo(rref.owner()), std::move(request).toMessage())->waitAndThrow();
+  ask(std::move(request).toMessage());
 }
 
 /// Waits for it, until the calling thread's deadline.
@@ -108,14 +108,14 @@ c10::intrusive_ptr<rpc::JitFuture> runAsked(
 } // namespace
 
 void backward(
-    Engine& engine, rpc::RpcAgent& agent, const c10::intrusive_ptr<rpc::RRef>& rref,
-    int64_t contextId, bool retainGraph) {
+    Engine& engine, const Ask& ask, const c10::intrusive_ptr<rpc::RRef>& rref, int64_t contextId,
+    bool retainGraph) {
   if (!rref->isOwner()) {
     expectOfThisLifetime(*rref);
     throwCreationError(
         *rref,
         "no backward pass can start from an RRef of which it is possible that it does not exist.");
-    askOwner(agent, *rref, contextId, retainGraph);
+    askOwner(ask, *rref, contextId, retainGraph);
     return;
   }
   const auto owner = c10::static_intrusive_pointer_cast<rpc::OwnerRRef>(rref);

@@ -79,7 +79,6 @@ Agent::Agent(
   connectDeviceMessages(
       *transfers_, dispatcher_, pools_.copies,
       [this](WorkerId to, c10::intrusive_ptr<Message> request) {
-        const Caller::UnnotedSends unnoted;
         return send(getWorkerInfo(static_cast<worker_id_t>(to)), std::move(request));
       });
   ForkedAgent::standInForChildrenOf(workerInfo_); // it may be the current one before it starts

@@ -114,10 +114,6 @@ class Agent final : public torch::distributed::rpc::RpcAgent,
   Caller& caller() {
     return caller_;
   }
-  /// The same, which keeps the agent; null for null.
-  static std::shared_ptr<Caller> callerOf(const std::shared_ptr<Agent>& agent) {
-    return agent ? std::shared_ptr<Caller>(agent, &agent->caller_) : nullptr;
-  }
   Bookkeeping& bookkeeping() {
     return bookkeeping_;
   }

@@ -2,6 +2,7 @@
 #include "backend/agent/caller.h"
 
 #include <c10/util/ScopeExit.h>
+#include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
 #include <algorithm>
@@ -26,6 +27,7 @@ namespace {
 
 namespace rpc = torch::distributed::rpc;
 using std::chrono::milliseconds;
+using torch::distributed::autograd::DistAutogradContainer;
 
 // Whether it makes one, for certain.
 bool creates(rpc::MessageType type) {
@@ -37,14 +39,6 @@ bool creates(rpc::MessageType type) {
 bool mayCreate(rpc::MessageType type) {
   return creates(type) || type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
       type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
-}
-
-Error ownerDied(const std::string& worker) {
-  return Error(
-      ErrorCode::workerDied,
-      worker +
-          " is another process than the RRef's owner, which has died or left: create the RRef anew",
-      Executed::no);
 }
 
 void noteDeadline(OutgoingFrame& request) {
@@ -117,13 +111,9 @@ c10::intrusive_ptr<rpc::JitFuture> Caller::send(
   call.context = Container::contextOf(*message);
   // Of what is sent: libtorch's message has a tensor that occurs twice only once.
   Request request = requestTo(to, std::move(message), rpcTimeoutSeconds, deviceMap);
-  AwaitingSend* const waits = takeAwaiting(type);
   call.future = futureOf(at::AnyClassType::get());
   if (call.mayCreate) {
     RRefService::watchCreation(*call.future);
-  }
-  if (waits != nullptr) {
-    waits->inUse_ = call.inUse = use(call);
   }
   const auto [callId, failed] = start(call, std::move(request));
   if (call.pass) {
@@ -135,49 +125,56 @@ c10::intrusive_ptr<rpc::JitFuture> Caller::send(
   }
   if (failed) {
     failUnseen(call, callId, failed);
-  } else if (waits != nullptr) {
-    await(callId, [] { return false; });
+  } else if (call.creates) {
+    creations_.add(*call.future, callId);
   }
   return call.future;
 }
 
-c10::intrusive_ptr<rpc::JitFuture> Caller::send(
-    const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
-    ReadResult read, std::shared_ptr<KeptRRefs> kept) {
-  expectRunning(to, *message);
+Caller::Sent Caller::send(KnownCall known, Result result) {
+  expectRunning(known.to, *known.request);
   OwnCall call;
-  call.to = to.id_;
-  Request request = requestTo(to, std::move(message), rpcTimeoutSeconds);
-  call.context = joinContext(to.id_, request.message);
+  call.to = known.to.id_;
+  Request request = requestTo(known.to, std::move(known.request), known.rpcTimeoutSeconds);
+  call.context = join(known.joins, request);
   call.pool = &worker_.pools.completions;
-  call.future = futureOf(at::PyObjectType::get());
-  call.read = read;
+  call.future = futureOf(std::move(result.type));
+  call.read = result.read;
   call.state = std::make_shared<const at::ThreadLocalState>();
   OwnCall started = call;
-  started.kept = std::move(kept); // not by this thread, too: they go before the call is over
+  started.kept = std::move(result.kept); // not by this thread, too: they go before the call is over
   const auto [callId, failed] = start(std::move(started), std::move(request));
   if (failed) {
     failUnseen(call, callId, failed);
   }
-  return call.future;
+  return {call.future, callId};
 }
 
-/// Enters the call into the table, as the latest of this thread's, and sends its request: at once, or when its tensors have
-/// come from their devices.
-RequestSender::Begun Caller::start(OwnCall call, Request request) {
-  const c10::intrusive_ptr<JitFuture> future = call.future;
-  RequestSender::Begun begun;
-  if (worker_.rrefs->asksForOrphan(*request.message) &&
-      worker_.node.links()->statusOf(call.to)) { // else the link says what has become of it
-    CallTable::Options options{.timeout = request.timeout}; // not noted: it is not sent
-    begun.callId =
-        worker_.node.calls().open(request.to, std::move(options), beginning(std::move(call)));
-    begun.failed = ownerDied(worker_.directory.describe(request.to));
-  } else {
-    begun = startSending(std::move(call), std::move(request));
+std::optional<ContextId> Caller::join(JoinsContext joins, Request& request) const {
+  if (joins == JoinsContext::never || !DistAutogradContainer::getInstance().hasValidContext()) {
+    return std::nullopt;
   }
-  noteSent(begun.callId, future.get());
-  return begun;
+  const auto alone = request.message; // without the context
+  try {
+    return joinContext(
+        request.to, joins, worker_.devices->mapTo(request.to, cuda::Direction::request),
+        request.message);
+  } catch (const std::exception&) { // the context has been released
+    worker_.bookkeeping.noteForks(request.to, *alone)();
+    throw;
+  }
+}
+
+/// Enters the call into the table, and sends its request: at once, or when its tensors have come from their devices.
+RequestSender::Begun Caller::start(OwnCall call, Request request) {
+  const Error objection = objectionTo(call.to, *request.message);
+  if (!objection) {
+    return startSending(std::move(call), std::move(request));
+  }
+  CallTable::Options options{.timeout = request.timeout}; // not noted: it is not sent
+  return {
+      worker_.node.calls().open(request.to, std::move(options), beginning(std::move(call))),
+      objection};
 }
 
 RequestSender::Begun Caller::startSending(OwnCall call, Request request) {
@@ -213,9 +210,7 @@ CallTable::Options Caller::optionsOf(const Request& request, bool counted, const
 
 /// Of a call that is about to be opened, which counts as active from now on.
 CallTable::Completion Caller::beginning(OwnCall call) {
-  if (!call.inUse) {
-    worker_.active.start();
-  }
+  worker_.active.start();
   if (call.pass) {
     TorchEngine::track(call.pass, call.future);
   }

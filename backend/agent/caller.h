@@ -13,8 +13,10 @@
 #include <string>
 
 #include "autograd/container.h"
+#include "autograd/direct_forward.h"
 #include "autograd/torch_engine.h"
 #include "backend/agent/bookkeeping.h"
+#include "backend/agent/creations.h"
 #include "backend/agent/pools.h"
 #include "backend/agent/worker_directory.h"
 #include "backend/base/disposer.h"
@@ -63,67 +65,41 @@ class Caller {
   Caller(const Caller&) = delete;
   Caller& operator=(const Caller&) = delete;
 
-  /// While one lives, send() waits, on its thread, for the first call that this worker sends: that has, as a rule,
-  /// ended when send() returns. For who would wait for it at once: nobody has the future before, so that its end runs
-  /// no callbacks of the user's and may happen on this thread, which then holds no lock, nor the GIL, when it sends a
-  /// call. The call counts as active as long as the scope lives, in which its response is used.
-  class AwaitingSend {
-   public:
-    /// Null: nothing is awaited.
-    explicit AwaitingSend(std::shared_ptr<Caller> caller);
-    ~AwaitingSend();
-    AwaitingSend(const AwaitingSend&) = delete;
-    AwaitingSend& operator=(const AwaitingSend&) = delete;
-
-   private:
-    friend class Caller;
-    const std::shared_ptr<Caller> caller_;
-    AwaitingSend* const outer_;
-    std::shared_ptr<void> inUse_; // the call, see OwnCall
-  };
-
-  /// Which calls a thread has sent.
-  struct SentCalls {
-    uint64_t count = 0;
-    uint64_t latest = 0; // its id
-    // Its future. Only to be compared: as long as the call is under way, no other has its address.
-    const JitFuture* future = nullptr;
-  };
-  static const SentCalls& sentByThisThread();
-  /// While one lives, what its thread sends is not noted there: the program, which may be in the middle of a call, has not
-  /// asked for it.
-  class UnnotedSends {
-   public:
-    UnnotedSends();
-    ~UnnotedSends();
-    UnnotedSends(const UnnotedSends&) = delete;
-    UnnotedSends& operator=(const UnnotedSends&) = delete;
-
-   private:
-    const SentCalls kept_;
-  };
-
   /// As RpcAgent::send(), for all but Bookkeeping's requests.
   c10::intrusive_ptr<JitFuture> send(
       const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
       const torch::distributed::rpc::DeviceMap& deviceMap);
 
+  /// The call that completes the future of an RRef's creation; nullopt where that has ended.
+  std::optional<uint64_t> creationOf(const JitFuture& future) const {
+    return creations_.find(future);
+  }
+
+  /// A call of which torchwire knows what becomes of its response. Neither a creation nor a message of the books.
+  struct KnownCall {
+    const WorkerInfo& to;
+    c10::intrusive_ptr<Message> request;
+    float rpcTimeoutSeconds; // kUnsetRpcTimeout: as the default says
+    JoinsContext joins;
+  };
   /// Makes the value of a future of a response. Runs where the call ends, on a thread that may block.
   using ReadResult = at::IValue (*)(c10::intrusive_ptr<Message> response);
-  /// The same for a request as in call(): the future is of Python objects and holds what `read` makes of the response,
-  /// or throws. It completes in the calling thread's at::ThreadLocalState, as futures of libtorch's calls do. `kept`
-  /// lives until the call is over.
-  c10::intrusive_ptr<JitFuture> send(
-      const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
-      ReadResult read, std::shared_ptr<KeptRRefs> kept);
+  struct Result {
+    ReadResult read;
+    at::TypePtr type; // of the future
+    std::shared_ptr<KeptRRefs> kept; // until the call is over; null: none
+  };
+  struct Sent {
+    c10::intrusive_ptr<JitFuture> future;
+    uint64_t callId;
+  };
+  /// The future holds what `result.read` makes of the response, or throws. It completes in the calling thread's
+  /// at::ThreadLocalState, as futures of libtorch's calls do.
+  Sent send(KnownCall call, Result result);
 
-  /// Sends a direct call, or a PYTHON_CALL of a thread without an autograd context, waits for its response on the
-  /// calling thread, as await(), and calls `use` with it there. No future is made. The call is part of the thread's
-  /// context. A time-out of kUnsetRpcTimeout is the default's.
-  /// Throws std::runtime_error with the text that the future would have, and what `use` throws.
-  void call(
-      const WorkerInfo& to, c10::intrusive_ptr<Message> request, float rpcTimeoutSeconds,
-      const std::function<void(Message& response)>& use);
+  /// Sends a call, waits for its response on the calling thread, as await(), and calls `use` with it there. No future is
+  /// made. Throws std::runtime_error with the text that the future would have, and what `use` throws.
+  void call(KnownCall call, const std::function<void(c10::intrusive_ptr<Message> response)>& use);
 
   /// Waits on the calling thread, which holds neither libtorch's locks nor the GIL, for a call, and ends it here:
   /// completes its future and runs that future's callbacks; elsewhere where `hasCallbacks` finds, at that moment, some of the
@@ -160,8 +136,6 @@ class Caller {
     ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
     ReadResult read = nullptr; // null: the response itself is the future's value
     std::shared_ptr<KeptRRefs> kept; // null: none
-    // By an AwaitingSend, too; whoever lets go last ends the call. Null: nobody else, and beginning() counts it as active.
-    std::shared_ptr<void> inUse;
     std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
   };
   /// A request as PyTorch has it.
@@ -182,6 +156,7 @@ class Caller {
       const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
       const torch::distributed::rpc::DeviceMap& given = {});
   std::chrono::milliseconds timeoutOf(float seconds) const;
+  std::optional<ContextId> join(JoinsContext joins, Request& request) const;
   RequestSender::Begun start(OwnCall call, Request request);
   RequestSender::Begun startSending(OwnCall call, Request request);
   CallTable::Options optionsOf(const Request& request, bool counted, const Undo& undo) const;
@@ -200,8 +175,7 @@ class Caller {
   std::string cannotCopy(const std::exception& ofDevice) const;
 
   // caller_waits.cpp: on the thread that calls, and perhaps waits.
-  AwaitingSend* takeAwaiting(torch::distributed::rpc::MessageType type);
-  void noteSent(uint64_t callId, const JitFuture* future);
+  Error objectionTo(WorkerId to, const Message& request) const;
   EncodedRequest encodeInTime(const WorkerInfo& to, Request request);
   Outcome outcomeOf(WorkerId to, CallTable::Options options, EncodedRequest request);
   Task awaitEnd(Waiter& waiter, uint64_t callId);
@@ -213,13 +187,13 @@ class Caller {
   void setFuture(const OwnCall& call, Outcome outcome);
   c10::intrusive_ptr<Message> placed(WorkerId from, DecodedMessage decoded) const;
   Error unanswered(const Target& call, const Error& error);
-  std::shared_ptr<void> use(const Target& call);
   void failUnseen(OwnCall call, uint64_t callId, const Error& error);
   void finish(OwnCall& call);
   void callEnded(const Target& call) noexcept;
 
   const Worker worker_;
   const uint64_t generation_ = forkGeneration();
+  Creations creations_;
   std::atomic<int> endingOnWaiters_{0}; // calls that threads which wait for them are about to end
 };
 

@@ -133,20 +133,13 @@ void Caller::failUnseen(OwnCall call, uint64_t callId, const Error& error) {
   worker_.pools.endOn(pool, [this, call = std::move(call)]() mutable { finish(call); });
 }
 
-/// Has the call count as active until whoever holds this has let go.
-std::shared_ptr<void> Caller::use(const Target& call) {
-  worker_.active.start();
-  return {this, [this, call](void*) { callEnded(call); }};
-}
-
 /// After the callbacks.
 void Caller::finish(OwnCall& call) {
   call.kept.reset(); // which may tell owners, in further calls
-  if (call.inUse) {
-    call.inUse.reset();
-  } else {
-    callEnded(call);
+  if (call.creates) {
+    creations_.remove(*call.future);
   }
+  callEnded(call);
 }
 
 /// After all use of the response, in which libtorch may open the call's context, be it anew, and start further calls. The

@@ -24,24 +24,19 @@ namespace {
 
 namespace rpc = torch::distributed::rpc;
 
-thread_local Caller::SentCalls sentCalls;
-thread_local Caller::AwaitingSend* awaiting = nullptr; // that has no call yet
 thread_local int endingHere = 0; // calls that the thread waits for, or has waited for
 
-// Whether a request is what a thread may wait for: not one that keeps the books of RRefs, which is also sent for an RRef
-// that is dropped along the way, with locks held.
-bool isAwaitable(rpc::MessageType type) {
-  return type == rpc::MessageType::SCRIPT_CALL || type == rpc::MessageType::PYTHON_CALL ||
-      type == rpc::MessageType::SCRIPT_RREF_FETCH_CALL ||
-      type == rpc::MessageType::PYTHON_RREF_FETCH_CALL ||
-      type == rpc::MessageType::RREF_BACKWARD_REQ ||
-      type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
-      type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
+Error ownerDied(const std::string& worker) {
+  return Error(
+      ErrorCode::workerDied,
+      worker +
+          " is another process than the RRef's owner, which has died or left: create the RRef anew",
+      Executed::no);
 }
 
 } // namespace
 
-// ---- whether a thread may send, and what it has sent ---------------------------------------------
+// ---- whether a thread may send ------------------------------------------------------------------
 
 /// By those who have kept the agent, or the future of a call of its; others find a ForkedAgent in its place.
 void Caller::expectOwnProcess() const {
@@ -68,43 +63,23 @@ void Caller::expectRunning(const WorkerInfo& to, const Message& message) const {
   throw CallError(error.to(to.name_));
 }
 
-const Caller::SentCalls& Caller::sentByThisThread() {
-  return sentCalls;
-}
-
-void Caller::noteSent(uint64_t callId, const JitFuture* future) {
-  sentCalls = {sentCalls.count + 1, callId, future};
-}
-
-Caller::UnnotedSends::UnnotedSends() : kept_(sentCalls) {}
-
-Caller::UnnotedSends::~UnnotedSends() {
-  sentCalls = kept_;
-}
-
-Caller::AwaitingSend::AwaitingSend(std::shared_ptr<Caller> caller)
-    : caller_(std::move(caller)), outer_(std::exchange(awaiting, caller_ ? this : nullptr)) {}
-
-Caller::AwaitingSend::~AwaitingSend() {
-  awaiting = outer_;
-}
-
-/// The scope that waits for a request of this type, if there is one: for no further request.
-Caller::AwaitingSend* Caller::takeAwaiting(rpc::MessageType type) {
-  if (awaiting == nullptr || awaiting->caller_.get() != this || !isAwaitable(type)) {
-    return nullptr;
-  }
-  return std::exchange(awaiting, nullptr);
+/// Why a request is not to be sent; else the link says what has become of the worker.
+Error Caller::objectionTo(WorkerId to, const Message& request) const {
+  const bool isLost = worker_.rrefs->asksForOrphan(request) && worker_.node.links()->statusOf(to);
+  return isLost ? ownerDied(worker_.directory.describe(to)) : Error();
 }
 
 // ---- waiting ------------------------------------------------------------------------------------
 
 void Caller::call(
-    const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
-    const std::function<void(Message& response)>& use) {
-  expectRunning(to, *message);
-  Request request = requestTo(to, std::move(message), rpcTimeoutSeconds);
-  const Target target{to.id_, joinContext(to.id_, request.message)};
+    KnownCall known, const std::function<void(c10::intrusive_ptr<Message> response)>& use) {
+  const WorkerInfo& to = known.to;
+  expectRunning(to, *known.request);
+  if (const Error objection = objectionTo(to.id_, *known.request)) {
+    throw CallError(objection.to(to.name_));
+  }
+  Request request = requestTo(to, std::move(known.request), known.rpcTimeoutSeconds);
+  const Target target{to.id_, join(known.joins, request)};
   CallTable::Options options = optionsOf(request, /* counted */ false, {});
   EncodedRequest encoded = encodeInTime(to, std::move(request));
   options.undo = encoded.frame.undo;
@@ -133,7 +108,7 @@ void Caller::call(
   const TraceLog::Reading reading(worker_.metrics->trace, to.id_, response->id());
   receiveDirectForward(to.id_, target.context, response);
   const AnswerScope answer(to.id_);
-  use(*response);
+  use(std::move(response));
 }
 
 /// Throws if a wait for devices has taken too long, too.

@@ -1,6 +1,7 @@
 #include "backend/serve/direct_call.h"
 
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/distributed/rpc/utils.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include <exception>
@@ -117,8 +118,7 @@ void expectRemote(const py::error_already_set& e) {
 /// The result, unless it is what a function has raised: that is thrown, in the words that PyTorch has for it.
 py::object raisingRemote(py::object result) {
   const auto& python = PythonRpc::get();
-  auto* const type = reinterpret_cast<PyTypeObject*>(python.RemoteException.ptr());
-  if (PyObject_TypeCheck(result.ptr(), type) != 0) {
+  if (python.isRemoteException(result)) {
     const auto detail = py::getattr(result, "detail", py::bytes()).cast<std::string>();
     try {
       python.handleException(result);
@@ -130,13 +130,18 @@ py::object raisingRemote(py::object result) {
   return result;
 }
 
-/// What `read` returns. A signal's handler runs before it, so that what it raises is not taken for an error of the result.
+/// What `read` makes of a result. A signal's handler runs before it, so that what it raises is not taken for an error of the
+/// result.
 template <typename Read>
-py::object raisingSignalsLater(Read read) {
+py::object readResult(Read read) {
   if (handlesSignals()) {
     runSignalHandlers();
   }
-  return read();
+  try {
+    return read();
+  } catch (py::error_already_set& e) {
+    throw withoutFrames(e, e.what());
+  }
 }
 
 c10::intrusive_ptr<JitFuture> failedFuture(const std::exception_ptr& error) {
@@ -272,20 +277,40 @@ RemoteError withoutFrames(const py::error_already_set& raised, const std::string
   return RemoteError(text, kindOf(raised), detailOf(raised));
 }
 
+c10::intrusive_ptr<Message> unwrapped(c10::intrusive_ptr<Message> response) {
+  if (response->type() != MessageType::FORWARD_AUTOGRAD_RESP) {
+    return response;
+  }
+  MessageType wrapped = response->type();
+  const auto result = rpc::deserializeResponse(*response, wrapped);
+  TORCH_CHECK(
+      wrapped == MessageType::PYTHON_RET, "a response of type ", wrapped,
+      " to a call of a Python function");
+  return std::move(*result).toMessage();
+}
+
 py::object readPythonResult(Message& response) {
   const auto& body = std::as_const(response).payload();
   const std::vector<at::Tensor> tensors = std::move(response.tensors());
-  return raisingSignalsLater([&] {
-    try {
-      return isDirect(response) ? readDirect(body, tensors)
-                                : raisingRemote(unpickle(body.data(), body.size(), tensors));
-    } catch (py::error_already_set& e) {
-      throw withoutFrames(e, e.what());
-    }
+  return readResult([&] {
+    return isDirect(response) ? readDirect(body, tensors)
+                              : raisingRemote(unpickle(body.data(), body.size(), tensors));
   });
 }
 
-at::IValue pythonResult(c10::intrusive_ptr<Message> response) {
+py::object readFetched(const rpc::SerializedPyObj& value) {
+  if (handlesSignals()) {
+    runSignalHandlers();
+  }
+  py::object read = unpickle(value.payload_.data(), value.payload_.size(), value.tensors_);
+  if (PythonRpc::get().isRemoteException(read)) {
+    PythonRpc::get().raiseRemote(read);
+  }
+  return read;
+}
+
+at::IValue pythonResult(c10::intrusive_ptr<Message> answer) {
+  auto response = unwrapped(std::move(answer));
   if (isDirect(*response)) {
     return at::IValue(
         c10::intrusive_ptr<PyObjectHolder>(c10::make_intrusive<LazyResult>(std::move(response))));

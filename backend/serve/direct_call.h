@@ -15,6 +15,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/rpc/message.h>
 #include <torch/csrc/distributed/rpc/request_callback_impl.h>
+#include <torch/csrc/distributed/rpc/types.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>
@@ -39,12 +40,20 @@ c10::intrusive_ptr<torch::distributed::rpc::JitFuture> serveDirectCall(
 /// it is raised. Throws what is no error of a call: what a handler of a signal has raised, or no Exception. With the GIL.
 RemoteError withoutFrames(const pybind11::error_already_set& raised, const std::string& text);
 
-/// The result in the response to a call of a Python function, direct or pickled; takes its tensors. With the GIL. Throws
+/// The response to a call of a Python function: what is in it, where libtorch has made it part of an autograd context, in
+/// which its tensors get a recv function. Without the GIL. Throws c10::Error.
+c10::intrusive_ptr<torch::distributed::rpc::Message> unwrapped(
+    c10::intrusive_ptr<torch::distributed::rpc::Message> response);
+
+/// The result in a response that unwrapped() has returned, direct or pickled; takes its tensors. With the GIL. Throws
 /// FormatError; and what the function has raised, or the result when it was unpickled, as RemoteError.
 pybind11::object readPythonResult(torch::distributed::rpc::Message& response);
+/// The value of an RRef, as its owner has pickled it. Throws pybind11::error_already_set, as PyTorch raises what has kept the
+/// value from being made. With the GIL.
+pybind11::object readFetched(const torch::distributed::rpc::SerializedPyObj& value);
 
-/// The same as the value of a future. A pickled one is unpickled now, and takes the GIL for it; of a direct one the Python
-/// object is made when it is first asked for, by who holds the GIL anyway.
+/// The same, of any response, as the value of a future. A pickled one is unpickled now, and takes the GIL for it; of a direct
+/// one the Python object is made when it is first asked for, by who holds the GIL anyway.
 at::IValue pythonResult(c10::intrusive_ptr<torch::distributed::rpc::Message> response);
 
 } // namespace torchwire

@@ -36,6 +36,7 @@ void PythonRpc::load() {
       .serialize = module.attr("serialize"),
       .deserialize = module.attr("deserialize"),
       .handleException = py::getattr(handle, "__wrapped__", handle),
+      .raiseRemote = handle,
       .PythonUDF = module.attr("PythonUDF"),
       .RemoteException = module.attr("RemoteException"),
       .RRef = py::module_::import("torch.distributed.rpc.api").attr("RRef"),
@@ -46,6 +47,11 @@ void PythonRpc::load() {
 
 const PythonRpc& PythonRpc::get() {
   return *loaded;
+}
+
+bool PythonRpc::isRemoteException(const py::object& object) const {
+  auto* const type = reinterpret_cast<PyTypeObject*>(RemoteException.ptr());
+  return PyObject_TypeCheck(object.ptr(), type) != 0;
 }
 
 bool PythonRpc::hasReducer(PyObject* type) const {

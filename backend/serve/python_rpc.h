@@ -16,6 +16,7 @@ struct PythonRpc {
   pybind11::object
       deserialize; // the reverse; an AttributeError is returned, for runFunction to raise
   pybind11::object handleException; // raises what a RemoteException says, as PyTorch has it
+  pybind11::object raiseRemote; // the same, as torchwire has it: of the type that was raised
   pybind11::object PythonUDF;
   pybind11::object RemoteException;
   pybind11::object RRef, PyRRef; // Python's class, and libtorch's that it inherits from
@@ -26,6 +27,8 @@ struct PythonRpc {
   static void load();
   /// After load().
   static const PythonRpc& get();
+
+  bool isRemoteException(const pybind11::object& object) const;
 
   /// Whether objects of the class are to be pickled by a reducer of the user's.
   bool hasReducer(PyObject* type) const;

@@ -52,6 +52,7 @@ from torchwire import (
 )
 from torchwire._build import VERSION as __version__
 from torchwire._C import TorchwireAgent
+from torchwire.call_future import CallFuture
 from torchwire.current_agent import peers
 from torchwire.distributed_autograd import autograd_contexts
 from torchwire.errors import CallCancelled, CallTimedOut, Overloaded, RpcError, WorkerDied, WorkerUnreachable
@@ -71,6 +72,7 @@ from torchwire.worker_events import on_worker_joined, on_worker_lost
 __all__ = [
     "AutogradContextInfo",
     "CallCancelled",
+    "CallFuture",
     "CallTimedOut",
     "CurrentCall",
     "Explanation",

@@ -1,11 +1,10 @@
-"""Calls take a shorter way on a torchwire agent, and threads that wait for a call of theirs help to bring its answer.
+"""Calls from Python take a shorter way on a torchwire agent, and threads that wait for a call read its answer.
 
-What PyTorch's `rpc_sync` and `rpc_async` call, and its `Future.wait`, are replaced once, when torchwire is imported.
-Each looks at every call who the current agent is; on any other backend they do what they always did. `rpc_sync` of a
-Python function makes no future. What else `rpc_sync` and `RRef.to_here` send is awaited as it is sent. What else sends
-calls notes which call a thread has sent last; `RRef._get_future`, whose creation its future is of. A thread that waits
-for the future of a Python function's call, or for that of its latest other one, reads the answer itself: no other
-thread has to be woken.
+What PyTorch's `rpc_sync` and `rpc_async` call, `RRef.to_here` and `Future.wait` are replaced once, when torchwire is
+imported. Each looks at every call who the current agent is; on any other backend they do what they always did.
+`rpc_sync` and `to_here` make no future. The futures of `rpc_async` and of RRefs' creations know their calls
+(torchwire.call_future): a thread that waits for one reads the answer itself, and no other thread has to be woken.
+PyTorch makes the calls that a profiler records, and those that it finds something wrong with.
 
 A callback of a future runs in the autograd context in which it was added: PyTorch runs it in none, and the gradients of
 what it calls are lost. A process that it forks ends with it.
@@ -21,17 +20,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C._distributed_rpc import PyRRef
 from torch.distributed.rpc import api, internal
 from torch.distributed.rpc.constants import UNSET_RPC_TIMEOUT
 
-from torchwire import _C
+from torchwire import _C, call_future
 from torchwire.current_agent import current_agent
 from torchwire.replaced import API, RREF, for_good
 from torchwire.torch_parts import find_builtin
 
 _FUTURE = "torch.Future"
-_INVOKE = ("_invoke_rpc_builtin", "_invoke_rpc_python_udf", "_invoke_rpc_torchscript")
 # Those by which an RRef is passed on, proxies find out what to call, and an owner gets at its value; and whether they
 # need the value.
 _OF_CREATED = {"_serialize": False, "_get_type": True, "local_value": True}
@@ -42,16 +39,15 @@ _PICKLER = internal._internal_rpc_pickler
 
 def install() -> None:
     """Replaces the functions. Not thread-safe."""
-    for name in _INVOKE:
-        for_good(f"{API}.{name}", _C.noting_calls)
     for_good(f"{API}._invoke_rpc", _invoking)
-    for_good(f"{RREF}.to_here", _awaiting)
+    for_good(f"{RREF}.to_here", _fetching)
     for name in _OF_CREATED:
         for_good(f"{RREF}.{name}", lambda original, name=name: _of_created(original, name))
-    for_good(f"{RREF}._get_future", _noting_creation)
+    for_good(f"{RREF}._get_future", _knowing_creation)
     for_good(f"{_FUTURE}.wait", _waiting)
     for name in ("then", "add_done_callback"):
         for_good(f"{_FUTURE}.{name}", _in_context)
+    call_future.install()
 
 
 class _Done:
@@ -71,50 +67,53 @@ def _invoking(original: Callable[..., Any]) -> Callable[..., Any]:
     def invoke(
         to: Any, func: Any, rpc_type: Any, args: Any = None, kwargs: Any = None, rpc_timeout: float = UNSET_RPC_TIMEOUT
     ) -> Any:
-        if is_python(func) and _has_own_pickler():
-            is_async = hasattr(func, "_wrapped_async_rpc_function")
+        if callable(func) and (rpc_type is _SYNC or rpc_type is _ASYNC):
+            name, is_async = _script_of(func)
             named: Any = kwargs or {}
-            call = to, func, args or (), named, rpc_timeout, is_async
-            if rpc_type is _SYNC:  # rpc_sync waits at once for what it gets
-                done = _C.call_python(*call)
-                if done is not None:
-                    return _Done(done[0])
-            elif rpc_type is _ASYNC:
-                future = _C.call_python_async(*call)
+            call = to, func, name, args or (), named, rpc_timeout, is_async, not _has_default_pickler()
+            if rpc_type is _ASYNC:
+                future = _C.call_async(*call)
                 if future is not None:
                     return future
-        return _C.call_sending(rpc_type is _SYNC, original, to, func, rpc_type, args, kwargs, rpc_timeout)
+            else:  # rpc_sync waits at once for what it gets
+                done = _C.call(*call)
+                if done is not None:
+                    return _Done(done[0])
+        return _C.call_through(original, to, func, rpc_type, args, kwargs, rpc_timeout)
 
     return invoke
 
 
 def is_python(func: Any) -> bool:
     """Whether calls of it are of a Python function: not of an operator or a TorchScript function."""
-    wrapped = getattr(func, "_wrapped_async_rpc_function", func)
-    return callable(func) and find_builtin(func) is None and not isinstance(wrapped, torch.jit.ScriptFunction)
+    return callable(func) and _script_of(func)[0] is None
 
 
-def _has_own_pickler() -> bool:
+def _script_of(func: Any) -> tuple[str | None, bool]:
+    """The qualified name of an operator or a TorchScript function, None for one of Python; and whether it is async."""
+    operator = find_builtin(func)
+    if operator is not None:
+        return operator, False
+    wrapped = getattr(func, "_wrapped_async_rpc_function", None)
+    script = func if wrapped is None else wrapped
+    return (script.qualified_name if isinstance(script, torch.jit.ScriptFunction) else None), wrapped is not None
+
+
+def _has_default_pickler() -> bool:
     """Whether _use_rpc_pickler has no say in what is sent."""
     return api._default_pickler is _PICKLER
 
 
-def _awaiting(original: Any) -> Any:
-    return _C.awaiting_method(original, "to_here", original.__doc__)
+def _fetching(original: Any) -> Any:
+    return _C.fetching_method(original, original.__doc__)
 
 
 def _of_created(original: Any, name: str) -> Any:
     return _C.method_of_created(original, name, original.__doc__ or "", _OF_CREATED[name])
 
 
-def _noting_creation(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _get_future(self: PyRRef[Any]) -> Any:
-        future = original(self)
-        _C.note_creation(self, future)
-        return future
-
-    return _get_future
+def _knowing_creation(original: Any) -> Any:
+    return _C.creation_future_method(original, original.__doc__ or "")
 
 
 def _waiting(original: Any) -> Any:

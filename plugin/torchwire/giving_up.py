@@ -22,11 +22,17 @@ def cancel(future: torch.futures.Future[Any]) -> bool:
     The callee does not begin to run the function, if it has not yet; else the function can ask
     `torchwire.current_call().cancelled`, and its result is dropped.
 
-    future: of a call of a Python function by rpc_async, or of the call that this thread has made last; not of an RRef's
-        creation.
+    Thread-safe.
 
-    Returns whether the call has ended by this: False when it had ended before. Thread-safe.
-    Raises ValueError for another future.
+    Args:
+        future: What rpc.rpc_async has returned. Not that of an RRef's creation, of a call by an RRef's proxy
+            (`rref.rpc_async()`) or of one that a profiler records.
+
+    Returns:
+        Whether the call has ended by this: False when it had ended before.
+
+    Raises:
+        ValueError: It is another future.
     """
     return _C.cancel_call(future)
 

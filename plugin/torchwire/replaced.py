@@ -59,8 +59,7 @@ TABLE: Mapping[Until, list[Replaced]] = {
         ),
         Replaced(AUTOGRAD, ("_init",), "a process may be another worker after `rpc.shutdown()`"),
         Replaced(API, ("_set_and_start_rpc_agent",), "a process may run another backend after `rpc.shutdown()`"),
-        Replaced(API, ("_invoke_rpc",), "calls of Python functions take the direct way, without pickle"),
-        Replaced(API, ("_invoke_rpc_builtin", "_invoke_rpc_python_udf", "_invoke_rpc_torchscript"), _READER),
+        Replaced(API, ("_invoke_rpc",), "torchwire writes the calls: those of Python functions without pickle"),
         Replaced(API, ("_invoke_remote_builtin",), "an operator without a result raises, and does not end the process"),
         Replaced(API, ("_all_gather",), "it works where workers come and go"),
         Replaced(
@@ -74,7 +73,7 @@ TABLE: Mapping[Until, list[Replaced]] = {
         Replaced(RREF, ("to_here", "_get_future"), _READER),
         Replaced(RREF, ("_serialize", "_get_type", "local_value"), "an RRef whose creation has failed raises why"),
         Replaced(RREF, ("backward",), _ENGINE),
-        Replaced("torch.Future", ("wait",), _READER),
+        Replaced("torch.Future", ("wait",), "signals are heard meanwhile; " + _READER),
         Replaced(
             "torch.Future", ("then", "add_done_callback"), "a callback runs in the autograd context of its caller"
         ),

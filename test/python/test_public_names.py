@@ -21,6 +21,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 
 torchwire.cancel("call")
+torchwire.CallFuture(7)
 torchwire.deadline("1 s").__enter__()
 torchwire.explain(1.5)
 torchwire.current_call().add_cancel_callback(7)

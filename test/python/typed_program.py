@@ -91,6 +91,12 @@ def observe(folder: pathlib.Path) -> dict[str, Any]:
     return torchwire.metrics()
 
 
+async def awaits(future: torchwire.CallFuture[torch.Tensor]) -> torch.Tensor:
+    ended: bool = future.cancel()
+    print(ended)
+    return await future
+
+
 def give_up(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor | None:
     call: torchwire.CurrentCall = torchwire.current_call()
     call.add_cancel_callback(lambda: None)

@@ -1,4 +1,4 @@
-"""What rpc_sync and to_here send without direct calls is awaited as it is sent (plugin/torchwire/calls.py)."""
+"""What is pickled or fetched is awaited by the thread that calls, and nothing else is (plugin/torchwire/calls.py)."""
 
 import threading
 from pathlib import Path
