@@ -48,7 +48,7 @@ py::list contextsOf(Agent& agent) {
   std::vector<ContextStatus> contexts;
   {
     const py::gil_scoped_release release;
-    contexts = agent.contexts().list();
+    contexts = agent.parts().contexts.list();
   }
   py::list list;
   for (const ContextStatus& context : contexts) {
@@ -77,7 +77,7 @@ ContextPtr newContext() {
   leaveEndedContext();
   auto context = DistAutogradContainer::getInstance().newContext();
   if (const auto agent = currentAgent()) {
-    agent->contexts().opened(context->contextId());
+    agent->parts().contexts.opened(context->contextId());
   }
   return context;
 }
@@ -86,7 +86,7 @@ ContextPtr newContext() {
 void releaseContext(int64_t contextId) {
   const py::gil_scoped_release release;
   if (const auto agent = currentAgent()) {
-    agent->contexts().release(contextId);
+    agent->parts().contexts.release(contextId);
   } else {
     DistAutogradContainer::getInstance().releaseContext(contextId);
   }

@@ -13,6 +13,7 @@
 #include "backend/agent/agent.h"
 #include "backend/agent/failed_start.h"
 #include "backend/agent/forked_agent.h"
+#include "backend/agent/group_secrets.h"
 #include "backend/agent/quiet_store.h"
 #include "backend/link/checksum_interceptor.h"
 #include "backend/membership/bounded_store.h"
@@ -166,7 +167,7 @@ py::list withoutProof(const std::vector<Entry>& table) {
 /// Destroying an agent joins threads that may need the GIL, and that a forked child does not have. An agent that is still there when Python has
 /// ended (PyTorch holds it in a static variable) was shut down before, by torchwire.exit_hook.
 void destroy(Agent* agent) {
-  if (agent->isInherited()) {
+  if (agent->parts().isInherited()) {
     return;
   }
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
@@ -201,7 +202,7 @@ void join(Agent& agent, bool shutdown, float timeout) {
 
 /// Does nothing in a forked child, which has none of the threads that this waits for.
 void shutDown(Agent& agent) {
-  if (agent.isInherited()) {
+  if (agent.parts().isInherited()) {
     return;
   }
   {
@@ -216,7 +217,7 @@ py::list peersOf(const Agent& agent) {
   std::vector<PeerStatus> peers;
   {
     const py::gil_scoped_release release;
-    peers = agent.peers();
+    peers = agent.report().peers();
   }
   py::list list;
   for (const PeerStatus& peer : peers) {
@@ -256,7 +257,9 @@ void bindEnd(AgentClass& agent) {
           "the default: as long as it takes.\n\n"
           "Raises RuntimeError, naming the workers that are missing, when the time is over.")
       .def(
-          "wait_all_workers", &Agent::waitAllWorkers, py::arg("timeout") = 0, ReleaseGil(),
+          "wait_all_workers",
+          [](Agent& self, float timeout) { self.ending().waitAllWorkers(timeout); },
+          py::arg("timeout") = 0, ReleaseGil(),
           "Waits until every worker of a static group that is not dead has called this; returns "
           "at once in a dynamic group.\n\n"
           "timeout: seconds; 0, the default: as long as it takes.\n\n"
@@ -264,29 +267,32 @@ void bindEnd(AgentClass& agent) {
       .def(
           "explain_leave",
           [](Agent& self, std::string reason, bool processEnds) {
-            self.explainLeave({std::move(reason), processEnds});
+            self.ending().explainLeave({std::move(reason), processEnds});
           },
           py::arg("reason"), py::arg("process_ends"), ReleaseGil(),
           "Why shutdown() will be called, for the peers' errors, as in 'it ended by ValueError: "
           "...'. The first explanation counts.")
       .def(
-          "ending_processes", &Agent::endingProcesses, ReleaseGil(),
+          "ending_processes", [](Agent& self) { return self.ending().endingProcesses(); },
+          ReleaseGil(),
           "The numbers of the processes on this host, which have not ended yet, of peers that left "
           "since they would.")
       .def(
           "interrupt_start",
           [](Agent& self, double patience) {
-            self.interruptStart(std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
+            self.starting().interrupt(
+                std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
           },
           py::arg("patience"), ReleaseGil(),
           "Ends a start that another thread is in: init_rpc raises RuntimeError there, and the "
           "other "
           "workers are told. patience: seconds for it to end. Raises nothing.")
       .def_property_readonly(
-          "has_begun_to_start", &Agent::hasBegunToStart,
+          "has_begun_to_start", [](Agent& self) { return self.starting().hasBegun(); },
           "Whether it tells the other workers of a static group itself why it does not start.")
       .def(
-          "interrupt_shutdown", &Agent::interruptShutdown, ReleaseGil(),
+          "interrupt_shutdown", [](Agent& self) { self.ending().interruptShutdown(); },
+          ReleaseGil(),
           "Has the other workers of a static group raise RuntimeError in rpc.shutdown(), which "
           "says "
           "that this worker was interrupted there. Raises nothing.")
@@ -359,7 +365,7 @@ using ExplainedRoute = std::tuple<c10::Device, c10::Device, std::string, std::st
 /// (this worker's device, the peer's, path, reason, [(path not taken, reason)]) for each entry of the device map.
 std::vector<ExplainedRoute> explainDevices(const Agent& agent, WorkerId peer) {
   std::vector<ExplainedRoute> entries;
-  for (const auto& [route, path, reason, notTaken] : agent.explainDevices(peer)) {
+  for (const auto& [route, path, reason, notTaken] : agent.report().explainDevices(peer)) {
     PathReasons reasons;
     for (const auto& [other, objection] : notTaken) {
       reasons.emplace_back(cuda::nameOf(other), objection);
@@ -381,7 +387,7 @@ Reasons reasonsOf(const std::vector<NotTaken>& notTaken) {
 
 /// (name, reason, remedy) for each transport, and for each channel, that the connection does not use.
 std::pair<Reasons, Reasons> explainLink(const Agent& agent, WorkerId peer) {
-  for (const PeerStatus& status : agent.peers()) {
+  for (const PeerStatus& status : agent.report().peers()) {
     if (status.record.id == peer && status.link.alternatives) {
       return {
           reasonsOf(status.link.alternatives->transports),
@@ -394,22 +400,27 @@ std::pair<Reasons, Reasons> explainLink(const Agent& agent, WorkerId peer) {
 void bindState(AgentClass& agent) {
   agent
       .def_property_readonly(
-          "is_static_group", &Agent::isStaticGroup,
+          "is_static_group", [](const Agent& self) { return self.parts().isStaticGroup(); },
           "Whether all workers come at the start, as world_size says; in a dynamic group they come "
           "and go.")
       .def_property_readonly(
-          "store", &Agent::store,
+          "store", [](const Agent& self) { return self.parts().store; },
           "The store by which the group meets, below the prefix of this group.")
       .def(
           "peers", &peersOf,
           "A dict for each other worker: name, id, address, state, transport, channel and "
           "counters, in frames and bytes; see torchwire.peers(). Raises nothing.")
       .def(
-          "change_secrets", &Agent::changeSecrets, py::arg("secrets"), ReleaseGil(),
+          "change_secrets",
+          [](Agent& self, const std::vector<std::string>& secrets) {
+            changeSecrets(self.parts(), secrets);
+          },
+          py::arg("secrets"), ReleaseGil(),
           "The group's secrets from now on: this worker uses the first, and accepts all. Raises "
           "RuntimeError where the group has drawn its secret, or the store does not answer.")
       .def(
-          "secret_labels", &Agent::secretLabels, ReleaseGil(),
+          "secret_labels", [](const Agent& self) { return secretLabels(self.parts()); },
+          ReleaseGil(),
           "8 hexadecimal digits for each secret that this worker accepts, the one that it uses "
           "first; the same in all workers of the group. Raises nothing.")
       .def(

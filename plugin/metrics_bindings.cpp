@@ -108,7 +108,7 @@ py::dict toDict(const FunctionMetrics& function) {
 /// Keeps the GIL: locks are held for moments.
 py::list functionsOf(Agent& agent) {
   py::list list;
-  for (const FunctionMetrics* function : agent.callMetrics().functions.all()) {
+  for (const FunctionMetrics* function : agent.parts().metrics->functions.all()) {
     list.append(toDict(*function));
   }
   return list;
@@ -116,7 +116,7 @@ py::list functionsOf(Agent& agent) {
 
 /// Keeps the GIL, too.
 std::map<std::string, double> countsOfAgent(const Agent& agent) {
-  const Agent::Counts counts = agent.counts();
+  const AgentReport::Counts counts = agent.report().counts();
   return {
       {"calls_in_flight", static_cast<double>(counts.callsInFlight)},
       {"requests_active", static_cast<double>(counts.requestsActive)},
@@ -144,7 +144,7 @@ py::dict labelled(const FunctionMetrics& function) {
 /// Keeps the GIL.
 py::list pendingCalls(const Agent& agent) {
   py::list list;
-  for (const CallTable::Pending& call : agent.pendingCalls()) {
+  for (const CallTable::Pending& call : agent.report().pendingCalls()) {
     py::dict dict = labelled(*call.function);
     dict["id"] = call.key.id;
     dict["to"] = call.key.to;
@@ -158,7 +158,7 @@ py::list pendingCalls(const Agent& agent) {
 /// Keeps the GIL.
 py::list servedCalls(const Agent& agent) {
   py::list list;
-  for (const ServedCalls::Status& call : agent.servedCalls()) {
+  for (const ServedCalls::Status& call : agent.report().servedCalls()) {
     py::dict dict = labelled(*call.request.function);
     dict["id"] = call.request.callId;
     dict["caller"] = call.request.caller;
@@ -219,7 +219,7 @@ py::tuple stopTrace(Agent& agent) {
   TraceLog::Taken taken;
   {
     const py::gil_scoped_release release;
-    taken = agent.callMetrics().trace.stop();
+    taken = agent.parts().metrics->trace.stop();
   }
   py::list events;
   for (const TraceLog::Event& event : taken.events) {
@@ -297,8 +297,8 @@ void bindMetrics(py::module_& module, AgentClass& agent) {
           "Raises nothing.")
       .def(
           "whereabouts",
-          [](Agent& self, WorkerId to, const std::vector<uint64_t>& calls, double patience) {
-            return self.whereabouts().find(
+          [](const Agent& self, WorkerId to, const std::vector<uint64_t>& calls, double patience) {
+            return self.report().whereabouts().find(
                 to, calls, milliseconds(static_cast<int64_t>(patience * 1000)));
           },
           py::arg("to"), py::arg("calls"), py::arg("patience"), ReleaseGil(),
@@ -308,11 +308,11 @@ void bindMetrics(py::module_& module, AgentClass& agent) {
           "seconds to wait for it. Raises nothing.")
       .def(
           "ask_observer",
-          [](Agent& self, WorkerId to, const std::string& question, double patience) {
+          [](const Agent& self, WorkerId to, const std::string& question, double patience) {
             std::string answer;
             {
               const py::gil_scoped_release release;
-              answer = self.askObserver(
+              answer = self.report().askObserver(
                   to, question, milliseconds(static_cast<int64_t>(patience * 1000)));
             }
             return py::bytes(answer);
@@ -323,7 +323,7 @@ void bindMetrics(py::module_& module, AgentClass& agent) {
           "it does not answer by then, or there is no such worker.")
       .def(
           "start_trace",
-          [](Agent& self, size_t capacity) { self.callMetrics().trace.start(capacity); },
+          [](Agent& self, size_t capacity) { self.parts().metrics->trace.start(capacity); },
           py::arg("capacity"), ReleaseGil(),
           "Notes the spans of calls from now on, `capacity` events at most, and drops what an "
           "earlier trace has noted; see torchwire.trace(). Raises nothing.")

@@ -58,7 +58,7 @@ void notePickled(const py::object& serialized) {
   }
   const auto parts = serialized.cast<py::tuple>();
   const PassedForks::Fork fork = forkIn(parts);
-  agent->rrefs().passedForks().pickled(fork, workerAt(parts, 5));
+  agent->parts().rrefs->passedForks().pickled(fork, workerAt(parts, 5));
   if (latestPickled != nullptr) {
     latestPickled->forks_.push_back(fork);
   }

@@ -46,8 +46,8 @@ py::list rrefsOfAgent(Agent& agent, double patience) {
   std::vector<RRefStatus> rrefs;
   {
     const py::gil_scoped_release release;
-    rrefs =
-        rrefsOf(agent.rrefs(), std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
+    rrefs = rrefsOf(
+        *agent.parts().rrefs, std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
   }
   py::list list;
   for (const RRefStatus& rref : rrefs) {
@@ -60,12 +60,12 @@ py::list rrefsOfAgent(Agent& agent, double patience) {
 py::dict countsOfRRefs(Agent& agent) {
   ContextCounts counts{};
   size_t running = 0;
-  agent.caller()
+  agent.parts()
       .expectOwnProcess(); // a child that was forked amid a shutdown would wait for them to change
   {
     const py::gil_scoped_release release;
     counts = countsOf(rpc::RRefContext::getInstance());
-    running = agent.rrefs().ledger().running().size();
+    running = agent.parts().rrefs->ledger().running().size();
   }
   py::dict dict;
   dict["owners"] = counts.owners;
@@ -74,7 +74,7 @@ py::dict countsOfRRefs(Agent& agent) {
   dict["confirmed_users"] = counts.confirmedUsers;
   dict["pending_children"] = counts.pendingChildren;
   dict["running_creations"] = running;
-  dict["passed_forks"] = agent.rrefs().passedForks().size();
+  dict["passed_forks"] = agent.parts().rrefs->passedForks().size();
   return dict;
 }
 
@@ -85,7 +85,7 @@ void noteRRef(const rpc::PyRRef& rref, const std::string& site) {
     return;
   }
   const py::gil_scoped_release release;
-  agent->rrefs().noteCreated(rrefIn(rref), site);
+  agent->parts().rrefs->noteCreated(rrefIn(rref), site);
 }
 
 using AgentBinding = py::class_<Agent, rpc::RpcAgent, std::shared_ptr<Agent>>;
@@ -145,7 +145,7 @@ void bindRRefs(AgentBinding& agent) {
       .def(
           "settle_rrefs",
           [](Agent& self, float timeout, double patience) {
-            self.settleRRefs(
+            self.ending().settleRRefs(
                 timeout, std::chrono::milliseconds(static_cast<int64_t>(patience * 1000)));
           },
           py::arg("timeout"), py::arg("patience"), py::call_guard<py::gil_scoped_release>(),

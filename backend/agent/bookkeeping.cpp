@@ -15,13 +15,12 @@ namespace torchwire {
 
 namespace rpc = torch::distributed::rpc;
 
-Bookkeeping::Bookkeeping(Worker worker)
-    : worker_(std::move(worker)),
+Bookkeeping::Bookkeeping(AgentParts& parts)
+    : parts_(parts),
       requests_(
-          {worker_.timer,
-           [this](Task&& task) { return worker_.pools.control->run(std::move(task)); },
-           [this](WorkerId to) { return worker_.node.links()->incarnationOf(to); },
-           [this] { return worker_.node.isClosed(); }}) {}
+          {parts_.timer, [this](Task&& task) { return parts_.pools.control->run(std::move(task)); },
+           [this](WorkerId to) { return parts_.node.links()->incarnationOf(to); },
+           [this] { return parts_.node.isClosed(); }}) {}
 
 bool Bookkeeping::keeps(rpc::MessageType type) {
   return type == rpc::MessageType::RREF_USER_DELETE ||
@@ -31,21 +30,21 @@ bool Bookkeeping::keeps(rpc::MessageType type) {
 
 void Bookkeeping::send(
     WorkerId to, c10::intrusive_ptr<Message> message, c10::intrusive_ptr<JitFuture> future) {
-  if (worker_.rrefs->deletesOrphan(*message)) {
+  if (parts_.rrefs->deletesOrphan(*message)) {
     future->markCompleted(at::IValue(rpc::RRefAck().toMessage()));
     return;
   }
-  worker_.active.start();
-  FunctionMetrics& function = worker_.metrics.functions.find(LabelledRequest(*message).label());
+  parts_.activeCalls.start();
+  FunctionMetrics& function = parts_.metrics->functions.find(LabelledRequest(*message).label());
   requests_.send(
       to,
       [this, to, message = std::move(message), &function](MoveOnlyFunction<Outcome> completed) {
-        OutgoingFrame frame = encodeMessage(FrameKind::request, message, worker_.disposer);
-        worker_.node.requests().call(
-            to, {.timeout = worker_.timeout(), .function = &function}, std::move(frame),
+        OutgoingFrame frame = encodeMessage(FrameKind::request, message, parts_.disposer);
+        parts_.node.requests().call(
+            to, {.timeout = parts_.rpcTimeout(), .function = &function}, std::move(frame),
             [this, completed = std::move(completed)](Outcome outcome) mutable {
-              worker_.pools.endOn(
-                  worker_.pools.completions,
+              parts_.pools.endOn(
+                  parts_.pools.completions,
                   [completed = std::move(completed), outcome = std::move(outcome)]() mutable {
                     guarded("an RRef's bookkeeping", [&] { completed(std::move(outcome)); });
                   });
@@ -53,7 +52,7 @@ void Bookkeeping::send(
       },
       [this, to, future = std::move(future)](RetriedRequests::Ended ended) {
         if (ended == RetriedRequests::Ended::closed) {
-          worker_.active.finish(); // nothing waits for the future any more
+          parts_.activeCalls.finish(); // nothing waits for the future any more
         } else {
           end(to, *future);
         }
@@ -67,30 +66,30 @@ void Bookkeeping::end(WorkerId to, JitFuture& future) {
     try {
       complete(future, rpc::RRefAck().toMessage());
     } catch (const std::exception&) {
-      if (!worker_.rrefs->ledger().isGone(to)) { // else the fork has been let go meanwhile
+      if (!parts_.rrefs->ledger().isGone(to)) { // else the fork has been let go meanwhile
         throw;
       }
     }
   });
-  worker_.active.finish();
+  parts_.activeCalls.finish();
 }
 
 Undo Bookkeeping::noteForks(WorkerId to, const Message& message) {
-  PassedForks::Forks passed = worker_.rrefs->notePassed(to, message);
+  PassedForks::Forks passed = parts_.rrefs->notePassed(to, message);
   if (passed.empty()) { // as nearly always
     return {};
   }
-  if (worker_.rrefs->ledger().isGone(to)) {
-    worker_.pools.control->run([rrefs = worker_.rrefs, to] { rrefs->reclaimPassed(to); });
+  if (parts_.rrefs->ledger().isGone(to)) {
+    parts_.pools.control->run([rrefs = parts_.rrefs, to] { rrefs->reclaimPassed(to); });
   }
-  return Undo([control = worker_.pools.control, rrefs = worker_.rrefs, passed = std::move(passed)] {
+  return Undo([control = parts_.pools.control, rrefs = parts_.rrefs, passed = std::move(passed)] {
     control->run([rrefs, passed] { rrefs->takeBack(passed); });
   });
 }
 
 void Bookkeeping::withdraw(std::vector<PassedForks::Fork> forks) {
-  worker_.pools.control->run(
-      [rrefs = worker_.rrefs, forks = std::move(forks)] { rrefs->withdraw(forks); });
+  parts_.pools.control->run(
+      [rrefs = parts_.rrefs, forks = std::move(forks)] { rrefs->withdraw(forks); });
 }
 
 } // namespace torchwire

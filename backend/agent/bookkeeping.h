@@ -7,16 +7,9 @@
 
 #include <torch/csrc/distributed/rpc/message.h>
 
-#include <chrono>
-#include <functional>
-#include <memory>
 #include <vector>
 
-#include "backend/agent/pools.h"
-#include "backend/base/disposer.h"
-#include "backend/base/timer.h"
-#include "backend/call/metrics.h"
-#include "backend/node/node.h"
+#include "backend/agent/agent_parts.h"
 #include "backend/node/retried_requests.h"
 #include "backend/wire/roster.h"
 #include "backend/wire/undo.h"
@@ -30,18 +23,7 @@ class Bookkeeping {
   using Message = torch::distributed::rpc::Message;
   using JitFuture = torch::distributed::rpc::JitFuture;
 
-  /// What belongs to the agent, and outlives this.
-  struct Worker {
-    Node& node;
-    Timer& timer;
-    Pools& pools;
-    const Disposer& disposer;
-    std::shared_ptr<RRefService> rrefs;
-    CallMetrics& metrics;
-    ActiveCalls& active;
-    std::function<std::chrono::milliseconds()> timeout; // of one attempt
-  };
-  explicit Bookkeeping(Worker worker);
+  explicit Bookkeeping(AgentParts& parts);
   Bookkeeping(const Bookkeeping&) = delete;
   Bookkeeping& operator=(const Bookkeeping&) = delete;
 
@@ -59,7 +41,7 @@ class Bookkeeping {
  private:
   void end(WorkerId to, JitFuture& future);
 
-  const Worker worker_;
+  AgentParts& parts_;
   RetriedRequests requests_;
 };
 

@@ -57,20 +57,21 @@ size_t bytesOf(const rpc::Message& request) {
 
 } // namespace
 
-Caller::Caller(const Worker& worker) : worker_(worker) {
-  worker_.node.calls().whenLimitedExpire([this](const CallTable::Key& call) {
+Caller::Caller(AgentParts& parts, Bookkeeping& bookkeeping)
+    : parts_(parts), bookkeeping_(bookkeeping) {
+  parts_.node.calls().whenLimitedExpire([this](const CallTable::Key& call) {
     // Elsewhere than on the timer's thread: who sends may drop what is Python's.
-    worker_.pools.control->run([this, call] { tellCancelled(call.to, call.id); });
+    parts_.pools.control->run([this, call] { tellCancelled(call.to, call.id); });
   });
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Caller::futureOf(at::TypePtr type) const {
-  return c10::make_intrusive<JitFuture>(std::move(type), worker_.devices->used());
+  return c10::make_intrusive<JitFuture>(std::move(type), parts_.devices->used());
 }
 
 milliseconds Caller::timeoutOf(float seconds) const {
   const milliseconds given =
-      seconds == rpc::kUnsetRpcTimeout ? worker_.defaultTimeout() : fromSeconds(seconds);
+      seconds == rpc::kUnsetRpcTimeout ? parts_.rpcTimeout() : fromSeconds(seconds);
   const auto left = CallDeadline::left();
   if (!left) { // as nearly always
     return given;
@@ -86,10 +87,10 @@ Caller::Request Caller::requestTo(
   // is taken for both; the receiver puts gradients where their tensors are (engine_service.cpp).
   TensorDevices targets;
   try {
-    targets = worker_.devices->targets(
+    targets = parts_.devices->targets(
         to.id_, cuda::Direction::request, message->tensors(), given.empty() ? nullptr : &given);
   } catch (const std::exception&) {
-    worker_.bookkeeping.noteForks(to.id_, *message)();
+    bookkeeping_.noteForks(to.id_, *message)();
     throw;
   }
   return {to.id_, std::move(message), std::move(targets), timeoutOf(rpcTimeoutSeconds)};
@@ -100,12 +101,12 @@ c10::intrusive_ptr<rpc::JitFuture> Caller::send(
     const rpc::DeviceMap& deviceMap) {
   OwnCall call;
   if (message->type() == rpc::MessageType::BACKWARD_AUTOGRAD_REQ) {
-    std::tie(message, call.pass) = worker_.engine->gradientsRequest(std::move(message));
+    std::tie(message, call.pass) = parts_.engine->gradientsRequest(std::move(message));
   }
   const rpc::MessageType type = message->type();
   call.to = to.id_;
   call.pool =
-      own_messages::isEvaluation(type) ? &worker_.pools.evaluations : &worker_.pools.completions;
+      own_messages::isEvaluation(type) ? &parts_.pools.evaluations : &parts_.pools.completions;
   call.creates = creates(typeOfCall(*message));
   call.mayCreate = mayCreate(type);
   call.context = Container::contextOf(*message);
@@ -118,7 +119,7 @@ c10::intrusive_ptr<rpc::JitFuture> Caller::send(
   const auto [callId, failed] = start(call, std::move(request));
   if (call.pass) {
     if (failed) {
-      worker_.node.calls().fail(callId, failed);
+      parts_.node.calls().fail(callId, failed);
     }
     // Nothing for libtorch to wait for or to fail by: the pass does both, and its context may be gone by then.
     return completed(messageOf({}, own_messages::kGradientsDone));
@@ -136,8 +137,9 @@ Caller::Sent Caller::send(KnownCall known, Result result) {
   OwnCall call;
   call.to = known.to.id_;
   Request request = requestTo(known.to, std::move(known.request), known.rpcTimeoutSeconds);
+  call.isDirect = own_messages::isDirectCall(*request.message);
   call.context = join(known.joins, request);
-  call.pool = &worker_.pools.completions;
+  call.pool = &parts_.pools.completions;
   call.future = futureOf(std::move(result.type));
   call.read = result.read;
   call.state = std::make_shared<const at::ThreadLocalState>();
@@ -157,10 +159,10 @@ std::optional<ContextId> Caller::join(JoinsContext joins, Request& request) cons
   const auto alone = request.message; // without the context
   try {
     return joinContext(
-        request.to, joins, worker_.devices->mapTo(request.to, cuda::Direction::request),
+        request.to, joins, parts_.devices->mapTo(request.to, cuda::Direction::request),
         request.message);
   } catch (const std::exception&) { // the context has been released
-    worker_.bookkeeping.noteForks(request.to, *alone)();
+    bookkeeping_.noteForks(request.to, *alone)();
     throw;
   }
 }
@@ -173,12 +175,12 @@ RequestSender::Begun Caller::start(OwnCall call, Request request) {
   }
   CallTable::Options options{.timeout = request.timeout}; // not noted: it is not sent
   return {
-      worker_.node.calls().open(request.to, std::move(options), beginning(std::move(call))),
+      parts_.node.calls().open(request.to, std::move(options), beginning(std::move(call))),
       objection};
 }
 
 RequestSender::Begun Caller::startSending(OwnCall call, Request request) {
-  const Undo undo = worker_.bookkeeping.noteForks(request.to, *request.message);
+  const Undo undo = bookkeeping_.noteForks(request.to, *request.message);
   auto unsent = c10::make_scope_exit([&] { undo(); });
   std::optional<cuda::OutgoingTensors> tensors = beginTensors(request);
   if (tensors && tensors->mustWait()) {
@@ -204,13 +206,13 @@ CallTable::Options Caller::optionsOf(const Request& request, bool counted, const
       .timeout = request.timeout,
       .tracked = counted,
       .limited = CallDeadline::get().has_value(),
-      .function = &worker_.metrics->functions.find(LabelledRequest(*request.message).label()),
+      .function = &parts_.metrics->functions.find(LabelledRequest(*request.message).label()),
       .undo = undo};
 }
 
 /// Of a call that is about to be opened, which counts as active from now on.
 CallTable::Completion Caller::beginning(OwnCall call) {
-  worker_.active.start();
+  parts_.activeCalls.start();
   if (call.pass) {
     TorchEngine::track(call.pass, call.future);
   }
@@ -228,7 +230,7 @@ RequestSender::Begun Caller::begin(
     request.tensors
         ->sent(); // once the receiver may have read a ticket, it says when the memory is free
   }
-  return worker_.node.requests().begin(
+  return parts_.node.requests().begin(
       to, std::move(options), std::move(request.frame), std::move(completion));
 }
 
@@ -240,7 +242,7 @@ std::optional<cuda::OutgoingTensors> Caller::beginTensors(Request& request) {
   if (!cuda::HostCopies::areNeeded(tensors)) {
     return std::nullopt;
   }
-  return worker_.transfers->begin(request.to, tensors, std::move(request.targets));
+  return parts_.transfers->begin(request.to, tensors, std::move(request.targets));
 }
 
 /// Waits for the tensors. Throws std::runtime_error if a device has failed.
@@ -257,12 +259,12 @@ Caller::EncodedRequest Caller::encode(
     targets = tensors->targets();
   }
   encoded.frame = encodeMessage(
-      FrameKind::request, std::move(request.message), worker_.disposer, std::move(targets));
+      FrameKind::request, std::move(request.message), parts_.disposer, std::move(targets));
   encoded.frame.undo = undo;
   // What tickets stand for has a bound of its own; and a request that waited for room could end without being sent, of which
   // the worker that has lent memory for it would not learn.
   encoded.counted = !(tensors && tensors->hasTickets()) &&
-      worker_.node.requests().isCounted(encoded.frame.bytes());
+      parts_.node.requests().isCounted(encoded.frame.bytes());
   if (tensors) {
     encoded.tensors.emplace(std::move(*tensors));
   }
@@ -272,21 +274,21 @@ Caller::EncodedRequest Caller::encode(
 uint64_t Caller::startWhenCopied(
     OwnCall call, Request request, cuda::OutgoingTensors tensors, const Undo& undo) {
   const bool counted = !tensors.hasTickets() && // as in encode()
-      worker_.node.requests().isCounted(bytesOf(*request.message));
+      parts_.node.requests().isCounted(bytesOf(*request.message));
   CallTable::Options options = optionsOf(request, counted, undo);
   const uint64_t callId =
-      worker_.node.calls().open(request.to, std::move(options), beginning(std::move(call)));
+      parts_.node.calls().open(request.to, std::move(options), beginning(std::move(call)));
   // Not here: who sends may hold locks, and does not expect to wait for a device.
   Task task([this, callId, counted, undo, request = std::move(request),
              tensors = std::move(tensors)]() mutable {
     sendWhenCopied(callId, std::move(request), std::move(tensors), counted, undo);
   });
-  if (!worker_.pools.copies->run(std::move(task))) {
-    worker_.node.calls().fail(
+  if (!parts_.pools.copies->run(std::move(task))) {
+    parts_.node.calls().fail(
         callId,
         Error(
             ErrorCode::shutDown,
-            "worker '" + worker_.self.name_ +
+            "worker '" + parts_.self.name_ +
                 "' shuts its RPC agent down, or cannot start a thread to wait for a device",
             Executed::no));
   }
@@ -297,7 +299,7 @@ void Caller::sendWhenCopied(
     uint64_t callId, Request request, cuda::OutgoingTensors tensors, bool counted,
     const Undo& undo) {
   auto neverSent = c10::make_scope_exit([&] { undo(); });
-  CallTable& calls = worker_.node.calls();
+  CallTable& calls = parts_.node.calls();
   const WorkerId to = request.to;
   try {
     tensors.wait();
@@ -313,8 +315,7 @@ void Caller::sendWhenCopied(
     setCallId(encoded.frame, callId);
     noteDeadline(encoded.frame);
     encoded.tensors->sent();
-    const Error failed =
-        worker_.node.requests().send(to, callId, std::move(encoded.frame), counted);
+    const Error failed = parts_.node.requests().send(to, callId, std::move(encoded.frame), counted);
     neverSent.release();
     if (failed) {
       calls.fail(callId, failed);
@@ -329,7 +330,7 @@ void Caller::sendWhenCopied(
 }
 
 std::string Caller::cannotCopy(const std::exception& ofDevice) const {
-  return "worker '" + worker_.self.name_ +
+  return "worker '" + parts_.self.name_ +
       "' cannot copy a tensor from its device: " + cuda::reasonOf(ofDevice) +
       ". If the device is lost, restart the worker";
 }

@@ -12,28 +12,21 @@
 #include <optional>
 #include <string>
 
-#include "autograd/container.h"
 #include "autograd/direct_forward.h"
 #include "autograd/torch_engine.h"
+#include "backend/agent/agent_parts.h"
 #include "backend/agent/bookkeeping.h"
 #include "backend/agent/creations.h"
-#include "backend/agent/pools.h"
-#include "backend/agent/worker_directory.h"
-#include "backend/base/disposer.h"
 #include "backend/base/error.h"
-#include "backend/base/fork.h"
+#include "backend/base/thread_pool.h"
 #include "backend/call/call_table.h"
-#include "backend/call/metrics.h"
-#include "backend/node/node.h"
+#include "backend/node/request_sender.h"
 #include "backend/serve/direct_rref.h"
+#include "backend/wire/frame.h"
 #include "backend/wire/undo.h"
-#include "cuda/group_devices.h"
 #include "cuda/transfer/transfers.h"
-#include "rref/rref_service.h"
 
 namespace torchwire {
-
-class Loop;
 
 /// Makes them. Thread-safe.
 class Caller {
@@ -42,26 +35,7 @@ class Caller {
   using JitFuture = torch::distributed::rpc::JitFuture;
   using WorkerInfo = torch::distributed::rpc::WorkerInfo;
 
-  /// What belongs to the agent, and outlives the calls.
-  struct Worker {
-    const WorkerInfo& self;
-    const std::atomic<bool>& isRunning;
-    std::function<std::chrono::milliseconds()> defaultTimeout; // 0: none
-    Node& node;
-    const std::shared_ptr<Loop>& loop; // null before the start
-    Pools& pools;
-    const Disposer& disposer;
-    const WorkerDirectory& directory;
-    ActiveCalls& active;
-    const std::shared_ptr<CallMetrics>& metrics;
-    const std::shared_ptr<cuda::GroupDevices>& devices;
-    const std::shared_ptr<cuda::Transfers>& transfers;
-    const std::shared_ptr<RRefService>& rrefs;
-    const std::shared_ptr<TorchEngine>& engine;
-    Container& contexts;
-    Bookkeeping& bookkeeping;
-  };
-  explicit Caller(const Worker& worker);
+  Caller(AgentParts& parts, Bookkeeping& bookkeeping);
   Caller(const Caller&) = delete;
   Caller& operator=(const Caller&) = delete;
 
@@ -114,8 +88,6 @@ class Caller {
 
   /// Returns when no thread ends a call that it has waited for, but for this one.
   void waitForWaiters();
-  /// Where the process that it is called in was forked from the worker's, throws what a call there fails with.
-  void expectOwnProcess() const;
   /// Throws CallError unless the worker can send.
   void expectRunning(const WorkerInfo& to, const Message& message) const;
   /// A future of a value that is perhaps on the worker's devices.
@@ -126,6 +98,7 @@ class Caller {
   struct Target {
     WorkerId to;
     std::optional<ContextId> context; // an autograd one, that the call is part of
+    bool isDirect = false; // and its answer nothing that libtorch could read
   };
   /// A call that ends with its future.
   struct OwnCall : Target {
@@ -191,8 +164,8 @@ class Caller {
   void finish(OwnCall& call);
   void callEnded(const Target& call) noexcept;
 
-  const Worker worker_;
-  const uint64_t generation_ = forkGeneration();
+  AgentParts& parts_;
+  Bookkeeping& bookkeeping_;
   Creations creations_;
   std::atomic<int> endingOnWaiters_{0}; // calls that threads which wait for them are about to end
 };

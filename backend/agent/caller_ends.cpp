@@ -37,7 +37,7 @@ void Caller::complete(OwnCall call, Outcome outcome) {
     ++endingOnWaiters_;
     waiter->give(std::move(task));
   } else {
-    worker_.pools.endOn(pool, std::move(task));
+    parts_.pools.endOn(pool, std::move(task));
   }
 }
 
@@ -45,7 +45,7 @@ void Caller::finishCall(const OwnCall& call, Outcome outcome) {
   expectFree("completing the future of a call");
   try {
     const bool failed = outcome.error || own_requests::isError(outcome.response.header.messageType);
-    if (call.to == worker_.self.id_ && call.mayCreate && failed) {
+    if (call.to == parts_.self.id_ && call.mayCreate && failed) {
       RRefService::failOwnCreation(*call.future, [&] { setFuture(call, std::move(outcome)); });
     } else {
       setFuture(call, std::move(outcome));
@@ -53,15 +53,15 @@ void Caller::finishCall(const OwnCall& call, Outcome outcome) {
   } catch (const std::exception&
                e) { // libtorch's callbacks for RRefs throw at most errors; the call is over
     log(LogLevel::warning,
-        "a callback of a call to " + worker_.directory.describe(call.to) + " raised: " + e.what());
+        "a callback of a call to " + parts_.directory.describe(call.to) + " raised: " + e.what());
   }
 }
 
 /// The message, with its tensors where they belong.
 c10::intrusive_ptr<rpc::Message> Caller::placed(WorkerId from, DecodedMessage decoded) const {
   if (!decoded.targets.devices.empty()) {
-    worker_.devices->expectUsed(decoded.targets.devices);
-    worker_.transfers->place(from, decoded.message->tensors(), decoded.targets);
+    parts_.devices->expectUsed(decoded.targets.devices);
+    parts_.transfers->place(from, decoded.message->tensors(), decoded.targets);
   }
   return std::move(decoded.message);
 }
@@ -77,10 +77,10 @@ void Caller::setFuture(const OwnCall& call, Outcome outcome) {
   try { // not in the caller's state, in which tensors could be others
     DecodedMessage decoded = responseIn(std::move(outcome), call.mayCreate, call.creates);
     try {
-      worker_.devices->expectUsed(decoded.targets.devices);
+      parts_.devices->expectUsed(decoded.targets.devices);
       streams.emplace(decoded.targets.devices);
     } catch (const std::exception&) { // of a device that is lost
-      worker_.transfers->discard(call.to, decoded.message->tensors(), decoded.targets);
+      parts_.transfers->discard(call.to, decoded.message->tensors(), decoded.targets);
       throw;
     }
     response = placed(call.to, std::move(decoded));
@@ -97,8 +97,10 @@ void Caller::setFuture(const OwnCall& call, Outcome outcome) {
   if (!failed) {
     try {
       if (call.read) {
-        const TraceLog::Reading reading(worker_.metrics->trace, call.to, response->id());
-        receiveDirectForward(call.to, call.context, response);
+        const TraceLog::Reading reading(parts_.metrics->trace, call.to, response->id());
+        if (call.isDirect) {
+          receiveDirectForward(call.to, call.context, response);
+        }
         value = call.read(std::move(response));
       } else {
         value = at::IValue(std::move(response));
@@ -117,20 +119,20 @@ void Caller::setFuture(const OwnCall& call, Outcome outcome) {
 /// What a call without an answer fails with, once it is noted that it may still run.
 Error Caller::unanswered(const Target& call, const Error& error) {
   if (call.context && error.executed() != Executed::no) {
-    worker_.contexts.ownCallUnanswered(*call.context, call.to);
+    parts_.contexts.ownCallUnanswered(*call.context, call.to);
   }
-  return error.to(worker_.directory.nameOf(call.to));
+  return error.to(parts_.directory.nameOf(call.to));
 }
 
 // Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that no
 // callback runs but that of watchCreation, which knows of no RRef yet.
 void Caller::failUnseen(OwnCall call, uint64_t callId, const Error& error) {
-  if (!worker_.node.calls().withdraw(callId, error.code())) {
+  if (!parts_.node.calls().withdraw(callId, error.code())) {
     return; // it has ended meanwhile in another way
   }
-  call.future->setError(toException(error.to(worker_.directory.nameOf(call.to)), call.mayCreate));
+  call.future->setError(toException(error.to(parts_.directory.nameOf(call.to)), call.mayCreate));
   ThreadPool& pool = *call.pool;
-  worker_.pools.endOn(pool, [this, call = std::move(call)]() mutable { finish(call); });
+  parts_.pools.endOn(pool, [this, call = std::move(call)]() mutable { finish(call); });
 }
 
 /// After the callbacks.
@@ -147,10 +149,10 @@ void Caller::finish(OwnCall& call) {
 void Caller::callEnded(const Target& call) noexcept {
   if (call.context) {
     guarded("the end of a call in an autograd context", [&] {
-      worker_.contexts.ownCallEnded(*call.context, call.to);
+      parts_.contexts.ownCallEnded(*call.context, call.to);
     });
   }
-  worker_.active.finish();
+  parts_.activeCalls.finish();
 }
 
 } // namespace torchwire

@@ -10,11 +10,11 @@
 #include "autograd/direct_forward.h"
 #include "backend/agent/call_end.h"
 #include "backend/agent/caller.h"
-#include "backend/agent/forked_agent.h"
 #include "backend/base/bytes.h"
 #include "backend/base/call_error.h"
 #include "backend/base/guarded.h"
 #include "backend/serve/answer_scope.h"
+#include "backend/serve/own_messages.h"
 #include "backend/serve/signals.h"
 #include "backend/transport/loop.h"
 #include "backend/wire/own_requests.h"
@@ -39,24 +39,18 @@ Error ownerDied(const std::string& worker) {
 // ---- whether a thread may send ------------------------------------------------------------------
 
 /// By those who have kept the agent, or the future of a call of its; others find a ForkedAgent in its place.
-void Caller::expectOwnProcess() const {
-  if (forkGeneration() != generation_) {
-    throw std::runtime_error(ForkedAgent(worker_.self).refusal());
-  }
-}
-
 void Caller::expectRunning(const WorkerInfo& to, const Message& message) const {
-  expectOwnProcess();
+  parts_.expectOwnProcess();
   TORCH_CHECK(message.isRequest(), "Agent::send(..) is only for sending requests.");
-  const auto& links = worker_.node.links();
-  if (worker_.isRunning.load() && links) {
+  const auto& links = parts_.node.links();
+  if (parts_.isRunning.load() && links) {
     return;
   }
   const std::string reason = links ? links->ownGoodbye().reason : "";
   const Error error(
       ErrorCode::shutDown,
       c10::str(
-          "worker '", worker_.self.name_, "' tried to send() a message of type ", message.type(),
+          "worker '", parts_.self.name_, "' tried to send() a message of type ", message.type(),
           " to '", to.name_, "' but RPC is no longer running on this node",
           reason.empty() ? "" : ": " + reason, "."),
       Executed::no);
@@ -65,8 +59,8 @@ void Caller::expectRunning(const WorkerInfo& to, const Message& message) const {
 
 /// Why a request is not to be sent; else the link says what has become of the worker.
 Error Caller::objectionTo(WorkerId to, const Message& request) const {
-  const bool isLost = worker_.rrefs->asksForOrphan(request) && worker_.node.links()->statusOf(to);
-  return isLost ? ownerDied(worker_.directory.describe(to)) : Error();
+  const bool isLost = parts_.rrefs->asksForOrphan(request) && parts_.node.links()->statusOf(to);
+  return isLost ? ownerDied(parts_.directory.describe(to)) : Error();
 }
 
 // ---- waiting ------------------------------------------------------------------------------------
@@ -79,12 +73,13 @@ void Caller::call(
     throw CallError(objection.to(to.name_));
   }
   Request request = requestTo(to, std::move(known.request), known.rpcTimeoutSeconds);
-  const Target target{to.id_, join(known.joins, request)};
+  const bool isDirect = own_messages::isDirectCall(*request.message);
+  const Target target{to.id_, join(known.joins, request), isDirect};
   CallTable::Options options = optionsOf(request, /* counted */ false, {});
   EncodedRequest encoded = encodeInTime(to, std::move(request));
   options.undo = encoded.frame.undo;
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
-  worker_.active.start();
+  parts_.activeCalls.start();
   const auto finished = c10::make_scope_exit([&] { callEnded(target); });
   Outcome outcome = outcomeOf(to.id_, std::move(options), std::move(encoded));
   if (outcome.error) {
@@ -105,15 +100,17 @@ void Caller::call(
     response =
         placed(to.id_, responseIn(std::move(outcome), /* mayCreate */ false, /* creates */ false));
   }
-  const TraceLog::Reading reading(worker_.metrics->trace, to.id_, response->id());
-  receiveDirectForward(to.id_, target.context, response);
+  const TraceLog::Reading reading(parts_.metrics->trace, to.id_, response->id());
+  if (isDirect) {
+    receiveDirectForward(to.id_, target.context, response);
+  }
   const AnswerScope answer(to.id_);
   use(std::move(response));
 }
 
 /// Throws if a wait for devices has taken too long, too.
 Caller::EncodedRequest Caller::encodeInTime(const WorkerInfo& to, Request request) {
-  const Undo undo = worker_.bookkeeping.noteForks(to.id_, *request.message);
+  const Undo undo = bookkeeping_.noteForks(to.id_, *request.message);
   auto unsent = c10::make_scope_exit([&] { undo(); });
   const auto begun = std::chrono::steady_clock::now();
   const std::chrono::milliseconds timeout = request.timeout;
@@ -138,7 +135,7 @@ Outcome Caller::outcomeOf(WorkerId to, CallTable::Options options, EncodedReques
         waiter->give([] {});
       });
   if (failed) {
-    worker_.node.calls().fail(callId, failed);
+    parts_.node.calls().fail(callId, failed);
   }
   ++endingHere; // the caller's, from now on: a handler of a signal, which runs below this, may shut the agent down
   auto waits = c10::make_scope_exit([] { --endingHere; });
@@ -148,16 +145,16 @@ Outcome Caller::outcomeOf(WorkerId to, CallTable::Options options, EncodedReques
 }
 
 void Caller::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
-  expectOwnProcess();
+  parts_.expectOwnProcess();
   const auto waiter = std::make_shared<Waiter>();
-  if (!worker_.node.calls().await(callId, waiter)) {
+  if (!parts_.node.calls().await(callId, waiter)) {
     return;
   }
   ++endingHere; // also while it waits: a handler of a signal, which runs below this, may shut the agent down
   const auto over = c10::make_scope_exit([] { --endingHere; });
   Task end = awaitEnd(*waiter, callId);
   if (hasCallbacks()) {
-    worker_.pools.endOn(worker_.pools.completions, std::move(end));
+    parts_.pools.endOn(parts_.pools.completions, std::move(end));
   } else {
     guarded("the end of a call", end);
     end = Task();
@@ -169,9 +166,9 @@ void Caller::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
 /// On the thread that handles signals the call is cancelled when a handler raises.
 Task Caller::awaitEnd(Waiter& waiter, uint64_t callId) {
   if (!handlesSignals()) {
-    return waiter.await(worker_.loop.get());
+    return waiter.await(parts_.loop.get());
   }
-  return waiter.await(worker_.loop.get(), [this, callId] {
+  return waiter.await(parts_.loop.get(), [this, callId] {
     if (runSignalHandlers()) {
       cancel(callId);
     }
@@ -187,10 +184,10 @@ void Caller::waitForWaiters() {
 // ---- cancelling ---------------------------------------------------------------------------------
 
 bool Caller::cancel(uint64_t callId) {
-  expectOwnProcess();
-  const auto given = worker_.node.calls().giveUp(
+  parts_.expectOwnProcess();
+  const auto given = parts_.node.calls().giveUp(
       callId,
-      Error(ErrorCode::cancelled, "the call was cancelled by worker '" + worker_.self.name_ + "'"));
+      Error(ErrorCode::cancelled, "the call was cancelled by worker '" + parts_.self.name_ + "'"));
   if (given.tell) {
     tellCancelled(*given.tell, callId);
   }
@@ -200,12 +197,12 @@ bool Caller::cancel(uint64_t callId) {
 /// Counts as active until the callee has noted it: functions that are to see it run there as long as the group does.
 void Caller::tellCancelled(WorkerId to, uint64_t callId) {
   guarded("telling a worker of a cancelled call", [&] {
-    worker_.active.start();
-    const std::shared_ptr<void> active(this, [this](void*) { worker_.active.finish(); });
+    parts_.activeCalls.start();
+    const std::shared_ptr<void> active(this, [this](void*) { parts_.activeCalls.finish(); });
     OwnCalls::Body body;
     ByteWriter(body).number(callId);
-    worker_.node.ownCalls().open(
-        to, own_requests::kCancel, std::move(body), worker_.defaultTimeout(),
+    parts_.node.ownCalls().open(
+        to, own_requests::kCancel, std::move(body), parts_.rpcTimeout(),
         [active](const OwnCalls::Answer&) {});
   });
 }

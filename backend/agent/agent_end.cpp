@@ -1,4 +1,5 @@
-// Agent: leaving the group, and the end of all threads.
+#include "backend/agent/agent_end.h"
+
 #include <c10/util/ScopeExit.h>
 #include <pthread.h>
 
@@ -10,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "backend/agent/agent.h"
 #include "backend/agent/forked_agent.h"
 #include "backend/agent/seconds.h"
 #include "backend/base/interruption.h"
@@ -43,61 +43,64 @@ bool isInterrupted() {
 
 } // namespace
 
-void Agent::waitAllWorkers(float timeout) {
-  if (!end_ || !isStaticGroup() || isInherited()) {
+void AgentEnd::waitAllWorkers(float timeout) {
+  if (!parts_.groupEnd || !parts_.isStaticGroup() || parts_.isInherited()) {
     return;
   }
-  hasDoubtfulForks_ = end_->meet(fromSeconds(timeout), [this] {
-    return static_cast<int64_t>(countDoubtfulForks(*rrefs_));
+  hasDoubtfulForks_ = parts_.groupEnd->meet(fromSeconds(timeout), [this] {
+    return static_cast<int64_t>(countDoubtfulForks(*parts_.rrefs));
   }) != 0;
 }
 
-void Agent::interruptShutdown() {
-  if (membership_ && isStaticGroup() && !isInherited()) {
-    membership_->interruptShutdown();
+void AgentEnd::interruptShutdown() {
+  if (parts_.membership && parts_.isStaticGroup() && !parts_.isInherited()) {
+    parts_.membership->interruptShutdown();
   }
 }
 
-void Agent::join(bool shutdown, float timeout) {
-  if (!end_ || isInherited()) {
+void AgentEnd::join(bool shutdown, float timeout) {
+  if (!parts_.groupEnd || parts_.isInherited()) {
     return; // never started, or in the parent
   }
-  if (isStaticGroup()) {
-    end_->join(fromSeconds(timeout), /* hosts */ shutdown);
+  if (parts_.isStaticGroup()) {
+    parts_.groupEnd->join(fromSeconds(timeout), /* hosts */ shutdown);
   } else {
-    end_->leave(fromSeconds(timeout));
-    node_.links()->leave(kGoodbyePatience, isInterrupted);
+    parts_.groupEnd->leave(fromSeconds(timeout));
+    parts_.node.links()->leave(kGoodbyePatience, isInterrupted);
   }
 }
 
 // libtorch waits for what a message would still say of a fork, after the workers have met and before GroupEnd::join(): in vain
 // for one that is lost. When no call is under way any more, neither is such a message, so that what is left can be told
 // from what is lost.
-void Agent::settleRRefs(float timeout, milliseconds patience) {
-  if (isInherited()) {
+void AgentEnd::settleRRefs(float timeout, milliseconds patience) {
+  if (parts_.isInherited()) {
     return;
   }
-  if (!isStaticGroup()) {
-    if (rrefs_->ledger().hasGone()) {
-      dropUnheldForks(*rrefs_, patience);
+  if (!parts_.isStaticGroup()) {
+    if (parts_.rrefs->ledger().hasGone()) {
+      dropUnheldForks(*parts_.rrefs, patience);
     }
   } else if (hasDoubtfulForks_) { // here or elsewhere: all have the same sum
-    end_->awaitEndOfCalls(fromSeconds(timeout));
+    parts_.groupEnd->awaitEndOfCalls(fromSeconds(timeout));
     letGoUnconfirmedUsers();
-    dropUnheldForks(*rrefs_, patience);
+    dropUnheldForks(*parts_.rrefs, patience);
   }
 }
 
-void Agent::explainLeave(Goodbye goodbye) {
-  if (node_.links()) {
-    node_.links()->explainLeave(std::move(goodbye));
+void AgentEnd::explainLeave(Goodbye goodbye) {
+  if (parts_.node.links()) {
+    parts_.node.links()->explainLeave(std::move(goodbye));
   }
 }
 
-std::vector<int32_t> Agent::endingProcesses() const {
+std::vector<int32_t> AgentEnd::endingProcesses() const {
   std::vector<int32_t> processes;
-  for (const PeerStatus& peer : peers()) {
-    if (node_.links()->goodbyeOf(peer.record.id).processEnds &&
+  if (!parts_.node.links()) {
+    return processes;
+  }
+  for (const PeerStatus& peer : parts_.node.links()->status()) {
+    if (parts_.node.links()->goodbyeOf(peer.record.id).processEnds &&
         presenceOf(peer.record.process) == Presence::lives) {
       processes.push_back(peer.record.process.pid);
     }
@@ -105,34 +108,35 @@ std::vector<int32_t> Agent::endingProcesses() const {
   return processes;
 }
 
-void Agent::shutdownImpl() {
-  if (!node_.close()) {
+void AgentEnd::shutDown(const std::shared_ptr<void>& agent) {
+  if (!parts_.node.close()) {
     return;
   }
   const Error error(
       ErrorCode::shutDown,
-      "worker '" + workerInfo_.name_ + "' shut its RPC agent down before the call was answered");
-  engine_->shutDown(node_.links() ? node_.links()->ownGoodbye().reason : "");
-  node_.calls().failAll(error); // before the links go, whose loss would be a worse explanation
-  if (node_.links()) {
-    node_.links()->leave(kGoodbyePatience, isInterrupted);
+      "worker '" + parts_.self.name_ + "' shut its RPC agent down before the call was answered");
+  parts_.engine->shutDown(parts_.node.links() ? parts_.node.links()->ownGoodbye().reason : "");
+  parts_.node.calls().failAll(
+      error); // before the links go, whose loss would be a worse explanation
+  if (parts_.node.links()) {
+    parts_.node.links()->leave(kGoodbyePatience, isInterrupted);
   }
-  timer_.stop();
-  if (processes_) {
-    processes_->stop();
+  parts_.timer.stop();
+  if (parts_.processes) {
+    parts_.processes->stop();
   }
-  if (context_) {
-    context_->join(); // from here on no event comes
+  if (parts_.context) {
+    parts_.context->join(); // from here on no event comes
   }
-  node_.calls().failAll(error); // before handlers are waited for, which may wait for one
-  transfers_->close();
-  if (server_) {
-    const auto neverCalled = server_->shutDown();
+  parts_.node.calls().failAll(error); // before handlers are waited for, which may wait for one
+  parts_.transfers->close();
+  if (parts_.server) {
+    const auto neverCalled = parts_.server->shutDown();
   }
-  if (awaitPools()) {
+  if (awaitPools(agent)) {
     caller_.waitForWaiters();
-    if (buffers_) {
-      buffers_->close();
+    if (parts_.buffers) {
+      parts_.buffers->close();
     }
   }
   ForkedAgent::endForChildren();
@@ -141,9 +145,8 @@ void Agent::shutdownImpl() {
 
 /// A function that another worker has called may never return. Returns false, and leaves its thread running, and the agent
 /// with it, once a handler of a signal has raised something on the main thread, or where this process ends.
-bool Agent::awaitPools() {
-  const auto self = weak_from_this().lock(); // null while the agent is being destroyed
-  if (!self || ThreadPool::isRunningTask()) { // a thread of the pools does not wait for itself
+bool AgentEnd::awaitPools(const std::shared_ptr<void>& agent) {
+  if (!agent || ThreadPool::isRunningTask()) { // a thread of the pools does not wait for itself
     joinPools();
     return true;
   }
@@ -151,9 +154,9 @@ bool Agent::awaitPools() {
   const std::future<void> end = joined->get_future();
   std::thread joining;
   try {
-    joining = std::thread([self, joined] {
+    joining = std::thread([this, agent, joined] {
       pthread_setname_np(pthread_self(), "torchwire_join");
-      self->joinPools();
+      joinPools();
       joined->set_value();
     });
   } catch (const std::system_error&) { // there can be no more threads
@@ -170,8 +173,8 @@ bool Agent::awaitPools() {
       warnOfRunning();
     }
     if (isInterrupted() ||
-        (hasWarned && node_.links() && node_.links()->ownGoodbye().processEnds)) {
-      pools_.joinOwn(); // what they do ends, and touches RRefs
+        (hasWarned && parts_.node.links() && parts_.node.links()->ownGoodbye().processEnds)) {
+      parts_.pools.joinOwn(); // what they do ends, and touches RRefs
       return false;
     }
   }
@@ -180,24 +183,25 @@ bool Agent::awaitPools() {
   return true;
 }
 
-void Agent::warnOfRunning() const {
+void AgentEnd::warnOfRunning() const {
   std::string running;
-  for (const ServedCalls::Status& request : server_ ? server_->served().all() : Requests()) {
+  for (const ServedCalls::Status& request :
+       parts_.server ? parts_.server->served().all() : Requests()) {
     if (request.state == ServedCalls::State::running) {
       const auto* const function = request.request.function;
       running += (running.empty() ? ": " : ", ") +
           (function != nullptr ? function->describe() : std::string("a function")) + " for " +
-          directory_.describe(request.request.caller);
+          parts_.directory.describe(request.request.caller);
     }
   }
   log(LogLevel::warning, "rpc.shutdown() waits for functions that run here" + running);
 }
 
-void Agent::joinPools() {
-  if (loop_) {
-    loop_->stopAside();
+void AgentEnd::joinPools() {
+  if (parts_.loop) {
+    parts_.loop->stopAside();
   }
-  pools_.join();
+  parts_.pools.join();
 }
 
 } // namespace torchwire

@@ -1,34 +1,32 @@
-// What the agent tells about itself.
+#include "backend/agent/agent_report.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "backend/agent/agent.h"
 #include "backend/base/guarded.h"
 #include "backend/transport/rejection_log.h"
 #include "backend/wire/own_requests.h"
 
 namespace torchwire {
 
-void Agent::addGilWaitTime(const std::chrono::microseconds wait) {
-  if (server_) {
-    ++server_->metrics().gilWaits;
-    server_->metrics().gilWaitMicroseconds += wait.count();
-  }
+AgentReport::AgentReport(AgentParts& parts) : parts_(parts), whereabouts_(whatWhereaboutsLookAt()) {
+  lookAfterSlowCalls();
+  serveObservers();
 }
 
-std::unordered_map<std::string, std::string> Agent::getMetrics() {
+AgentReport::Texts AgentReport::metrics() const {
   const Counts now = counts();
-  std::unordered_map<std::string, std::string> metrics;
+  Texts metrics;
   metrics["agent.thread_pool_size"] = std::to_string(now.threads);
   metrics["agent.num_idle_threads"] = std::to_string(now.threadsIdle);
   metrics["agent.client_active_calls"] = std::to_string(now.callsInFlight);
-  if (!server_) {
+  if (!parts_.server) {
     return metrics;
   }
   metrics["agent.server_active_calls"] = std::to_string(now.requestsActive);
   metrics["agent.server_active_async_calls"] = std::to_string(now.requestsAsync);
-  if (isGILProfilingEnabled()) {
+  if (parts_.agent.isGILProfilingEnabled()) {
     const int64_t waits = std::max<int64_t>(now.gilWaits, 1);
     metrics["agent.gil_average_wait_time_us"] =
         std::to_string(static_cast<double>(now.gilWait.count()) / static_cast<double>(waits));
@@ -36,27 +34,28 @@ std::unordered_map<std::string, std::string> Agent::getMetrics() {
   return metrics;
 }
 
-std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
-  auto info = getMetrics();
+AgentReport::Texts AgentReport::debugInfo() const {
+  auto info = metrics();
   const Counts now = counts();
   info["agent.backend"] = "TORCHWIRE";
   info["agent.protocol_version"] = std::to_string(kProtocolVersion);
-  info["agent.backward_mode"] = options_.backwardMode == BackwardMode::smart ? "smart" : "fast";
+  info["agent.backward_mode"] =
+      parts_.options.backwardMode == BackwardMode::smart ? "smart" : "fast";
   info["agent.backward_passes"] = std::to_string(now.backwardPasses);
-  info["agent.address"] = address_;
-  info["agent.address_chosen_by"] = chosen_.reason;
-  if (server_) {
+  info["agent.address"] = parts_.address;
+  info["agent.address_chosen_by"] = parts_.chosen.reason;
+  if (parts_.server) {
     info["agent.requests_cancelled"] = std::to_string(now.requestsCancelled);
   }
-  if (buffers_) {
+  if (parts_.buffers) {
     info["agent.receive_buffers.bytes_lent"] = std::to_string(now.bufferBytesLent);
     info["agent.receive_buffers.bytes_kept"] = std::to_string(now.bufferBytesKept);
   }
-  if (node_.requests().usage()) {
+  if (parts_.node.requests().usage()) {
     info["agent.bytes_in_flight"] = std::to_string(now.bytesInFlight);
     info["agent.requests_waiting"] = std::to_string(now.requestsWaiting);
   }
-  const cuda::Transfers::Usage transfers = transfers_->usage();
+  const cuda::Transfers::Usage transfers = parts_.transfers->usage();
   info["agent.device_tensors_kept"] = std::to_string(transfers.keptTensors);
   info["agent.device_blocks_lent"] = std::to_string(transfers.lent.lent);
   info["agent.device_lane_tensors"] = std::to_string(transfers.laneTensors);
@@ -76,77 +75,79 @@ std::unordered_map<std::string, std::string> Agent::getDebugInfo() {
   return info;
 }
 
-Agent::Counts Agent::counts() const {
+AgentReport::Counts AgentReport::counts() const {
   Counts counts;
-  counts.callsInFlight = activeCalls_.active();
-  counts.threads = pools_.requests.capacity();
-  counts.threadsIdle = pools_.requests.idle();
+  counts.callsInFlight = parts_.activeCalls.active();
+  counts.threads = parts_.pools.requests.capacity();
+  counts.threadsIdle = parts_.pools.requests.idle();
   counts.strangersRejected = RejectionLog::countInProcess();
-  counts.backwardPasses = engine_->passesStarted();
-  if (server_) {
-    const ServerMetrics& server = server_->metrics();
+  counts.backwardPasses = parts_.engine->passesStarted();
+  if (parts_.server) {
+    const ServerMetrics& server = parts_.server->metrics();
     counts.requestsActive = server.active;
     counts.requestsAsync = server.activeAsync;
     counts.requestsCancelled = server.cancelled;
     counts.gilWaits = server.gilWaits;
     counts.gilWait = std::chrono::microseconds(server.gilWaitMicroseconds);
   }
-  if (const auto usage = node_.requests().usage()) {
+  if (const auto usage = parts_.node.requests().usage()) {
     counts.bytesInFlight = usage->bytes;
     counts.requestsWaiting = usage->waiting;
   }
-  if (buffers_) {
-    const BufferPool::Usage usage = buffers_->usage();
+  if (parts_.buffers) {
+    const BufferPool::Usage usage = parts_.buffers->usage();
     counts.bufferBytesLent = usage.lent;
     counts.bufferBytesKept = usage.kept;
   }
   return counts;
 }
 
-std::vector<PeerStatus> Agent::peers() const {
-  return node_.links() ? node_.links()->status() : std::vector<PeerStatus>();
+std::vector<PeerStatus> AgentReport::peers() const {
+  return parts_.node.links() ? parts_.node.links()->status() : std::vector<PeerStatus>();
 }
 
 // ---- where calls are ----------------------------------------------------------------------------
 
-Whereabouts::Worker Agent::whatWhereaboutsLookAt() {
+Whereabouts::Worker AgentReport::whatWhereaboutsLookAt() const {
   return {
-      self_,
-      [this](WorkerId id) { return directory_.describe(id); },
-      [this](WorkerId id) { return directory_.nameOf(id); },
-      pools_.requests,
-      options_.numSpareThreads,
-      *pools_.control,
-      node_.calls(),
-      node_.ownCalls(),
-      [this] { return server_ ? &server_->served() : nullptr; },
-      [this](WorkerId to, uint64_t callId) { return node_.whyUnsent(to, callId); },
-      options_.stackOf};
+      parts_.id(),
+      [this](WorkerId id) { return parts_.directory.describe(id); },
+      [this](WorkerId id) { return parts_.directory.nameOf(id); },
+      parts_.pools.requests,
+      parts_.options.numSpareThreads,
+      *parts_.pools.control,
+      parts_.node.calls(),
+      parts_.node.ownCalls(),
+      [this] { return parts_.server ? &parts_.server->served() : nullptr; },
+      [this](WorkerId to, uint64_t callId) { return parts_.node.whyUnsent(to, callId); },
+      parts_.options.stackOf};
 }
 
-void Agent::lookAfterSlowCalls() {
+void AgentReport::lookAfterSlowCalls() {
   // On the timer's thread: sending is for another one.
-  node_.calls().watchSlow(options_.slowCallWarning, [this](std::vector<CallTable::Pending> slow) {
-    pools_.control->run([this, slow = std::move(slow)] {
-      guarded("looking after slow calls", [&] { whereabouts_->lookAfter(slow); });
-    });
-  });
+  parts_.node.calls().watchSlow(
+      parts_.options.slowCallWarning, [this](std::vector<CallTable::Pending> slow) {
+        parts_.pools.control->run([this, slow = std::move(slow)] {
+          guarded("looking after slow calls", [&] { whereabouts_.lookAfter(slow); });
+        });
+      });
 }
 
 // ---- observers ----------------------------------------------------------------------------------
 
-void Agent::serveObservers() {
-  node_.ownCalls().handle(
+void AgentReport::serveObservers() {
+  parts_.node.ownCalls().handle(
       own_requests::kObserve,
       [this](WorkerId, const OwnCalls::Body& question, const OwnCalls::Reply& reply) {
-        const std::string answer = options_.answer(std::string(question.begin(), question.end()));
+        const std::string answer =
+            parts_.options.answer(std::string(question.begin(), question.end()));
         reply({answer.begin(), answer.end()});
       });
 }
 
-std::string Agent::askObserver(
-    WorkerId to, const std::string& question, std::chrono::milliseconds patience) {
-  const OwnCalls::Body answer = node_.ownCalls().ask(
+std::string AgentReport::askObserver(
+    WorkerId to, const std::string& question, std::chrono::milliseconds patience) const {
+  const OwnCalls::Body answer = parts_.node.ownCalls().ask(
       to, own_requests::kObserve, {question.begin(), question.end()}, patience);
   return {answer.begin(), answer.end()};
 }

@@ -1,0 +1,53 @@
+// How an agent ends: it leaves the group, and its threads end.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/agent/agent_parts.h"
+#include "backend/agent/caller.h"
+#include "backend/link/link_manager.h"
+
+namespace torchwire {
+
+/// Every wait on behalf of the program throws Interrupted where a handler of a signal raises; the other workers then throw a
+/// sentence that says so. Used by one thread at a time, but for explainLeave() and endingProcesses().
+class AgentEnd {
+ public:
+  AgentEnd(AgentParts& parts, Caller& caller) : parts_(parts), caller_(caller) {}
+
+  /// A static group: returns once every worker has called this that is not dead. A dynamic one: at once.
+  /// Throws std::runtime_error that names a worker whose process is gone, or when `timeout` seconds
+  /// (0: no limit) are over.
+  void waitAllWorkers(float timeout);
+  /// Has the others throw that sentence, where this worker does not go on with the shutdown.
+  void interruptShutdown();
+  /// Lets go what libtorch would wait for, of RRefs, though it has been lost. Of a static group all workers call it, after
+  /// waitAllWorkers(), and it throws as that does. `patience`: for the others to say what they hold.
+  void settleRRefs(float timeout, std::chrono::milliseconds patience);
+  /// A static group: returns when no call of any worker is active any more; `shutdown`: they end then. A dynamic one: leaves
+  /// it.
+  void join(bool shutdown, float timeout);
+
+  /// Why the agent will be shut down: what its peers' errors say of it.
+  void explainLeave(Goodbye goodbye);
+  /// The processes on this host, which have not ended yet, of peers that left since they would.
+  std::vector<int32_t> endingProcesses() const;
+
+  /// Ends all calls and threads, the first time that it is called. `agent` lives as long as its threads; null: it is being
+  /// destroyed, and this waits for them.
+  void shutDown(const std::shared_ptr<void>& agent);
+
+ private:
+  bool awaitPools(const std::shared_ptr<void>& agent);
+  void joinPools();
+  void warnOfRunning() const;
+
+  AgentParts& parts_;
+  Caller& caller_;
+  bool hasDoubtfulForks_ = false; // any worker, when all met
+};
+
+} // namespace torchwire
