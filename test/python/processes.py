@@ -40,7 +40,8 @@ _PR_SET_PDEATHSIG = 1
 def start_fork_server():
     """Lets the fork server import what all processes need, while pytest goes on."""
     # An import that fails is ignored there, and repeated with an error by the process that needs it.
-    CONTEXT.set_forkserver_preload(["torch", "torch.distributed.rpc", "torchwire", "numpy", "pytest"])
+    way = ["pytorchs_way"] if os.environ.get("TORCHWIRE_TEST_PYTORCHS_WAY") == "1" else []
+    CONTEXT.set_forkserver_preload(["torch", "torch.distributed.rpc", *way, "torchwire", "numpy", "pytest"])
     multiprocessing.forkserver.ensure_running()
 
 

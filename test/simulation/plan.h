@@ -77,7 +77,7 @@ struct Plan {
 
 /// How much happens in a run.
 struct Amount {
-  int operations = 1200;
+  int operations = 1250;
   int faults = 120;
 };
 

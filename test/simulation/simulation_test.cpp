@@ -50,7 +50,7 @@ TEST_CASE("no invariant is violated, whatever fails and in whatever order", "[si
 // 2148: a worker that had been declared dead, of which nobody knew any more, dialed for ever one that had been replaced.
 TEST_CASE("runs that have shown a defect of the product show none any more", "[simulation]") {
   for (const unsigned seed : {769U, 2148U}) {
-    const auto violation = run(makePlan(seed, Amount())).violation;
+    const auto violation = run(makePlan(seed, {.operations = 1200})).violation;
     CHECK((violation ? violation->text : "") == "");
   }
 }
