@@ -1,8 +1,8 @@
 #include "plugin/call_bindings.h"
 
-#include <torch/csrc/autograd/profiler_legacy.h>
 #include <torch/csrc/distributed/rpc/types.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <pybind11/stl.h>
@@ -24,6 +24,7 @@
 #include "backend/serve/call_deadline.h"
 #include "backend/serve/current_call.h"
 #include "backend/serve/direct_call.h"
+#include "backend/serve/own_messages.h"
 #include "backend/serve/python_rpc.h"
 #include "backend/serve/script_call_writer.h"
 #include "backend/serve/signals.h"
@@ -88,6 +89,7 @@ struct PreparedCall {
   std::shared_ptr<Agent> agent;
   const rpc::WorkerInfo& worker;
   c10::intrusive_ptr<Message> request;
+  bool isDirect; // or the program's pickler may have written the result, in bytes of any kind
   JoinsContext joins;
   Caller::Result result;
   // Or whoever drops a tensor of the request, of which Python has another reference, would have to take the GIL for it.
@@ -107,8 +109,10 @@ void writePython(PreparedCall& call, const Called& called) {
   if (!call.request) {
     call.request = writePickledCall(called.function, called.args, called.kwargs, called.isAsync);
   }
+  call.isDirect = own_messages::isDirectCall(*call.request);
   call.joins = JoinsContext::always;
-  call.result = {pythonResult, at::PyObjectType::get(), rrefs.take()};
+  call.result = {
+      call.isDirect ? directResult : pickledResult, at::PyObjectType::get(), rrefs.take()};
 }
 
 void writeScript(PreparedCall& call, const Called& called) {
@@ -126,22 +130,21 @@ void writeScript(PreparedCall& call, const Called& called) {
   call.result = {read, std::move(written.result), nullptr};
 }
 
-/// Whether PyTorch has to make the call, or to say what is wrong with it.
-bool isPyTorchs(const Called& called) {
-  const bool isReadable = !called.name ||
-      (py::isinstance<py::tuple>(called.args) && py::isinstance<py::dict>(called.kwargs));
-  return !isReadable || torch::autograd::profiler::profilerEnabled();
+/// Whether a profiler records calls: PyTorch's RPC knows the legacy one alone.
+bool isRecorded() {
+  using torch::profiler::impl::ActiveProfilerType;
+  return torch::profiler::impl::profilerType() == ActiveProfilerType::LEGACY;
 }
 
 /// None where the call has to go PyTorch's way.
 std::optional<PreparedCall> prepareCall(const Called& called) {
   auto agent = currentAgent();
   const rpc::WorkerInfo* const worker =
-      agent && !isPyTorchs(called) ? findWorker(*agent, called.to) : nullptr;
+      agent && !isRecorded() ? findWorker(*agent, called.to) : nullptr;
   if (worker == nullptr) {
     return std::nullopt;
   }
-  PreparedCall call{std::move(agent), *worker, {}, {}, {}, {}};
+  PreparedCall call{std::move(agent), *worker, {}, false, {}, {}, {}};
   PickledRRefs::withdrawnIfRaised([&] {
     if (called.name) {
       writeScript(call, called);
@@ -156,7 +159,7 @@ std::optional<PreparedCall> prepareCall(const Called& called) {
 /// From the calling thread's first step of a call on.
 TraceLog::Making makingCall() {
   const auto agent = currentAgent();
-  return TraceLog::Making(agent ? &agent->callMetrics().trace : nullptr);
+  return TraceLog::Making(agent ? &agent->parts().metrics->trace : nullptr);
 }
 
 /// The result in a tuple, or None where the call has to go PyTorch's way, and has not begun.
@@ -175,9 +178,11 @@ py::object callAndWait(const Called& called, float timeout) {
         release.reset(); // and not to be taken a second time: others may wait for the GIL
         result = torch::jit::toPyObject(value);
       } else {
-        response = unwrapped(std::move(response));
+        if (!call->isDirect) {
+          response = unwrapped(std::move(response));
+        }
         release.reset();
-        result = readPythonResult(*response);
+        result = call->isDirect ? readDirectResult(*response) : readPickledResult(*response);
       }
     });
   } catch (...) { // which may be the end of a call that a signal has cancelled

@@ -28,7 +28,7 @@ struct CallFuture : torch::jit::PythonFutureWrapper {
 /// Has all of them be instances of this class, which inherits from torch.futures.Future. With the GIL.
 void setCallFutureClass(const pybind11::type& type);
 
-/// The future as Python has it: its only instance, which callbacks get, too. With the GIL.
+/// The future as Python has it: its only instance, which callbacks get, too, where the program has kept it. With the GIL.
 pybind11::object instanceOf(std::shared_ptr<CallFuture> future);
 
 /// What the instance holds; null for any other object. With the GIL.

@@ -19,6 +19,7 @@
 #include "backend/agent/agent.h"
 #include "backend/agent/forked_agent.h"
 #include "backend/base/fork.h"
+#include "backend/base/interruption.h"
 #include "backend/serve/private_members.h"
 #include "backend/serve/python_rref.h"
 #include "backend/serve/signals.h"
@@ -82,6 +83,12 @@ void awaitCall(const CallFuture& future) {
   }
 }
 
+/// Without the GIL.
+bool giveUp(const CallFuture& call) {
+  const auto agent = call.agent.lock();
+  return agent && agent->caller().cancel(call.callId);
+}
+
 /// Waits for the future as signals allow, which libtorch would not. Releases the GIL.
 void awaitDone(py::handle object) {
   const auto* const call = callFutureIn(object);
@@ -94,8 +101,16 @@ void awaitDone(py::handle object) {
   if (call != nullptr) {
     awaitCall(*call);
   }
-  if (!future->completed() && currentAgent()) {
+  if (future->completed() || !currentAgent()) {
+    return;
+  }
+  try {
     awaitFuture(*future);
+  } catch (const Interrupted&) {
+    if (call != nullptr && !call->isCreation) {
+      giveUp(*call); // as Caller::await() does
+    }
+    throw;
   }
 }
 
@@ -141,11 +156,10 @@ bool cancelCall(py::handle future) {
     throw py::value_error(
         "torchwire.cancel() takes the future of a call that rpc.rpc_async() has made on torchwire, "
         "and "
-        "no profiler has recorded");
+        "the legacy profiler has not recorded");
   }
-  const auto agent = call->agent.lock();
   const py::gil_scoped_release release;
-  return agent && agent->caller().cancel(call->callId);
+  return giveUp(*call);
 }
 
 // ---- creations ----------------------------------------------------------------------------------

@@ -16,13 +16,13 @@ class PickledRRefs {
   PickledRRefs(const PickledRRefs&) = delete;
   PickledRRefs& operator=(const PickledRRefs&) = delete;
 
-  /// What `pickle` returns. If Python's code in it raises, those are withdrawn that it has pickled.
+  /// What `pickle` returns. If it throws, those are withdrawn that it has pickled.
   template <typename Pickle>
   static auto withdrawnIfRaised(Pickle pickle) {
     PickledRRefs rrefs;
     try {
       return pickle();
-    } catch (pybind11::error_already_set&) {
+    } catch (...) {
       rrefs.withdraw();
       throw;
     }

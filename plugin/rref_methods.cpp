@@ -62,9 +62,6 @@ void throwIfNotCreated(py::error_already_set& raised, const rpc::PyRRef* rref) {
 /// what is none, which PyTorch reports.
 std::optional<float> timeoutIn(const Arguments& arguments) {
   const py::handle given = arguments.find(1, "timeout");
-  if (arguments.count() != (given ? 2 : 1)) {
-    return std::nullopt;
-  }
   if (!given) {
     return rpc::kUnsetRpcTimeout;
   }
@@ -152,24 +149,6 @@ py::object fetch(Agent& agent, const rpc::UserRRef& rref, float timeout) {
   return value;
 }
 
-/// RRef.to_here(), of which `method` is PyTorch's.
-py::object toHere(const py::function& method, const Arguments& arguments) {
-  const auto* const rref = arguments.first<rpc::PyRRef>();
-  const auto timeout = timeoutIn(arguments);
-  const auto agent = currentAgent();
-  if (rref == nullptr || !timeout || !agent) {
-    return arguments.passTo(method); // which says what is wrong
-  }
-  if (rref->isOwner()) {
-    awaitOwnValue(*rref, *timeout);
-    raisePendingSignal();
-    return arguments.passTo(method);
-  }
-  const auto user = c10::static_intrusive_pointer_cast<rpc::UserRRef>(rrefIn(*rref));
-  expectFetchable(*user);
-  return fetch(*agent, *user, *timeout);
-}
-
 /// What a method of RRefs returns whose creation may have failed.
 py::object callOfCreated(const py::function& method, bool needsValue, const Arguments& arguments) {
   const auto* const rref = arguments.first<rpc::PyRRef>();
@@ -187,6 +166,23 @@ py::object callOfCreated(const py::function& method, bool needsValue, const Argu
     throwIfNotCreated(e, rref);
     throw;
   }
+}
+
+/// RRef.to_here(), of which `method` is PyTorch's.
+py::object toHere(const py::function& method, const Arguments& arguments) {
+  const auto* const rref = arguments.first<rpc::PyRRef>();
+  const auto timeout = timeoutIn(arguments);
+  const auto agent = currentAgent();
+  const Py_ssize_t known = arguments.find(1, "timeout") ? 2 : 1;
+  if (rref == nullptr || !timeout || arguments.count() != known || !agent) {
+    return arguments.passTo(method); // which says what is wrong
+  }
+  if (rref->isOwner()) {
+    return callOfCreated(method, /* needsValue */ true, arguments);
+  }
+  const auto user = c10::static_intrusive_pointer_cast<rpc::UserRRef>(rrefIn(*rref));
+  expectFetchable(*user);
+  return fetch(*agent, *user, *timeout);
 }
 
 } // namespace

@@ -289,13 +289,18 @@ c10::intrusive_ptr<Message> unwrapped(c10::intrusive_ptr<Message> response) {
   return std::move(*result).toMessage();
 }
 
-py::object readPythonResult(Message& response) {
+py::object readDirectResult(Message& response) {
+  if (!isDirect(response)) {
+    return readPickledResult(response);
+  }
+  const std::vector<at::Tensor> tensors = std::move(response.tensors());
+  return readResult([&] { return readDirect(std::as_const(response).payload(), tensors); });
+}
+
+py::object readPickledResult(Message& response) {
   const auto& body = std::as_const(response).payload();
   const std::vector<at::Tensor> tensors = std::move(response.tensors());
-  return readResult([&] {
-    return isDirect(response) ? readDirect(body, tensors)
-                              : raisingRemote(unpickle(body.data(), body.size(), tensors));
-  });
+  return readResult([&] { return raisingRemote(unpickle(body.data(), body.size(), tensors)); });
 }
 
 py::object readFetched(const rpc::SerializedPyObj& value) {
@@ -309,14 +314,18 @@ py::object readFetched(const rpc::SerializedPyObj& value) {
   return read;
 }
 
-at::IValue pythonResult(c10::intrusive_ptr<Message> answer) {
-  auto response = unwrapped(std::move(answer));
-  if (isDirect(*response)) {
-    return at::IValue(
-        c10::intrusive_ptr<PyObjectHolder>(c10::make_intrusive<LazyResult>(std::move(response))));
+at::IValue directResult(c10::intrusive_ptr<Message> response) {
+  if (!isDirect(*response)) {
+    return pickledResult(std::move(response));
   }
+  return at::IValue(
+      c10::intrusive_ptr<PyObjectHolder>(c10::make_intrusive<LazyResult>(std::move(response))));
+}
+
+at::IValue pickledResult(c10::intrusive_ptr<Message> response) {
+  response = unwrapped(std::move(response));
   const MeasuredGil gil;
-  return holding(readPythonResult(*response));
+  return holding(readPickledResult(*response));
 }
 
 } // namespace torchwire

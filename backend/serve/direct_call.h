@@ -45,15 +45,17 @@ RemoteError withoutFrames(const pybind11::error_already_set& raised, const std::
 c10::intrusive_ptr<torch::distributed::rpc::Message> unwrapped(
     c10::intrusive_ptr<torch::distributed::rpc::Message> response);
 
-/// The result in a response that unwrapped() has returned, direct or pickled; takes its tensors. With the GIL. Throws
-/// FormatError; and what the function has raised, or the result when it was unpickled, as RemoteError.
-pybind11::object readPythonResult(torch::distributed::rpc::Message& response);
+/// The result in the response to a direct call, or in one that unwrapped() has returned; takes its tensors. With the GIL.
+/// Throws FormatError; and what the function has raised, or the result when it was unpickled, as RemoteError.
+pybind11::object readDirectResult(torch::distributed::rpc::Message& response);
+pybind11::object readPickledResult(torch::distributed::rpc::Message& response);
 /// The value of an RRef, as its owner has pickled it. Throws pybind11::error_already_set, as PyTorch raises what has kept the
 /// value from being made. With the GIL.
 pybind11::object readFetched(const torch::distributed::rpc::SerializedPyObj& value);
 
-/// The same, of any response, as the value of a future. A pickled one is unpickled now, and takes the GIL for it; of a direct
-/// one the Python object is made when it is first asked for, by who holds the GIL anyway.
-at::IValue pythonResult(c10::intrusive_ptr<torch::distributed::rpc::Message> response);
+/// The same, as the value of a future. A pickled one is unpickled now, and takes the GIL for it; of a direct one the Python
+/// object is made when it is first asked for, by who holds the GIL anyway.
+at::IValue directResult(c10::intrusive_ptr<torch::distributed::rpc::Message> response);
+at::IValue pickledResult(c10::intrusive_ptr<torch::distributed::rpc::Message> response);
 
 } // namespace torchwire

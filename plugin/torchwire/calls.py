@@ -4,7 +4,7 @@ What PyTorch's `rpc_sync` and `rpc_async` call, `RRef.to_here` and `Future.wait`
 imported. Each looks at every call who the current agent is; on any other backend they do what they always did.
 `rpc_sync` and `to_here` make no future. The futures of `rpc_async` and of RRefs' creations know their calls
 (torchwire.call_future): a thread that waits for one reads the answer itself, and no other thread has to be woken.
-PyTorch makes the calls that a profiler records, and those that it finds something wrong with.
+PyTorch makes the calls that its legacy profiler records, and those that it finds something wrong with.
 
 A callback of a future runs in the autograd context in which it was added: PyTorch runs it in none, and the gradients of
 what it calls are lost. A process that it forks ends with it.
@@ -69,8 +69,8 @@ def _invoking(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if callable(func) and (rpc_type is _SYNC or rpc_type is _ASYNC):
             name, is_async = _script_of(func)
-            named: Any = kwargs or {}
-            call = to, func, name, args or (), named, rpc_timeout, is_async, not _has_default_pickler()
+            given = (args or (), kwargs or {}) if name is None else _unpacked(*(args or ()), **(kwargs or {}))
+            call = to, func, name, *given, rpc_timeout, is_async, not _has_default_pickler()
             if rpc_type is _ASYNC:
                 future = _C.call_async(*call)
                 if future is not None:
@@ -82,6 +82,11 @@ def _invoking(original: Callable[..., Any]) -> Callable[..., Any]:
         return _C.call_through(original, to, func, rpc_type, args, kwargs, rpc_timeout)
 
     return invoke
+
+
+def _unpacked(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an operator or a TorchScript function, as PyTorch takes them: any iterable, and any mapping."""
+    return args, kwargs
 
 
 def is_python(func: Any) -> bool:

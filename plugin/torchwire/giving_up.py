@@ -26,7 +26,7 @@ def cancel(future: torch.futures.Future[Any]) -> bool:
 
     Args:
         future: What rpc.rpc_async has returned. Not that of an RRef's creation, of a call by an RRef's proxy
-            (`rref.rpc_async()`) or of one that a profiler records.
+            (`rref.rpc_async()`) or of one that the legacy profiler records.
 
     Returns:
         Whether the call has ended by this: False when it had ended before.

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import types
 
 import pytest
 import torch
@@ -344,6 +345,33 @@ def held():
 def test_rrefs_in_a_call_that_its_context_refuses_are_taken_back(group):
     group[0].run(call_in_lost_context)
     wait_until(lambda: group[1].run(held) == 0)
+
+
+def call_with_an_iterable():
+    """The arguments of operators and TorchScript functions may come in any iterable, and any mapping."""
+    named = types.MappingProxyType({"alpha": 2})
+    return [
+        isinstance(rpc.rpc_async("worker1", torch.add, [ONES, ONES]), torchwire.CallFuture),
+        rpc.rpc_sync("worker1", torch.add, [ONES, ONES]).tolist(),
+        rpc.rpc_sync("worker1", torch.add, (ONES, ONES), named).tolist(),
+        rpc.rpc_sync("worker1", script_add, iter((ONES, ONES))).tolist(),
+    ]
+
+
+def test_arguments_come_in_any_iterable(group):
+    assert group[0].run(call_with_an_iterable) == [True, [2, 2, 2], [3, 3, 3], [2, 2, 2]]
+
+
+def await_under_a_profiler():
+    async def call():
+        return await rpc.rpc_async("worker1", answer)
+
+    with torch.autograd.profiler.profile():
+        return asyncio.run(call())
+
+
+def test_a_coroutine_awaits_a_call_under_a_profiler(group):
+    assert group[0].run(await_under_a_profiler) == "answer"
 
 
 def profiled_names():

@@ -1,6 +1,7 @@
 """Calls of Python functions that torchwire writes without pickle: nobody but a clock can tell them from the others."""
 
 import collections
+import contextlib
 import enum
 import math
 import random
@@ -16,6 +17,7 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from group import running
 from processes import LIMIT
+from pytorchs_way import pytorchs_way
 from torch.autograd import profiler_legacy
 from torch.distributed.rpc import api, internal
 from torchwire import _C
@@ -259,7 +261,7 @@ def errors_of(function, *args):
     """Type and text as PyTorch's own way gives them, which those of direct and pickled calls have to be as well: only
     that the type may be a narrower one."""
     found = sync_and_async(function, args, {"unused": 1}) + sync_and_async(function, args, {"unused": Word("a")})
-    with torch.autograd.profiler.profile():  # what it records goes PyTorch's way
+    with pytorchs_way():
         stock, _ = sync_and_async(function, args, {"unused": 1})
     for kind, text in found:
         assert issubclass(kind, stock[0])
@@ -542,6 +544,52 @@ def call_with_a_pickler():
 
 def test_a_pickler_of_the_users_is_asked(pair):
     assert pair[0].run(call_with_a_pickler) == 2
+
+
+class TaggedPickler(internal._InternalRPCPickler):
+    """Begins each pickle with a byte."""
+
+    def __init__(self, tag):
+        super().__init__()
+        self._tag = bytes([tag])
+
+    def serialize(self, obj):
+        pickle, tensors = super().serialize(obj)
+        return self._tag + pickle, tensors
+
+    def deserialize(self, binary_data, tensor_table):
+        assert binary_data.startswith(self._tag)
+        return super().deserialize(binary_data[1:], tensor_table)
+
+
+_entered = contextlib.ExitStack()
+
+
+def enter_tagged_pickler(tag):
+    _entered.enter_context(api._use_rpc_pickler(TaggedPickler(tag)))
+
+
+def leave_pickler():
+    _entered.close()
+
+
+def call_each_way():
+    found = []
+    for scope in (contextlib.nullcontext, dist_autograd.context):
+        with scope():
+            x = torch.ones(2, requires_grad=True)
+            found.append(rpc.rpc_sync("worker1", multiply, (x, 2)).tolist())
+            found.append(rpc.rpc_async("worker1", multiply, (x, 3)).wait().tolist())
+    return found
+
+
+@pytest.mark.parametrize("tag", range(6))
+def test_a_pickler_of_the_users_writes_what_it_likes(pair, tag):
+    pair.all(enter_tagged_pickler, tag)
+    try:
+        assert pair[0].run(call_each_way) == [[2, 2], [3, 3]] * 2
+    finally:
+        pair.all(leave_pickler)
 
 
 class Reduced:

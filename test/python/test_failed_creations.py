@@ -70,6 +70,38 @@ def test_each_rref_whose_creation_times_out_says_so(pair_in_creation, to):
         assert seconds < LIMIT / 2
 
 
+def errors_of_own():
+    """Of each way to the value of an own RRef whose creation has timed out, and how long they took."""
+    rref = failed_creation("worker0")
+    began = time.monotonic()
+    found = []
+    for use in (rref.to_here, rref.local_value, lambda: rref.rpc_sync(timeout=SOON).bit_length()):
+        with pytest.raises(RuntimeError) as raised:
+            use()
+        found.append((type(raised.value).__name__, str(raised.value)))
+    return found, time.monotonic() - began
+
+
+def test_an_own_rref_whose_creation_has_failed_says_why_each_way(pair_in_creation):
+    found, seconds = pair_in_creation[0].run(errors_of_own)
+    for kind, text in found:
+        assert kind == "CallTimedOut"
+        assert text.startswith(FAILED) and "Its creation failed: " in text
+    assert seconds < LIMIT / 2
+
+
+def proxy_of_unmade():
+    rref = rpc.remote("worker0", when_open)
+    began = time.monotonic()
+    with pytest.raises(torchwire.CallTimedOut):
+        rref.rpc_sync(timeout=SOON).bit_length()
+    return time.monotonic() - began
+
+
+def test_a_proxy_of_an_own_rref_waits_as_long_as_it_is_told(pair_in_creation):
+    assert pair_in_creation[0].run(proxy_of_unmade) < LIMIT / 2
+
+
 def fail_under_a_profiler(to):
     with profiler_legacy.profile():  # which wraps the request in another
         return error_of_fetch(failed_creation(to))

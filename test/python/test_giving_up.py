@@ -373,7 +373,16 @@ def calls_and_waits(function):
     rpc.rpc_async("worker1", function).wait()
 
 
-@pytest.mark.parametrize("way", [calls_synchronously, calls_and_waits], ids=lambda way: way.__name__)
+def calls_with_a_callback(function):
+    future = rpc.rpc_async("worker1", function)
+    future.add_done_callback(lambda _: None)
+    future.wait()
+
+
+WAITS = [calls_synchronously, calls_and_waits, calls_with_a_callback]
+
+
+@pytest.mark.parametrize("way", WAITS, ids=lambda way: way.__name__)
 def test_ctrl_c_ends_the_wait_and_cancels(pair, way):
     seconds, after = pair[0].run(interrupted, way, until_cancelled)
     assert seconds < AT_ONCE and after == "worker1"

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed.rpc as rpc
 from group import running
+from pytorchs_way import pytorchs_way
 from torch.distributed.rpc import api, internal
 from torchwire import bounded_pickle
 from torchwire.pickling import words_of
@@ -157,12 +158,12 @@ def waiting_with_a_pickler(function, *args):
         return waiting(function, *args)
 
 
-def profiled(function, *args):
-    with torch.autograd.profiler.profile():
+def pytorchs(function, *args):
+    with pytorchs_way():
         return sync(function, *args)
 
 
-WAYS = [sync, waiting, then, fetching, by_proxy, sync_with_a_pickler, waiting_with_a_pickler, profiled]
+WAYS = [sync, waiting, then, fetching, by_proxy, sync_with_a_pickler, waiting_with_a_pickler, pytorchs]
 each_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 each_module = pytest.mark.parametrize("module", ["__main__", "only_there"])
 

@@ -14,6 +14,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 from group import running
 from processes import wait_until
+from pytorchs_way import pytorchs_way
 from torch.distributed.rpc import api, internal
 
 
@@ -103,8 +104,8 @@ def fetching(function, *args):
     return rpc.remote("worker1", function, args).to_here()
 
 
-def profiled(function, *args):
-    with torch.autograd.profiler.profile():
+def pytorchs(function, *args):
+    with pytorchs_way():
         return sync(function, *args)
 
 
@@ -127,7 +128,7 @@ def to_itself(function, *args):
 
 
 each_way = pytest.mark.parametrize(
-    "way", [sync, waiting, fetching, profiled, by_proxy, in_a_context, to_itself], ids=lambda way: way.__name__
+    "way", [sync, waiting, fetching, pytorchs, by_proxy, in_a_context, to_itself], ids=lambda way: way.__name__
 )
 
 
@@ -178,7 +179,7 @@ def failure(way):
 def test_an_exception_of_a_class_that_only_the_caller_has_is_raised(pair, way):
     name, text, args = pair[0].run(failure, way)
     assert "OwnError(3)" in text
-    if way is not profiled:  # which goes PyTorch's way, and makes a RuntimeError
+    if way is not pytorchs:  # which makes a RuntimeError
         assert (name, args) == ("OwnError", (3,))
 
 
