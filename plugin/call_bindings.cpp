@@ -47,11 +47,11 @@ using rpc::Message;
 /// Null where `to` is nothing that PyTorch takes.
 const rpc::WorkerInfo* findWorker(const Agent& agent, py::handle to) {
   py::detail::make_caster<std::string> name;
-  if (PyUnicode_CheckExact(to.ptr()) && name.load(to, /* convert */ false)) {
+  if (PyUnicode_Check(to.ptr()) && name.load(to, /* convert */ false)) {
     return &agent.getWorkerInfo(static_cast<const std::string&>(name));
   }
   py::detail::make_caster<rpc::worker_id_t> id;
-  if (PyLong_CheckExact(to.ptr()) && id.load(to, /* convert */ false)) {
+  if (PyLong_Check(to.ptr()) && id.load(to, /* convert */ false)) {
     return &agent.getWorkerInfo(static_cast<rpc::worker_id_t>(id));
   }
   return py::isinstance<rpc::WorkerInfo>(to) ? to.cast<const rpc::WorkerInfo*>() : nullptr;

@@ -14,6 +14,8 @@ class Agent;
 struct CallFuture : torch::jit::PythonFutureWrapper {
   using Future = c10::ivalue::Future;
 
+  static constexpr uint64_t kEnded = 0; // in the place of the id of a call that has: no call has it
+
   /// `creation`: of an RRef, that the call completes, and which completes this one; null: the call completes this one.
   CallFuture(
       c10::intrusive_ptr<Future> future, std::weak_ptr<Agent> agent, uint64_t callId,

@@ -164,19 +164,19 @@ bool cancelCall(py::handle future) {
 
 // ---- creations ----------------------------------------------------------------------------------
 
-/// What RRef._get_future() returns, as a future that knows its call where that is under way.
+/// What RRef._get_future() returns, as a future that knows its call.
 py::object creationFuture(const py::function& method, const Arguments& arguments) {
   py::object future = arguments.passTo(method);
   const auto* const rref = arguments.first<rpc::PyRRef>();
   const auto agent = currentAgent();
   const auto creation = rref != nullptr ? rrefIn(*rref)->getOwnerCreationFuture() : nullptr;
-  const auto callId = agent && creation ? agent->caller().creationOf(*creation) : std::nullopt;
-  if (!callId) {
+  if (!agent || !creation) {
     return future;
   }
+  const uint64_t callId = agent->caller().creationOf(*creation).value_or(CallFuture::kEnded);
   return instanceOf(
       std::make_shared<CallFuture>(
-          future.cast<PythonFutureWrapper&>().fut, agent, *callId, creation));
+          future.cast<PythonFutureWrapper&>().fut, agent, callId, creation));
 }
 
 } // namespace

@@ -69,8 +69,10 @@ def _invoking(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if callable(func) and (rpc_type is _SYNC or rpc_type is _ASYNC):
             name, is_async = _script_of(func)
-            given = (args or (), kwargs or {}) if name is None else _unpacked(*(args or ()), **(kwargs or {}))
-            call = to, func, name, *given, rpc_timeout, is_async, not _has_default_pickler()
+            if name is not None:
+                args, kwargs = _unpacked(*(args or ()), **(kwargs or {}))
+            named: Any = kwargs or {}
+            call = to, func, name, args or (), named, rpc_timeout, is_async, not _has_default_pickler()
             if rpc_type is _ASYNC:
                 future = _C.call_async(*call)
                 if future is not None:

@@ -1,6 +1,7 @@
 """Futures of calls know them (plugin/torchwire/call_future.py), whatever the call is of."""
 
 import asyncio
+import enum
 import threading
 import types
 
@@ -87,6 +88,7 @@ def is_right(kind):
         then = future.then(lambda done: (done is future, done.value()))
         value = future.wait()
         is_same, from_callback = then.wait()
+        wait_until(lambda: seen)  # where the call has ended meanwhile, another thread runs it
         assert is_same and seen[0] is future and future.done()
         for got in (value, from_callback, future.value(), torch.futures.collect_all([future]).wait()[0].wait()):
             assert torch.equal(got, ONES + 1) if isinstance(got, torch.Tensor) else got == "answer"
@@ -188,6 +190,7 @@ def await_creation():
     async def main():
         rref = rpc.remote("worker1", answer)
         await rref._get_future()
+        await rref._get_future()  # which has ended
         return rref.to_here()
 
     return asyncio.run(main())
@@ -360,6 +363,25 @@ def call_with_an_iterable():
 
 def test_arguments_come_in_any_iterable(group):
     assert group[0].run(call_with_an_iterable) == [True, [2, 2, 2], [3, 3, 3], [2, 2, 2]]
+
+
+class Worker(str, enum.Enum):
+    other = "worker1"
+
+
+class Rank(enum.IntEnum):
+    other = 1
+
+
+@pytest.mark.parametrize("to", [Worker.other, Rank.other])
+def test_a_worker_may_be_named_by_an_enumeration(group, to):
+    assert group[0].run(name_of_future, to) == "CallFuture"
+
+
+def name_of_future(to):
+    future = rpc.rpc_async(to, answer)
+    assert future.wait() == "answer"
+    return type(future).__name__
 
 
 def await_under_a_profiler():
