@@ -124,7 +124,7 @@ void writeScript(PreparedCall& call, const Called& called) {
       : writeFunctionCall(*called.name, args, kwargs, called.isAsync);
   call.request = std::move(written.message);
   call.joins = isOperator ? JoinsContext::withGradients : JoinsContext::always;
-  const Caller::ReadResult read = isOperator
+  const ReadResult read = isOperator
       ? [](c10::intrusive_ptr<Message> response) { return readOperatorResult(*response); }
       : [](c10::intrusive_ptr<Message> response) { return readScriptResult(*response); };
   call.result = {read, std::move(written.result), nullptr};

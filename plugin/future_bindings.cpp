@@ -107,7 +107,7 @@ void awaitDone(py::handle object) {
   try {
     awaitFuture(*future);
   } catch (const Interrupted&) {
-    if (call != nullptr && !call->isCreation) {
+    if (call != nullptr) {
       giveUp(*call); // as Caller::await() does
     }
     throw;
@@ -228,8 +228,7 @@ void bindFutures(py::module_& module) {
         });
       },
       py::arg("method"), py::arg("doc"),
-      "A method of RRefs that does what `method` does, and returns a CallFuture while the creation "
-      "is under way.");
+      "A method of RRefs that does what `method` does, and returns a CallFuture.");
 }
 
 } // namespace torchwire

@@ -3,6 +3,8 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <exception>
+
 #include "backend/agent/agent.h"
 
 namespace torchwire {
@@ -22,7 +24,7 @@ class PickledRRefs {
     PickledRRefs rrefs;
     try {
       return pickle();
-    } catch (...) {
+    } catch (const std::exception&) { // not what ends a thread, which has no GIL
       rrefs.withdraw();
       throw;
     }

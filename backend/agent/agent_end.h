@@ -12,8 +12,9 @@
 
 namespace torchwire {
 
-/// Every wait on behalf of the program throws Interrupted where a handler of a signal raises; the other workers then throw a
-/// sentence that says so. Used by one thread at a time, but for explainLeave() and endingProcesses().
+/// Waits until other workers have come so far, too, throw Interrupted where a handler of a signal raises; once
+/// interruptShutdown() is called, those of the other workers throw a sentence that says so. Used by one thread at a time, but
+/// for explainLeave(), endingProcesses() and shutDown().
 class AgentEnd {
  public:
   AgentEnd(AgentParts& parts, Caller& caller) : parts_(parts), caller_(caller) {}

@@ -29,6 +29,26 @@ cuda::DeviceRecord named(cuda::DeviceRecord record, const std::string& worker) {
   return record;
 }
 
+Node::Settings nodeSettings(const AgentParts& parts) {
+  Node::Settings settings;
+  settings.id = parts.self.id_;
+  settings.name = parts.self.name_;
+  settings.isStatic = parts.isStaticGroup();
+  settings.isOpen = parts.isOpen();
+  settings.firstCallId = firstCallId(parts.isOpen());
+  settings.maxBytesInFlight = parts.options.maxBytesInFlight;
+  settings.limits.sessionTimeout = parts.options.sessionTimeout;
+  settings.limits.sessionBytes = parts.options.maxUnacknowledgedBytes;
+  return settings;
+}
+
+Node::Parts nodeParts(AgentParts& parts, Node::Program& program) {
+  return {
+      program, parts.timer, parts.metrics->trace,
+      [&parts](Task&& task) { return parts.pools.control->run(std::move(task)); },
+      [&parts](Task&& task) { return parts.pools.deaths.run(std::move(task)); }};
+}
+
 std::string whyOnlyFrames(const AgentOptions& options) {
   return options.interceptors.empty()
       ? ""
@@ -54,33 +74,13 @@ AgentParts::AgentParts(
       devices(std::make_shared<cuda::GroupDevices>(named(options.devices, self.name_))),
       transfers(
           std::make_shared<cuda::Transfers>(
-              id(), devices, pools.copies, whyOnlyFrames(options), options.devicePathsLeftOut)),
-      node(nodeSettings(), nodeParts(program)),
+              self.id_, devices, pools.copies, whyOnlyFrames(options), options.devicePathsLeftOut)),
+      node(nodeSettings(*this), nodeParts(*this, program)),
       engine(
           std::make_shared<TorchEngine>(
               agent, pools.evaluations, timer, options.backwardMode == BackwardMode::smart,
               metrics)),
       contexts(agent, engine) {}
-
-Node::Settings AgentParts::nodeSettings() const {
-  Node::Settings settings;
-  settings.id = id();
-  settings.name = self.name_;
-  settings.isStatic = isStaticGroup();
-  settings.isOpen = isOpen();
-  settings.firstCallId = firstCallId(isOpen());
-  settings.maxBytesInFlight = options.maxBytesInFlight;
-  settings.limits.sessionTimeout = options.sessionTimeout;
-  settings.limits.sessionBytes = options.maxUnacknowledgedBytes;
-  return settings;
-}
-
-Node::Parts AgentParts::nodeParts(Node::Program& program) {
-  return {
-      program, timer, metrics->trace,
-      [this](Task&& task) { return pools.control->run(std::move(task)); },
-      [this](Task&& task) { return pools.deaths.run(std::move(task)); }};
-}
 
 /// Three such waits are no longer than a call: for the rendezvous store, and twice for a worker that hosts that and stands
 /// still. On a busy machine it may be longer than short calls are to take.
@@ -89,6 +89,7 @@ milliseconds AgentParts::storeTimeout() const {
   return timeout.count() == 0 ? kMaxStoreTimeout : std::max(timeout / 3, kMinStoreTimeout);
 }
 
+/// For those who have kept the agent, or the future of a call of its; others find a ForkedAgent in its place.
 void AgentParts::expectOwnProcess() const {
   if (isInherited()) {
     throw std::runtime_error(ForkedAgent(self).refusal());

@@ -54,12 +54,7 @@ struct AgentParts {
   AgentParts(
       Inherited inherited, c10::intrusive_ptr<c10d::Store> store, std::optional<int> worldSize,
       AgentOptions options, Node::Program& program);
-  AgentParts(const AgentParts&) = delete;
-  AgentParts& operator=(const AgentParts&) = delete;
 
-  WorkerId id() const {
-    return self.id_;
-  }
   bool isStaticGroup() const {
     return worldSize != 0;
   }
@@ -100,7 +95,7 @@ struct AgentParts {
   const std::shared_ptr<cuda::GroupDevices> devices;
   const std::shared_ptr<cuda::Transfers> transfers;
 
-  // From the start on; null before.
+  // From the start on; empty or null before.
   ChosenAddress chosen;
   std::string address;
   std::shared_ptr<BufferPool> buffers;
@@ -119,10 +114,6 @@ struct AgentParts {
   const std::shared_ptr<TorchEngine>
       engine; // what RRefs that have no value yet wait with holds it weakly
   Container contexts;
-
- private:
-  Node::Settings nodeSettings() const;
-  Node::Parts nodeParts(Node::Program& program);
 };
 
 } // namespace torchwire

@@ -110,7 +110,7 @@ std::vector<PeerStatus> AgentReport::peers() const {
 
 Whereabouts::Worker AgentReport::whatWhereaboutsLookAt() const {
   return {
-      parts_.id(),
+      parts_.self.id_,
       [this](WorkerId id) { return parts_.directory.describe(id); },
       [this](WorkerId id) { return parts_.directory.nameOf(id); },
       parts_.pools.requests,

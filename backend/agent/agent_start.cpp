@@ -90,7 +90,7 @@ void AgentStart::beginIdsElsewhere() {
 }
 
 void AgentStart::openMembership() {
-  WorkerRecord self = ownRecord(parts_.self.name_, parts_.id());
+  WorkerRecord self = ownRecord(parts_.self.name_, parts_.self.id_);
   self.devices = parts_.devices->encodedSelf();
   for (const auto& interceptor : parts_.options.interceptors) {
     self.linkOptions |= interceptor->linkOption();

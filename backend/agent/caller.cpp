@@ -1,33 +1,25 @@
-// Caller: from the message to the frame.
+// Caller: sends requests.
 #include "backend/agent/caller.h"
 
 #include <c10/util/ScopeExit.h>
-#include <torch/csrc/distributed/autograd/context/container.h>
-#include <torch/csrc/distributed/rpc/utils.h>
 
-#include <algorithm>
-#include <stdexcept>
+#include <exception>
+#include <string>
 #include <tuple>
 #include <utility>
 
 #include "autograd/direct_forward.h"
 #include "autograd/forward_envelope.h"
 #include "backend/agent/call_end.h"
-#include "backend/agent/seconds.h"
-#include "backend/codec/codec.h"
 #include "backend/serve/call_deadline.h"
 #include "backend/serve/own_messages.h"
-#include "backend/serve/request_label.h"
 #include "backend/serve/response.h"
 #include "cuda/error_text.h"
-#include "cuda/host_copies.h"
 
 namespace torchwire {
 namespace {
 
 namespace rpc = torch::distributed::rpc;
-using std::chrono::milliseconds;
-using torch::distributed::autograd::DistAutogradContainer;
 
 // Whether it makes one, for certain.
 bool creates(rpc::MessageType type) {
@@ -58,7 +50,10 @@ size_t bytesOf(const rpc::Message& request) {
 } // namespace
 
 Caller::Caller(AgentParts& parts, Bookkeeping& bookkeeping)
-    : parts_(parts), bookkeeping_(bookkeeping) {
+    : parts_(parts),
+      bookkeeping_(bookkeeping),
+      encoder_(parts, bookkeeping),
+      completer_(parts, waiterEnds_) {
   parts_.node.calls().whenLimitedExpire([this](const CallTable::Key& call) {
     // Elsewhere than on the timer's thread: who sends may drop what is Python's.
     parts_.pools.control->run([this, call] { tellCancelled(call.to, call.id); });
@@ -67,33 +62,6 @@ Caller::Caller(AgentParts& parts, Bookkeeping& bookkeeping)
 
 c10::intrusive_ptr<rpc::JitFuture> Caller::futureOf(at::TypePtr type) const {
   return c10::make_intrusive<JitFuture>(std::move(type), parts_.devices->used());
-}
-
-milliseconds Caller::timeoutOf(float seconds) const {
-  const milliseconds given =
-      seconds == rpc::kUnsetRpcTimeout ? parts_.rpcTimeout() : fromSeconds(seconds);
-  const auto left = CallDeadline::left();
-  if (!left) { // as nearly always
-    return given;
-  }
-  return given == milliseconds(0) ? *left : std::min(given, *left);
-}
-
-/// Throws c10::Error for a tensor on a device that no map leads on from.
-Caller::Request Caller::requestTo(
-    const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
-    const rpc::DeviceMap& given) {
-  // libtorch gives gradients an empty map both where the way back leads nowhere and where it is the forward one. The latter
-  // is taken for both; the receiver puts gradients where their tensors are (engine_service.cpp).
-  TensorDevices targets;
-  try {
-    targets = parts_.devices->targets(
-        to.id_, cuda::Direction::request, message->tensors(), given.empty() ? nullptr : &given);
-  } catch (const std::exception&) {
-    bookkeeping_.noteForks(to.id_, *message)();
-    throw;
-  }
-  return {to.id_, std::move(message), std::move(targets), timeoutOf(rpcTimeoutSeconds)};
 }
 
 c10::intrusive_ptr<rpc::JitFuture> Caller::send(
@@ -111,7 +79,7 @@ c10::intrusive_ptr<rpc::JitFuture> Caller::send(
   call.mayCreate = mayCreate(type);
   call.context = Container::contextOf(*message);
   // Of what is sent: libtorch's message has a tensor that occurs twice only once.
-  Request request = requestTo(to, std::move(message), rpcTimeoutSeconds, deviceMap);
+  CallRequest request = encoder_.requestTo(to, std::move(message), rpcTimeoutSeconds, deviceMap);
   call.future = futureOf(at::AnyClassType::get());
   if (call.mayCreate) {
     RRefService::watchCreation(*call.future);
@@ -125,9 +93,9 @@ c10::intrusive_ptr<rpc::JitFuture> Caller::send(
     return completed(messageOf({}, own_messages::kGradientsDone));
   }
   if (failed) {
-    failUnseen(call, callId, failed);
+    completer_.failUnseen(call, callId, failed);
   } else if (call.creates) {
-    creations_.add(*call.future, callId);
+    completer_.creations().add(*call.future, callId);
   }
   return call.future;
 }
@@ -136,9 +104,10 @@ Caller::Sent Caller::send(KnownCall known, Result result) {
   expectRunning(known.to, *known.request);
   OwnCall call;
   call.to = known.to.id_;
-  Request request = requestTo(known.to, std::move(known.request), known.rpcTimeoutSeconds);
+  CallRequest request =
+      encoder_.requestTo(known.to, std::move(known.request), known.rpcTimeoutSeconds);
   call.isDirect = own_messages::isDirectCall(*request.message);
-  call.context = join(known.joins, request);
+  call.context = encoder_.join(known.joins, request);
   call.pool = &parts_.pools.completions;
   call.future = futureOf(std::move(result.type));
   call.read = result.read;
@@ -147,79 +116,42 @@ Caller::Sent Caller::send(KnownCall known, Result result) {
   started.kept = std::move(result.kept); // not by this thread, too: they go before the call is over
   const auto [callId, failed] = start(std::move(started), std::move(request));
   if (failed) {
-    failUnseen(call, callId, failed);
+    completer_.failUnseen(call, callId, failed);
   }
   return {call.future, callId};
 }
 
-std::optional<ContextId> Caller::join(JoinsContext joins, Request& request) const {
-  if (joins == JoinsContext::never || !DistAutogradContainer::getInstance().hasValidContext()) {
-    return std::nullopt;
-  }
-  const auto alone = request.message; // without the context
-  try {
-    return joinContext(
-        request.to, joins, parts_.devices->mapTo(request.to, cuda::Direction::request),
-        request.message);
-  } catch (const std::exception&) { // the context has been released
-    bookkeeping_.noteForks(request.to, *alone)();
-    throw;
-  }
-}
-
 /// Enters the call into the table, and sends its request: at once, or when its tensors have come from their devices.
-RequestSender::Begun Caller::start(OwnCall call, Request request) {
+RequestSender::Begun Caller::start(OwnCall call, CallRequest request) {
   const Error objection = objectionTo(call.to, *request.message);
   if (!objection) {
     return startSending(std::move(call), std::move(request));
   }
   CallTable::Options options{.timeout = request.timeout}; // not noted: it is not sent
   return {
-      parts_.node.calls().open(request.to, std::move(options), beginning(std::move(call))),
+      parts_.node.calls().open(request.to, std::move(options), completer_.begin(std::move(call))),
       objection};
 }
 
-RequestSender::Begun Caller::startSending(OwnCall call, Request request) {
+RequestSender::Begun Caller::startSending(OwnCall call, CallRequest request) {
   const Undo undo = bookkeeping_.noteForks(request.to, *request.message);
   auto unsent = c10::make_scope_exit([&] { undo(); });
-  std::optional<cuda::OutgoingTensors> tensors = beginTensors(request);
+  std::optional<cuda::OutgoingTensors> tensors = encoder_.beginTensors(request);
   if (tensors && tensors->mustWait()) {
     const uint64_t callId =
         startWhenCopied(std::move(call), std::move(request), std::move(*tensors), undo);
     unsent.release();
     return {callId, Error()};
   }
-  CallTable::Options options = optionsOf(request, /* counted */ false, undo);
-  EncodedRequest encoded = encode(std::move(request), std::move(tensors), undo);
+  CallTable::Options options = encoder_.optionsOf(request, /* counted */ false, undo);
+  EncodedRequest encoded = encoder_.encode(std::move(request), std::move(tensors), undo);
   options.tracked = encoded.counted;
   const WorkerId to = call.to;
   RequestSender::Begun begun =
-      begin(to, std::move(options), std::move(encoded), beginning(std::move(call)));
+      begin(to, std::move(options), std::move(encoded), completer_.begin(std::move(call)));
   unsent.release();
   undo.unlessSent(begun.failed);
   return begun;
-}
-
-/// Of a request that has not been encoded yet.
-CallTable::Options Caller::optionsOf(const Request& request, bool counted, const Undo& undo) const {
-  return {
-      .timeout = request.timeout,
-      .tracked = counted,
-      .limited = CallDeadline::get().has_value(),
-      .function = &parts_.metrics->functions.find(LabelledRequest(*request.message).label()),
-      .undo = undo};
-}
-
-/// Of a call that is about to be opened, which counts as active from now on.
-CallTable::Completion Caller::beginning(OwnCall call) {
-  parts_.activeCalls.start();
-  if (call.pass) {
-    TorchEngine::track(call.pass, call.future);
-  }
-  // Not const: what it holds is moved on, never dropped where the call ends.
-  return [this, call = std::move(call)](Outcome outcome) mutable {
-    complete(std::move(call), std::move(outcome));
-  };
 }
 
 RequestSender::Begun Caller::begin(
@@ -234,50 +166,13 @@ RequestSender::Begun Caller::begin(
       to, std::move(options), std::move(request.frame), std::move(completion));
 }
 
-// ---- frames -------------------------------------------------------------------------------------
-
-/// Nullopt where all tensors are on the host.
-std::optional<cuda::OutgoingTensors> Caller::beginTensors(Request& request) {
-  const auto& tensors = std::as_const(*request.message).tensors();
-  if (!cuda::HostCopies::areNeeded(tensors)) {
-    return std::nullopt;
-  }
-  return parts_.transfers->begin(request.to, tensors, std::move(request.targets));
-}
-
-/// Waits for the tensors. Throws std::runtime_error if a device has failed.
-Caller::EncodedRequest Caller::encode(
-    Request request, std::optional<cuda::OutgoingTensors> tensors, const Undo& undo) {
-  EncodedRequest encoded;
-  TensorTargets targets{std::move(request.targets), {}};
-  if (tensors) {
-    try {
-      request.message->tensors() = tensors->take();
-    } catch (const std::exception& e) {
-      throw std::runtime_error(cannotCopy(e));
-    }
-    targets = tensors->targets();
-  }
-  encoded.frame = encodeMessage(
-      FrameKind::request, std::move(request.message), parts_.disposer, std::move(targets));
-  encoded.frame.undo = undo;
-  // What tickets stand for has a bound of its own; and a request that waited for room could end without being sent, of which
-  // the worker that has lent memory for it would not learn.
-  encoded.counted = !(tensors && tensors->hasTickets()) &&
-      parts_.node.requests().isCounted(encoded.frame.bytes());
-  if (tensors) {
-    encoded.tensors.emplace(std::move(*tensors));
-  }
-  return encoded;
-}
-
 uint64_t Caller::startWhenCopied(
-    OwnCall call, Request request, cuda::OutgoingTensors tensors, const Undo& undo) {
-  const bool counted = !tensors.hasTickets() && // as in encode()
+    OwnCall call, CallRequest request, cuda::OutgoingTensors tensors, const Undo& undo) {
+  const bool counted = !tensors.hasTickets() && // as in RequestEncoder::encode()
       parts_.node.requests().isCounted(bytesOf(*request.message));
-  CallTable::Options options = optionsOf(request, counted, undo);
+  CallTable::Options options = encoder_.optionsOf(request, counted, undo);
   const uint64_t callId =
-      parts_.node.calls().open(request.to, std::move(options), beginning(std::move(call)));
+      parts_.node.calls().open(request.to, std::move(options), completer_.begin(std::move(call)));
   // Not here: who sends may hold locks, and does not expect to wait for a device.
   Task task([this, callId, counted, undo, request = std::move(request),
              tensors = std::move(tensors)]() mutable {
@@ -296,7 +191,7 @@ uint64_t Caller::startWhenCopied(
 }
 
 void Caller::sendWhenCopied(
-    uint64_t callId, Request request, cuda::OutgoingTensors tensors, bool counted,
+    uint64_t callId, CallRequest request, cuda::OutgoingTensors tensors, bool counted,
     const Undo& undo) {
   auto neverSent = c10::make_scope_exit([&] { undo(); });
   CallTable& calls = parts_.node.calls();
@@ -304,14 +199,14 @@ void Caller::sendWhenCopied(
   try {
     tensors.wait();
   } catch (const std::exception& e) {
-    calls.fail(callId, Error(ErrorCode::linkBroken, cannotCopy(e), Executed::no));
+    calls.fail(callId, Error(ErrorCode::linkBroken, encoder_.cannotCopy(e), Executed::no));
     return;
   }
   if (!calls.contains(callId)) {
     return; // it has timed out
   }
   try {
-    EncodedRequest encoded = encode(std::move(request), std::move(tensors), undo);
+    EncodedRequest encoded = encoder_.encode(std::move(request), std::move(tensors), undo);
     setCallId(encoded.frame, callId);
     noteDeadline(encoded.frame);
     encoded.tensors->sent();
@@ -327,12 +222,6 @@ void Caller::sendWhenCopied(
             ErrorCode::linkBroken, "the request cannot be sent: " + cuda::reasonOf(e),
             Executed::no));
   }
-}
-
-std::string Caller::cannotCopy(const std::exception& ofDevice) const {
-  return "worker '" + parts_.self.name_ +
-      "' cannot copy a tensor from its device: " + cuda::reasonOf(ofDevice) +
-      ". If the device is lost, restart the worker";
 }
 
 } // namespace torchwire

@@ -1,30 +1,27 @@
 // Calls of this worker, from the message to what comes of it.
 #pragma once
 
-#include <ATen/ThreadLocalState.h>
 #include <torch/csrc/distributed/rpc/rpc_agent.h>
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "autograd/direct_forward.h"
-#include "autograd/torch_engine.h"
 #include "backend/agent/agent_parts.h"
 #include "backend/agent/bookkeeping.h"
-#include "backend/agent/creations.h"
+#include "backend/agent/call_completer.h"
+#include "backend/agent/own_call.h"
+#include "backend/agent/request_encoder.h"
+#include "backend/agent/waiter_ends.h"
 #include "backend/base/error.h"
-#include "backend/base/thread_pool.h"
+#include "backend/base/task.h"
 #include "backend/call/call_table.h"
+#include "backend/call/waiter.h"
 #include "backend/node/request_sender.h"
 #include "backend/serve/direct_rref.h"
-#include "backend/wire/frame.h"
 #include "backend/wire/undo.h"
-#include "cuda/transfer/transfers.h"
 
 namespace torchwire {
 
@@ -46,7 +43,7 @@ class Caller {
 
   /// The call that completes the future of an RRef's creation; nullopt where that has ended.
   std::optional<uint64_t> creationOf(const JitFuture& future) const {
-    return creations_.find(future);
+    return completer_.creations().find(future);
   }
 
   /// A call of which torchwire knows what becomes of its response. Neither a creation nor a message of the books.
@@ -56,8 +53,6 @@ class Caller {
     float rpcTimeoutSeconds; // kUnsetRpcTimeout: as the default says
     JoinsContext joins;
   };
-  /// Makes the value of a future of a response. Runs where the call ends, on a thread that may block.
-  using ReadResult = at::IValue (*)(c10::intrusive_ptr<Message> response);
   struct Result {
     ReadResult read;
     at::TypePtr type; // of the future
@@ -87,87 +82,39 @@ class Caller {
   bool cancel(uint64_t callId);
 
   /// Returns when no thread ends a call that it has waited for, but for this one.
-  void waitForWaiters();
+  void waitForWaiters() const {
+    waiterEnds_.waitForOthers();
+  }
   /// Throws CallError unless the worker can send.
   void expectRunning(const WorkerInfo& to, const Message& message) const;
   /// A future of a value that is perhaps on the worker's devices.
   c10::intrusive_ptr<JitFuture> futureOf(at::TypePtr type) const;
 
  private:
-  /// What is to be known of a call when it is over.
-  struct Target {
-    WorkerId to;
-    std::optional<ContextId> context; // an autograd one, that the call is part of
-    bool isDirect = false; // and its answer nothing that libtorch could read
-  };
-  /// A call that ends with its future.
-  struct OwnCall : Target {
-    bool mayCreate = false; // an RRef
-    bool creates = false; // for certain
-    std::shared_ptr<Pass> pass; // that has to wait for the answer; null: none
-    c10::intrusive_ptr<JitFuture> future;
-    ThreadPool* pool = nullptr; // where it ends, unless a thread waits for it
-    ReadResult read = nullptr; // null: the response itself is the future's value
-    std::shared_ptr<KeptRRefs> kept; // null: none
-    std::shared_ptr<const at::ThreadLocalState> state; // in which the future completes; null: fresh
-  };
-  /// A request as PyTorch has it.
-  struct Request {
-    WorkerId to;
-    c10::intrusive_ptr<Message> message;
-    TensorDevices targets;
-    std::chrono::milliseconds timeout;
-  };
-  struct EncodedRequest {
-    OutgoingFrame frame;
-    bool counted = false; // as being under way, see RequestSender
-    std::optional<cuda::OutgoingTensors> tensors; // that have come from devices
-  };
-
-  // caller.cpp: from the message to the frame.
-  Request requestTo(
-      const WorkerInfo& to, c10::intrusive_ptr<Message> message, float rpcTimeoutSeconds,
-      const torch::distributed::rpc::DeviceMap& given = {});
-  std::chrono::milliseconds timeoutOf(float seconds) const;
-  std::optional<ContextId> join(JoinsContext joins, Request& request) const;
-  RequestSender::Begun start(OwnCall call, Request request);
-  RequestSender::Begun startSending(OwnCall call, Request request);
-  CallTable::Options optionsOf(const Request& request, bool counted, const Undo& undo) const;
-  CallTable::Completion beginning(OwnCall call);
+  // caller.cpp: from the message to the link.
+  RequestSender::Begun start(OwnCall call, CallRequest request);
+  RequestSender::Begun startSending(OwnCall call, CallRequest request);
   RequestSender::Begun begin(
       WorkerId to, CallTable::Options options, EncodedRequest request,
       CallTable::Completion completion);
-  std::optional<cuda::OutgoingTensors> beginTensors(Request& request);
-  EncodedRequest encode(
-      Request request, std::optional<cuda::OutgoingTensors> tensors, const Undo& undo);
   uint64_t startWhenCopied(
-      OwnCall call, Request request, cuda::OutgoingTensors tensors, const Undo& undo);
+      OwnCall call, CallRequest request, cuda::OutgoingTensors tensors, const Undo& undo);
   void sendWhenCopied(
-      uint64_t callId, Request request, cuda::OutgoingTensors tensors, bool counted,
+      uint64_t callId, CallRequest request, cuda::OutgoingTensors tensors, bool counted,
       const Undo& undo);
-  std::string cannotCopy(const std::exception& ofDevice) const;
 
   // caller_waits.cpp: on the thread that calls, and perhaps waits.
   Error objectionTo(WorkerId to, const Message& request) const;
-  EncodedRequest encodeInTime(const WorkerInfo& to, Request request);
+  EncodedRequest encodeInTime(const WorkerInfo& to, CallRequest request);
   Outcome outcomeOf(WorkerId to, CallTable::Options options, EncodedRequest request);
   Task awaitEnd(Waiter& waiter, uint64_t callId);
   void tellCancelled(WorkerId to, uint64_t callId);
 
-  // caller_ends.cpp: what becomes of an answer.
-  void complete(OwnCall call, Outcome outcome);
-  void finishCall(const OwnCall& call, Outcome outcome);
-  void setFuture(const OwnCall& call, Outcome outcome);
-  c10::intrusive_ptr<Message> placed(WorkerId from, DecodedMessage decoded) const;
-  Error unanswered(const Target& call, const Error& error);
-  void failUnseen(OwnCall call, uint64_t callId, const Error& error);
-  void finish(OwnCall& call);
-  void callEnded(const Target& call) noexcept;
-
   AgentParts& parts_;
   Bookkeeping& bookkeeping_;
-  Creations creations_;
-  std::atomic<int> endingOnWaiters_{0}; // calls that threads which wait for them are about to end
+  const RequestEncoder encoder_;
+  WaiterEnds waiterEnds_;
+  CallCompleter completer_;
 };
 
 } // namespace torchwire

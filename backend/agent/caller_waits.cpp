@@ -24,8 +24,6 @@ namespace {
 
 namespace rpc = torch::distributed::rpc;
 
-thread_local int endingHere = 0; // calls that the thread waits for, or has waited for
-
 Error ownerDied(const std::string& worker) {
   return Error(
       ErrorCode::workerDied,
@@ -38,7 +36,6 @@ Error ownerDied(const std::string& worker) {
 
 // ---- whether a thread may send ------------------------------------------------------------------
 
-/// By those who have kept the agent, or the future of a call of its; others find a ForkedAgent in its place.
 void Caller::expectRunning(const WorkerInfo& to, const Message& message) const {
   parts_.expectOwnProcess();
   TORCH_CHECK(message.isRequest(), "Agent::send(..) is only for sending requests.");
@@ -72,24 +69,21 @@ void Caller::call(
   if (const Error objection = objectionTo(to.id_, *known.request)) {
     throw CallError(objection.to(to.name_));
   }
-  Request request = requestTo(to, std::move(known.request), known.rpcTimeoutSeconds);
+  CallRequest request = encoder_.requestTo(to, std::move(known.request), known.rpcTimeoutSeconds);
   const bool isDirect = own_messages::isDirectCall(*request.message);
-  const Target target{to.id_, join(known.joins, request), isDirect};
-  CallTable::Options options = optionsOf(request, /* counted */ false, {});
+  const CallTarget target{to.id_, encoder_.join(known.joins, request), isDirect};
+  CallTable::Options options = encoder_.optionsOf(request, /* counted */ false, {});
   EncodedRequest encoded = encodeInTime(to, std::move(request));
   options.undo = encoded.frame.undo;
   // Until the response has been used, which may start further calls: RRefs in it tell their owners.
   parts_.activeCalls.start();
-  const auto finished = c10::make_scope_exit([&] { callEnded(target); });
+  const auto finished = c10::make_scope_exit([&] { completer_.ended(target); });
+  const WaiterEnds::Scope waits;
   Outcome outcome = outcomeOf(to.id_, std::move(options), std::move(encoded));
   if (outcome.error) {
-    outcome.error = unanswered(target, outcome.error);
+    outcome.error = completer_.unanswered(target, outcome.error);
   }
-  const auto ended = c10::make_scope_exit([this] {
-    --endingHere;
-    --endingOnWaiters_;
-    endingOnWaiters_.notify_all();
-  });
+  const auto ended = c10::make_scope_exit([this] { waiterEnds_.end(); });
   c10::intrusive_ptr<Message> response;
   {
     std::optional<at::ThreadLocalStateGuard> restoredAfterwards;
@@ -97,8 +91,8 @@ void Caller::call(
       restoredAfterwards.emplace(
           freshState()); // as in complete(); it costs more than all else here
     }
-    response =
-        placed(to.id_, responseIn(std::move(outcome), /* mayCreate */ false, /* creates */ false));
+    response = completer_.placed(
+        to.id_, responseIn(std::move(outcome), /* mayCreate */ false, /* creates */ false));
   }
   const TraceLog::Reading reading(parts_.metrics->trace, to.id_, response->id());
   if (isDirect) {
@@ -109,13 +103,13 @@ void Caller::call(
 }
 
 /// Throws if a wait for devices has taken too long, too.
-Caller::EncodedRequest Caller::encodeInTime(const WorkerInfo& to, Request request) {
+EncodedRequest Caller::encodeInTime(const WorkerInfo& to, CallRequest request) {
   const Undo undo = bookkeeping_.noteForks(to.id_, *request.message);
   auto unsent = c10::make_scope_exit([&] { undo(); });
   const auto begun = std::chrono::steady_clock::now();
   const std::chrono::milliseconds timeout = request.timeout;
-  auto tensors = beginTensors(request);
-  EncodedRequest encoded = encode(std::move(request), std::move(tensors), undo);
+  auto tensors = encoder_.beginTensors(request);
+  EncodedRequest encoded = encoder_.encode(std::move(request), std::move(tensors), undo);
   if (encoded.tensors) {
     expectTimeLeft(to.name_, timeout, begun);
   }
@@ -123,24 +117,21 @@ Caller::EncodedRequest Caller::encodeInTime(const WorkerInfo& to, Request reques
   return encoded;
 }
 
-/// Sends the request of a call and waits until the call has ended, which then counts in endingOnWaiters_.
+/// Sends the request of a call and waits until the call has ended, which then counts in waiterEnds_.
 Outcome Caller::outcomeOf(WorkerId to, CallTable::Options options, EncodedRequest request) {
   const auto waiter = std::make_shared<Waiter>();
   const auto result = std::make_shared<Outcome>();
   options.tracked = request.counted;
   const auto [callId, failed] =
       begin(to, std::move(options), std::move(request), [this, waiter, result](Outcome outcome) {
-        ++endingOnWaiters_;
+        waiterEnds_.begin();
         *result = std::move(outcome);
         waiter->give([] {});
       });
   if (failed) {
     parts_.node.calls().fail(callId, failed);
   }
-  ++endingHere; // the caller's, from now on: a handler of a signal, which runs below this, may shut the agent down
-  auto waits = c10::make_scope_exit([] { --endingHere; });
   awaitEnd(*waiter, callId);
-  waits.release();
   return std::move(*result);
 }
 
@@ -150,8 +141,7 @@ void Caller::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
   if (!parts_.node.calls().await(callId, waiter)) {
     return;
   }
-  ++endingHere; // also while it waits: a handler of a signal, which runs below this, may shut the agent down
-  const auto over = c10::make_scope_exit([] { --endingHere; });
+  const WaiterEnds::Scope waits;
   Task end = awaitEnd(*waiter, callId);
   if (hasCallbacks()) {
     parts_.pools.endOn(parts_.pools.completions, std::move(end));
@@ -159,8 +149,7 @@ void Caller::await(uint64_t callId, const std::function<bool()>& hasCallbacks) {
     guarded("the end of a call", end);
     end = Task();
   }
-  --endingOnWaiters_;
-  endingOnWaiters_.notify_all();
+  waiterEnds_.end();
 }
 
 /// On the thread that handles signals the call is cancelled when a handler raises.
@@ -173,12 +162,6 @@ Task Caller::awaitEnd(Waiter& waiter, uint64_t callId) {
       cancel(callId);
     }
   });
-}
-
-void Caller::waitForWaiters() {
-  for (int ending = endingOnWaiters_; ending > endingHere; ending = endingOnWaiters_) {
-    endingOnWaiters_.wait(ending);
-  }
 }
 
 // ---- cancelling ---------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ void NodeProgram::peerLost(WorkerId peer, const Error& error) {
   }
   parts_.transfers->peerLost(peer);
   parts_.transfers->endLanes(peer, error.message());
-  if (peer != parts_.id()) {
+  if (peer != parts_.self.id_) {
     runCallbacks(parts_.server->callerLost(peer));
     parts_.pools.control->run([engine = parts_.engine, peer] { engine->peerLost(peer); });
   }

@@ -69,7 +69,7 @@ def _invoking(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if callable(func) and (rpc_type is _SYNC or rpc_type is _ASYNC):
             name, is_async = _script_of(func)
-            if name is not None:
+            if name is not None and current_agent() is not None:
                 args, kwargs = _unpacked(*(args or ()), **(kwargs or {}))
             named: Any = kwargs or {}
             call = to, func, name, args or (), named, rpc_timeout, is_async, not _has_default_pickler()
@@ -87,7 +87,7 @@ def _invoking(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unpacked(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an operator or a TorchScript function, as PyTorch takes them: any iterable, and any mapping."""
+    """The arguments out of any iterable and any mapping, which PyTorch takes for operators."""
     return args, kwargs
 
 

@@ -99,7 +99,7 @@ TEST_CASE("a worker that gives up after it has come ends the start of all", "[me
         try {
           self.start();
         } catch (const std::exception&) {
-          self.membership->giveUpStart(kWhy); // Agent::startImpl does it on all
+          self.membership->giveUpStart(kWhy); // AgentStart::run does it on all
           throw;
         }
       });

@@ -1,4 +1,5 @@
-// Caller: what becomes of an answer.
+#include "backend/agent/call_completer.h"
+
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue_inl.h>
 
@@ -7,7 +8,6 @@
 
 #include "autograd/direct_forward.h"
 #include "backend/agent/call_end.h"
-#include "backend/agent/caller.h"
 #include "backend/base/guarded.h"
 #include "backend/base/log.h"
 #include "backend/base/thread_role.h"
@@ -21,9 +21,20 @@ namespace torchwire {
 
 namespace rpc = torch::distributed::rpc;
 
+CallTable::Completion CallCompleter::begin(OwnCall call) {
+  parts_.activeCalls.start();
+  if (call.pass) {
+    TorchEngine::track(call.pass, call.future);
+  }
+  // Not const: what it holds is moved on, never dropped where the call ends.
+  return [this, call = std::move(call)](Outcome outcome) mutable {
+    complete(std::move(call), std::move(outcome));
+  };
+}
+
 // Completing a future runs the user's callbacks, so it happens on a thread that may block: the one that waits for it, or
 // one of the pool's.
-void Caller::complete(OwnCall call, Outcome outcome) {
+void CallCompleter::complete(OwnCall call, Outcome outcome) {
   const std::shared_ptr<Waiter> waiter = std::move(outcome.waiter);
   ThreadPool& pool = *call.pool;
   Task task([this, call = std::move(call), outcome = std::move(outcome)]() mutable {
@@ -34,14 +45,14 @@ void Caller::complete(OwnCall call, Outcome outcome) {
     finish(call);
   });
   if (waiter) {
-    ++endingOnWaiters_;
+    waiterEnds_.begin();
     waiter->give(std::move(task));
   } else {
     parts_.pools.endOn(pool, std::move(task));
   }
 }
 
-void Caller::finishCall(const OwnCall& call, Outcome outcome) {
+void CallCompleter::finishCall(const OwnCall& call, Outcome outcome) {
   expectFree("completing the future of a call");
   try {
     const bool failed = outcome.error || own_requests::isError(outcome.response.header.messageType);
@@ -57,8 +68,8 @@ void Caller::finishCall(const OwnCall& call, Outcome outcome) {
   }
 }
 
-/// The message, with its tensors where they belong.
-c10::intrusive_ptr<rpc::Message> Caller::placed(WorkerId from, DecodedMessage decoded) const {
+c10::intrusive_ptr<rpc::Message> CallCompleter::placed(
+    WorkerId from, DecodedMessage decoded) const {
   if (!decoded.targets.devices.empty()) {
     parts_.devices->expectUsed(decoded.targets.devices);
     parts_.transfers->place(from, decoded.message->tensors(), decoded.targets);
@@ -66,7 +77,7 @@ c10::intrusive_ptr<rpc::Message> Caller::placed(WorkerId from, DecodedMessage de
   return std::move(decoded.message);
 }
 
-void Caller::setFuture(const OwnCall& call, Outcome outcome) {
+void CallCompleter::setFuture(const OwnCall& call, Outcome outcome) {
   c10::intrusive_ptr<Message> response;
   cuda::Storages storages;
   std::optional<cuda::OwnStreams> streams; // of the tensors, until the future knows
@@ -116,8 +127,7 @@ void Caller::setFuture(const OwnCall& call, Outcome outcome) {
   }
 }
 
-/// What a call without an answer fails with, once it is noted that it may still run.
-Error Caller::unanswered(const Target& call, const Error& error) {
+Error CallCompleter::unanswered(const CallTarget& call, const Error& error) {
   if (call.context && error.executed() != Executed::no) {
     parts_.contexts.ownCallUnanswered(*call.context, call.to);
   }
@@ -126,7 +136,7 @@ Error Caller::unanswered(const Target& call, const Error& error) {
 
 // Who gets the future can see that the call has failed, as on PyTorch's faulty backend. Nobody has it yet, so that no
 // callback runs but that of watchCreation, which knows of no RRef yet.
-void Caller::failUnseen(OwnCall call, uint64_t callId, const Error& error) {
+void CallCompleter::failUnseen(OwnCall call, uint64_t callId, const Error& error) {
   if (!parts_.node.calls().withdraw(callId, error.code())) {
     return; // it has ended meanwhile in another way
   }
@@ -136,17 +146,15 @@ void Caller::failUnseen(OwnCall call, uint64_t callId, const Error& error) {
 }
 
 /// After the callbacks.
-void Caller::finish(OwnCall& call) {
+void CallCompleter::finish(OwnCall& call) {
   call.kept.reset(); // which may tell owners, in further calls
   if (call.creates) {
     creations_.remove(*call.future);
   }
-  callEnded(call);
+  ended(call);
 }
 
-/// After all use of the response, in which libtorch may open the call's context, be it anew, and start further calls. The
-/// thread may hold the GIL.
-void Caller::callEnded(const Target& call) noexcept {
+void CallCompleter::ended(const CallTarget& call) noexcept {
   if (call.context) {
     guarded("the end of a call in an autograd context", [&] {
       parts_.contexts.ownCallEnded(*call.context, call.to);
