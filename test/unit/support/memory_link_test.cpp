@@ -1,6 +1,7 @@
 // The memory and faulty links keep the contract of link.h: what the other tests rest on.
 #include "test/unit/support/memory_link.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <optional>
 
@@ -132,6 +133,28 @@ TEST_CASE("a context that has ended calls nobody any more", "[memory_link]") {
   world.network.context(kA).join();
   CHECK(here.calls() == 1);
   world.network.context(kA).join();
+}
+
+TEST_CASE("a context waits for what a callback begins while it ends", "[memory_link]") {
+  std::atomic<bool> hasEnded{false};
+  std::atomic<bool> calledLate{false};
+  World world(Style::threaded);
+  Pair pair(world);
+  pair.send(*pair.dialer, "the last one");
+  pair.dialer->close();
+  std::atomic<bool> runs{false};
+  pair.accepter()->receive([&](const Error&, IncomingFrame) {
+    runs = true;
+    world.ledger.notifier().waitUntil([&] { return world.network.openLinks() == 0; });
+    pair.accepter()->receive([&](const Error&, IncomingFrame) {
+      calledLate =
+          world.ledger.notifier().waitUntil([&] { return hasEnded.load(); }, Notifier::kGlance);
+    });
+  });
+  REQUIRE(world.network.deliverUntil([&] { return runs.load(); }));
+  world.network.context(kB).join();
+  hasEnded = true;
+  CHECK_FALSE(calledLate);
 }
 
 TEST_CASE("the test chooses which of the possible steps comes next", "[memory_link]") {
