@@ -2,7 +2,10 @@
 #pragma once
 
 #include <fuzzer/FuzzedDataProvider.h>
+#include <sodium.h>
 
+#include <array>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -13,6 +16,15 @@ namespace torchwire {
 
 /// What a target does is told by the fuzzer's bytes: a target takes decisions, sizes and contents off them.
 using Script = FuzzedDataProvider;
+
+/// What a target takes for secret is made of the input: a fuzzer learns from comparisons what other inputs have led to, and
+/// would know a constant secret's messages.
+using Digest = std::array<unsigned char, crypto_hash_sha256_BYTES>;
+inline Digest digestOf(const uint8_t* input, size_t size) {
+  Digest digest;
+  crypto_hash_sha256(digest.data(), input, size);
+  return digest;
+}
 
 /// What must hold whatever the bytes are. libFuzzer takes the end of the process for a finding.
 inline void require(bool holds, const char* what) {

@@ -23,10 +23,10 @@ Record seal(RecordSealer& sealer, std::string content) {
   return record;
 }
 
-void run(Script script) {
+void run(Script script, const Digest& secret) {
   const auto algorithm =
       script.ConsumeBool() ? RecordAlgorithm::aes256Gcm : RecordAlgorithm::chaCha20Poly1305;
-  const RecordKey key{algorithm, {1, 2, 3}, {4, 5, 6}};
+  const RecordKey key{algorithm, secret, {4, 5, 6}};
   RecordSealer sealer(key, /* recordsOfAKey */ 2);
   RecordOpener opener(key, 2);
   std::vector<std::string> contents;
@@ -62,6 +62,6 @@ void run(Script script) {
 } // namespace torchwire
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  torchwire::run(torchwire::Script(data, size));
+  torchwire::run(torchwire::Script(data, size), torchwire::digestOf(data, size));
   return 0;
 }
