@@ -150,6 +150,18 @@ std::string resolve(const std::string& address) {
   return port == 0 ? host : withPort(host, port);
 }
 
+std::string bindFailure(const std::string& address, int code) {
+  std::string reason = std::strerror(code);
+  if (code == EADDRINUSE) {
+    reason += portOf(address) == 0
+        ? "; " + portLimits()
+        : "; another process uses this port, choose another in bind_address";
+  } else if (code == EADDRNOTAVAIL) {
+    reason += "; no interface of this host has this address, check bind_address";
+  }
+  return reason;
+}
+
 std::optional<std::string> whyCannotBind(const std::string& address) {
   const AddressList list = lookUp(hostOf(address), std::to_string(portOf(address)), SOCK_STREAM);
   const Socket socket(list->ai_family, SOCK_STREAM);
@@ -157,16 +169,7 @@ std::optional<std::string> whyCannotBind(const std::string& address) {
   if (socket.fd() < 0 ||
       setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse)) != 0 ||
       bind(socket.fd(), list->ai_addr, list->ai_addrlen) != 0 || ::listen(socket.fd(), 1) != 0) {
-    const int code = errno;
-    std::string reason = std::strerror(code);
-    if (code == EADDRINUSE) {
-      reason += portOf(address) == 0
-          ? "; " + portLimits()
-          : "; another process uses this port, choose another in bind_address";
-    } else if (code == EADDRNOTAVAIL) {
-      reason += "; no interface of this host has this address, check bind_address";
-    }
-    return reason;
+    return bindFailure(address, errno);
   }
   return std::nullopt;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 namespace torchwire {
@@ -17,6 +18,16 @@ std::string withPort(const std::string& address, uint16_t port);
 /// A numeric address for a host name ("localhost", "127.0.0.1", "::1"), with the port if it has one.
 /// Throws std::runtime_error with a sentence when the name does not resolve.
 std::string resolve(const std::string& address);
+
+/// An address on which no TCP socket can listen, and why.
+class CannotListen : public std::runtime_error {
+ public:
+  CannotListen(const std::string& address, const std::string& reason)
+      : std::runtime_error("cannot listen on " + address + ": " + reason) {}
+};
+
+/// What an errno of socket(), bind() or listen() means for that address, with the remedy.
+std::string bindFailure(const std::string& address, int code);
 
 /// Why a TCP socket cannot be bound to the address just now, or nothing.
 std::optional<std::string> whyCannotBind(const std::string& address);

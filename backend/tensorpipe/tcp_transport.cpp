@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -99,7 +98,7 @@ Descriptor listenOn(const std::string& where) {
   }
   if (listening.get() < 0 || bind(listening.get(), address.get(), address.size()) != 0 ||
       listen(listening.get(), SOMAXCONN) != 0) {
-    throw std::runtime_error("cannot listen on " + where + ": " + std::strerror(errno));
+    throw CannotListen(where, bindFailure(where, errno));
   }
   return listening;
 }

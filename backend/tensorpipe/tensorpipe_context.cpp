@@ -30,15 +30,6 @@ namespace tp = tensorpipe;
 constexpr std::chrono::milliseconds kListenAgainDelay{2};
 constexpr int kListenAgainAttempts = 1000;
 
-/// The options, once it is sure that the address can be bound: a bind that fails inside TensorPipe, for the
-/// listener or for a channel's lanes, ends the process.
-TensorPipeOptions bindable(TensorPipeOptions options) {
-  if (const auto reason = whyCannotBind(options.bindAddress)) {
-    throw std::runtime_error("cannot listen on " + options.bindAddress + ": " + *reason);
-  }
-  return options;
-}
-
 TransportEnvironment environmentFor(const TensorPipeOptions& options) {
   TransportEnvironment environment;
   environment.bindAddress = options.bindAddress;
@@ -102,7 +93,7 @@ class TensorPipeContext final : public LinkContext {
 
 TensorPipeContext::TensorPipeContext(
     TensorPipeOptions options, std::shared_ptr<BufferPool> buffers, Timer& timer)
-    : options_(bindable(std::move(options))),
+    : options_(std::move(options)),
       buffers_(std::move(buffers)),
       timer_(timer),
       environment_(environmentFor(options_)),

@@ -35,10 +35,18 @@ class Unusable final : public std::runtime_error {
 // for every process; on loopback more than two gain nothing clear (docs/decisions.md).
 constexpr size_t kMptLanes = 2;
 
+/// A bind that fails inside TensorPipe ends the process. Throws CannotListen.
+void requireBindable(const std::string& address) {
+  if (const auto reason = whyCannotBind(address)) {
+    throw CannotListen(address, *reason);
+  }
+}
+
 std::shared_ptr<tp::channel::Context> overUvLanes(TransportEnvironment& environment) {
   if (!environment.advertiseAddress.empty()) {
     throw std::runtime_error("its lanes cannot listen behind a NAT");
   }
+  requireBindable(hostOf(environment.bindAddress));
   std::vector<std::shared_ptr<tp::transport::Context>> contexts;
   std::vector<std::shared_ptr<tp::transport::Listener>> listeners;
   for (size_t lane = 0; lane < kMptLanes; ++lane) {
@@ -87,10 +95,11 @@ std::shared_ptr<tp::transport::Context> createWireTcp(
   return makeTcpTransport(environment.tcpEndpoint, 0);
 }
 
-/// TensorPipe's own transports bind when they are told to listen; they know nothing of advertised addresses.
+/// TensorPipe's own transports bind when they are told to listen, and know nothing of advertised addresses.
 template <typename Create>
 auto networked(Create create) {
-  return [create](TransportEnvironment& environment, const std::string&) {
+  return [create](TransportEnvironment& environment, const std::string& where) {
+    requireBindable(where);
     auto context = create();
     return context && context->isViable() && !environment.advertiseAddress.empty()
         ? advertise(std::move(context), environment.advertiseAddress)
@@ -162,6 +171,8 @@ std::shared_ptr<Context> probe(
     if (context && context->isViable()) {
       return context;
     }
+  } catch (const CannotListen&) { // of bind_address, whatever else works
+    throw;
   } catch (const Unusable& e) {
     failure = {e.what(), e.remedy};
     level = LogLevel::warning;
