@@ -273,7 +273,7 @@ void bindEnd(AgentClass& agent) {
           "Why shutdown() will be called, for the peers' errors, as in 'it ended by ValueError: "
           "...'. The first explanation counts.")
       .def(
-          "ending_processes", [](Agent& self) { return self.ending().endingProcesses(); },
+          "ending_processes", [](Agent& self) { return self.report().endingProcesses(); },
           ReleaseGil(),
           "The numbers of the processes on this host, which have not ended yet, of peers that left "
           "since they would.")

@@ -17,7 +17,6 @@
 #include "backend/base/log.h"
 #include "backend/serve/signals.h"
 #include "backend/transport/loop.h"
-#include "backend/transport/processes.h"
 #include "rref/unheld_forks.h"
 
 namespace torchwire {
@@ -92,20 +91,6 @@ void AgentEnd::explainLeave(Goodbye goodbye) {
   if (parts_.node.links()) {
     parts_.node.links()->explainLeave(std::move(goodbye));
   }
-}
-
-std::vector<int32_t> AgentEnd::endingProcesses() const {
-  std::vector<int32_t> processes;
-  if (!parts_.node.links()) {
-    return processes;
-  }
-  for (const PeerStatus& peer : parts_.node.links()->status()) {
-    if (parts_.node.links()->goodbyeOf(peer.record.id).processEnds &&
-        presenceOf(peer.record.process) == Presence::lives) {
-      processes.push_back(peer.record.process.pid);
-    }
-  }
-  return processes;
 }
 
 void AgentEnd::shutDown(const std::shared_ptr<void>& agent) {

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "backend/agent/agent_parts.h"
 #include "backend/agent/caller.h"
@@ -12,9 +10,9 @@
 
 namespace torchwire {
 
-/// Waits until other workers have come so far, too, throw Interrupted where a handler of a signal raises; once
-/// interruptShutdown() is called, those of the other workers throw a sentence that says so. Used by one thread at a time, but
-/// for explainLeave(), endingProcesses() and shutDown().
+/// Its waits for other workers throw Interrupted where a handler of a signal raises; once interruptShutdown() is called, those
+/// of the other workers throw a sentence that says so. Used by one thread at a time, but
+/// for explainLeave() and shutDown().
 class AgentEnd {
  public:
   AgentEnd(AgentParts& parts, Caller& caller) : parts_(parts), caller_(caller) {}
@@ -34,8 +32,6 @@ class AgentEnd {
 
   /// Why the agent will be shut down: what its peers' errors say of it.
   void explainLeave(Goodbye goodbye);
-  /// The processes on this host, which have not ended yet, of peers that left since they would.
-  std::vector<int32_t> endingProcesses() const;
 
   /// Ends all calls and threads, the first time that it is called. `agent` lives as long as its threads; null: it is being
   /// destroyed, and this waits for them.

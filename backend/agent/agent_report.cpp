@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/base/guarded.h"
+#include "backend/transport/processes.h"
 #include "backend/transport/rejection_log.h"
 #include "backend/wire/own_requests.h"
 
@@ -104,6 +105,17 @@ AgentReport::Counts AgentReport::counts() const {
 
 std::vector<PeerStatus> AgentReport::peers() const {
   return parts_.node.links() ? parts_.node.links()->status() : std::vector<PeerStatus>();
+}
+
+std::vector<int32_t> AgentReport::endingProcesses() const {
+  std::vector<int32_t> processes;
+  for (const PeerStatus& peer : peers()) {
+    if (parts_.node.links()->goodbyeOf(peer.record.id).processEnds &&
+        presenceOf(peer.record.process) == Presence::lives) {
+      processes.push_back(peer.record.process.pid);
+    }
+  }
+  return processes;
 }
 
 // ---- where calls are ----------------------------------------------------------------------------

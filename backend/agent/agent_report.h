@@ -51,6 +51,8 @@ class AgentReport {
   Texts debugInfo() const;
 
   std::vector<PeerStatus> peers() const;
+  /// The processes on this host, which have not ended yet, of peers that left since they would.
+  std::vector<int32_t> endingProcesses() const;
   /// Calls of this worker that are under way, and requests of peers that are not answered; the oldest first.
   std::vector<CallTable::Pending> pendingCalls() const {
     return parts_.node.calls().pending();

@@ -11,7 +11,6 @@
 #include "autograd/direct_forward.h"
 #include "autograd/forward_envelope.h"
 #include "backend/agent/call_end.h"
-#include "backend/serve/call_deadline.h"
 #include "backend/serve/own_messages.h"
 #include "backend/serve/response.h"
 #include "cuda/error_text.h"
@@ -31,20 +30,6 @@ bool creates(rpc::MessageType type) {
 bool mayCreate(rpc::MessageType type) {
   return creates(type) || type == rpc::MessageType::FORWARD_AUTOGRAD_REQ ||
       type == rpc::MessageType::RUN_WITH_PROFILING_REQ;
-}
-
-void noteDeadline(OutgoingFrame& request) {
-  if (const auto left = CallDeadline::left()) {
-    setTimeLeft(request, *left);
-  }
-}
-
-size_t bytesOf(const rpc::Message& request) {
-  size_t bytes = request.payload().size();
-  for (const at::Tensor& tensor : request.tensors()) {
-    bytes += tensor.defined() && tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
-  }
-  return bytes;
 }
 
 } // namespace
@@ -157,10 +142,9 @@ RequestSender::Begun Caller::startSending(OwnCall call, CallRequest request) {
 RequestSender::Begun Caller::begin(
     WorkerId to, CallTable::Options options, EncodedRequest request,
     CallTable::Completion completion) {
-  noteDeadline(request.frame);
-  if (request.tensors) {
-    request.tensors
-        ->sent(); // once the receiver may have read a ticket, it says when the memory is free
+  if (request
+          .tensors) { // the receiver, which may read a ticket from now on, says when the memory is free
+    request.tensors->sent();
   }
   return parts_.node.requests().begin(
       to, std::move(options), std::move(request.frame), std::move(completion));
@@ -168,8 +152,7 @@ RequestSender::Begun Caller::begin(
 
 uint64_t Caller::startWhenCopied(
     OwnCall call, CallRequest request, cuda::OutgoingTensors tensors, const Undo& undo) {
-  const bool counted = !tensors.hasTickets() && // as in RequestEncoder::encode()
-      parts_.node.requests().isCounted(bytesOf(*request.message));
+  const bool counted = encoder_.isCounted(request, tensors);
   CallTable::Options options = encoder_.optionsOf(request, counted, undo);
   const uint64_t callId =
       parts_.node.calls().open(request.to, std::move(options), completer_.begin(std::move(call)));
@@ -208,7 +191,6 @@ void Caller::sendWhenCopied(
   try {
     EncodedRequest encoded = encoder_.encode(std::move(request), std::move(tensors), undo);
     setCallId(encoded.frame, callId);
-    noteDeadline(encoded.frame);
     encoded.tensors->sent();
     const Error failed = parts_.node.requests().send(to, callId, std::move(encoded.frame), counted);
     neverSent.release();

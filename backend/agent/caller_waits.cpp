@@ -88,8 +88,8 @@ void Caller::call(
   {
     std::optional<at::ThreadLocalStateGuard> restoredAfterwards;
     if (carriesTensors(outcome.response)) {
-      restoredAfterwards.emplace(
-          freshState()); // as in complete(); it costs more than all else here
+      // As in CallCompleter::complete(); it costs more than all else here.
+      restoredAfterwards.emplace(freshState());
     }
     response = completer_.placed(
         to.id_, responseIn(std::move(outcome), /* mayCreate */ false, /* creates */ false));

@@ -9,7 +9,6 @@
 
 #include "backend/agent/seconds.h"
 #include "backend/codec/codec.h"
-#include "backend/serve/call_deadline.h"
 #include "backend/serve/request_label.h"
 #include "cuda/error_text.h"
 #include "cuda/host_copies.h"
@@ -19,6 +18,18 @@ namespace torchwire {
 namespace rpc = torch::distributed::rpc;
 using std::chrono::milliseconds;
 using torch::distributed::autograd::DistAutogradContainer;
+
+namespace {
+
+size_t bytesOf(const rpc::Message& request) {
+  size_t bytes = request.payload().size();
+  for (const at::Tensor& tensor : request.tensors()) {
+    bytes += tensor.defined() && tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
+  }
+  return bytes;
+}
+
+} // namespace
 
 milliseconds RequestEncoder::timeoutOf(float seconds) const {
   const milliseconds given =
@@ -43,7 +54,9 @@ CallRequest RequestEncoder::requestTo(
     bookkeeping_.noteForks(to.id_, *message)();
     throw;
   }
-  return {to.id_, std::move(message), std::move(targets), timeoutOf(rpcTimeoutSeconds)};
+  return {
+      to.id_, std::move(message), std::move(targets), timeoutOf(rpcTimeoutSeconds),
+      CallDeadline::get()};
 }
 
 std::optional<ContextId> RequestEncoder::join(JoinsContext joins, CallRequest& request) const {
@@ -66,7 +79,7 @@ CallTable::Options RequestEncoder::optionsOf(
   return {
       .timeout = request.timeout,
       .tracked = counted,
-      .limited = CallDeadline::get().has_value(),
+      .limited = request.deadline.has_value(),
       .function = &parts_.metrics->functions.find(LabelledRequest(*request.message).label()),
       .undo = undo};
 }
@@ -94,14 +107,25 @@ EncodedRequest RequestEncoder::encode(
   encoded.frame = encodeMessage(
       FrameKind::request, std::move(request.message), parts_.disposer, std::move(targets));
   encoded.frame.undo = undo;
-  // What tickets stand for has a bound of its own; and a request that waited for room could end without being sent, of which
-  // the worker that has lent memory for it would not learn.
-  encoded.counted = !(tensors && tensors->hasTickets()) &&
-      parts_.node.requests().isCounted(encoded.frame.bytes());
+  if (request.deadline) {
+    setTimeLeft(encoded.frame, CallDeadline::until(*request.deadline));
+  }
+  encoded.counted = isCounted(tensors ? &*tensors : nullptr, encoded.frame.bytes());
   if (tensors) {
     encoded.tensors.emplace(std::move(*tensors));
   }
   return encoded;
+}
+
+bool RequestEncoder::isCounted(
+    const CallRequest& request, const cuda::OutgoingTensors& tensors) const {
+  return isCounted(&tensors, bytesOf(*request.message));
+}
+
+/// What tickets stand for has a bound of its own; and a request that waited for room could end without being sent, of which
+/// the worker that has lent memory for it would not learn.
+bool RequestEncoder::isCounted(const cuda::OutgoingTensors* tensors, size_t bytes) const {
+  return !(tensors != nullptr && tensors->hasTickets()) && parts_.node.requests().isCounted(bytes);
 }
 
 std::string RequestEncoder::cannotCopy(const std::exception& ofDevice) const {

@@ -12,6 +12,7 @@
 #include "backend/agent/agent_parts.h"
 #include "backend/agent/bookkeeping.h"
 #include "backend/call/call_table.h"
+#include "backend/serve/call_deadline.h"
 #include "backend/wire/frame.h"
 #include "backend/wire/roster.h"
 #include "backend/wire/undo.h"
@@ -25,11 +26,12 @@ struct CallRequest {
   c10::intrusive_ptr<torch::distributed::rpc::Message> message;
   TensorDevices targets;
   std::chrono::milliseconds timeout; // 0: none
+  std::optional<CallDeadline::TimePoint> deadline; // of the thread that makes the call
 };
 
 struct EncodedRequest {
   OutgoingFrame frame;
-  bool counted = false; // as being under way, see RequestSender
+  bool counted = false; // see isCounted()
   std::optional<cuda::OutgoingTensors> tensors; // that have come from devices
 };
 
@@ -52,6 +54,8 @@ class RequestEncoder {
   CallTable::Options optionsOf(const CallRequest& request, bool counted, const Undo& undo) const;
   /// Nullopt where all tensors are on the host.
   std::optional<cuda::OutgoingTensors> beginTensors(CallRequest& request) const;
+  /// Whether the request counts as being under way, see RequestSender, once its tensors have come from their devices.
+  bool isCounted(const CallRequest& request, const cuda::OutgoingTensors& tensors) const;
   /// Waits for the tensors. Throws std::runtime_error if a device has failed.
   EncodedRequest encode(
       CallRequest request, std::optional<cuda::OutgoingTensors> tensors, const Undo& undo) const;
@@ -60,6 +64,7 @@ class RequestEncoder {
 
  private:
   std::chrono::milliseconds timeoutOf(float seconds) const;
+  bool isCounted(const cuda::OutgoingTensors* tensors, size_t bytes) const;
 
   AgentParts& parts_;
   Bookkeeping& bookkeeping_;

@@ -19,12 +19,16 @@ std::optional<CallDeadline::TimePoint> CallDeadline::set(std::optional<TimePoint
 }
 
 std::optional<std::chrono::milliseconds> CallDeadline::left() {
-  using std::chrono::milliseconds;
   if (!deadline) { // as nearly always
     return std::nullopt;
   }
+  return until(*deadline);
+}
+
+std::chrono::milliseconds CallDeadline::until(TimePoint deadline) {
+  using std::chrono::milliseconds;
   return std::max(
-      std::chrono::ceil<milliseconds>(*deadline - TimePoint::clock::now()), milliseconds(1));
+      std::chrono::ceil<milliseconds>(deadline - TimePoint::clock::now()), milliseconds(1));
 }
 
 DeadlineScope::DeadlineScope(std::optional<CallDeadline::TimePoint> deadline)

@@ -15,8 +15,10 @@ class CallDeadline {
   static std::optional<TimePoint> get();
   /// Returns what it was before.
   static std::optional<TimePoint> set(std::optional<TimePoint> next);
-  /// How long that is from now: 1 ms at least.
+  /// How long that is from now.
   static std::optional<std::chrono::milliseconds> left();
+  /// How long it is from now to that time: 1 ms at least.
+  static std::chrono::milliseconds until(TimePoint deadline);
 };
 
 /// While one lives, the calling thread has this deadline. Bound to its thread.

@@ -2,6 +2,7 @@
 TORCHWIRE_TEST_DEVICE_TYPE=cuda, on as many real ones as there are (device_kind.py)."""
 
 import contextlib
+import time
 
 import accelerator
 import device_bodies
@@ -9,6 +10,7 @@ import device_kind
 import device_load
 import pytest
 from group import Group, errors, file_in
+from processes import wait_until
 
 
 def need(devices):
@@ -257,3 +259,45 @@ def init_with_stock_options(init_method, device_maps):
         backend=rpc.BackendType.TORCHWIRE,
         rpc_backend_options=options,
     )
+
+
+@pytest.fixture
+def pair_that_inherits(tmp_path):
+    options = [{"device_maps": maps_for(rank, "same"), "inherit_deadline": True} for rank in range(2)]
+    with pair_with(tmp_path, *options, maps="same") as group:
+        yield group
+
+
+def test_a_request_that_waits_for_a_device_carries_its_deadline(pair_that_inherits):
+    pair_that_inherits[0].run(call_by, 0.5)
+    wait_until(lambda: pair_that_inherits[1].run(waits))
+    assert pair_that_inherits[1].run(waits)[0] < 1.5
+
+
+_waits = []
+
+
+def waits():
+    return _waits
+
+
+def call_by(seconds):
+    import torch
+    import torch.distributed.rpc as rpc
+    import torchwire
+
+    with torchwire.deadline(seconds):
+        call = rpc.rpc_async("worker1", call_back, (torch.ones(3, device=device_kind.first()),), timeout=60)
+    with pytest.raises(torchwire.CallTimedOut):
+        call.wait()
+
+
+def call_back(_tensor):
+    """How long its call takes, which ends with the call that it serves."""
+    import torch.distributed.rpc as rpc
+
+    begun = time.monotonic()
+    try:
+        rpc.rpc_sync("worker0", time.sleep, (2,), timeout=60)
+    finally:
+        _waits.append(time.monotonic() - begun)
