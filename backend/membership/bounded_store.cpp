@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "backend/base/fork.h"
 
 namespace torchwire {
+namespace {
+
+constexpr std::chrono::microseconds kMinPause{200}; // between two looks
+
+} // namespace
 
 // In a forked child there is no such thread to be joined.
 std::shared_ptr<ThreadPool> makeStoreThread() {
@@ -78,6 +84,22 @@ BoundedStore::Value BoundedStore::get(const std::string& key) {
 
 BoundedStore::Value BoundedStore::getIfThere(const std::string& key) {
   return perform([=](KeyValueStore& store) { return store.getIfThere(key); });
+}
+
+/// Of all looks the thread is asked once: to wake it, and to be woken by it, takes longer than a look.
+BoundedStore::Value BoundedStore::getWithin(
+    std::chrono::milliseconds patience, const std::string& key) {
+  return perform([=](KeyValueStore& store) {
+    const auto begun = std::chrono::steady_clock::now();
+    for (;;) {
+      Value value = store.getIfThere(key);
+      const auto waited = std::chrono::steady_clock::now() - begun;
+      if (!value.empty() || waited >= patience) {
+        return value;
+      }
+      std::this_thread::sleep_for(std::max<std::chrono::nanoseconds>(waited / 10, kMinPause));
+    }
+  });
 }
 
 void BoundedStore::set(const std::string& key, const Value& value) {

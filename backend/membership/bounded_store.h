@@ -31,6 +31,7 @@ class BoundedStore : public KeyValueStore {
   Value compareSet(const std::string& key, const Value& expected, const Value& wanted) override;
   Value get(const std::string& key) override;
   Value getIfThere(const std::string& key) override;
+  Value getWithin(std::chrono::milliseconds patience, const std::string& key) override;
   void set(const std::string& key, const Value& value) override;
   int64_t add(const std::string& key, int64_t amount) override;
   bool check(const std::string& key) override;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -44,6 +45,11 @@ class KeyValueStore {
   /// The key's value; empty where it has not been written. Does not wait.
   virtual Value getIfThere(const std::string& key) {
     return check(key) ? get(key) : Value();
+  }
+
+  /// The same, but where a store can wait it is looked for as long as `patience`.
+  virtual Value getWithin(std::chrono::milliseconds /*patience*/, const std::string& key) {
+    return getIfThere(key);
   }
 
   // The same for several keys, where a store can in one operation. Not for none.

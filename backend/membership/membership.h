@@ -158,7 +158,8 @@ class Membership {
   // membership_start.cpp: whether a static group can start.
   [[noreturn]] void refuse(const std::string& objection, const Roster& roster);
   void awaitStartupDecision(std::optional<std::string> decision);
-  std::optional<std::string> startupDecision();
+  std::optional<std::string> startupDecision(
+      std::chrono::milliseconds patience = std::chrono::milliseconds(0));
   void endStartupWithoutTheDead();
   void endStartupWithout(const WorkerRecord& dead);
   std::optional<WorkerRecord> nextMissing(const Roster& roster);

@@ -12,14 +12,19 @@
 namespace torchwire {
 namespace {
 
+using std::chrono::milliseconds;
+
+// By then most groups are complete whose workers start together.
+constexpr milliseconds kMostStarts{20};
+
 constexpr size_t kMaxDecision = 1000; // bytes of what a stranger may have written
 
 // How often a worker that waits for the others looks whether those that have come still live.
-constexpr std::chrono::milliseconds kLookAtStart{500};
+constexpr milliseconds kLookAtStart{500};
 // How often it asks the host of one of them, where the process is not to be seen.
-constexpr std::chrono::milliseconds kAskAtStart{2000};
+constexpr milliseconds kAskAtStart{2000};
 // In that time those who wait for the startup decision look it up.
-constexpr std::chrono::milliseconds kFarewellAtStart{300};
+constexpr milliseconds kFarewellAtStart{300};
 
 } // namespace
 
@@ -66,11 +71,11 @@ std::string Membership::decisionIn(const StoreEntry& entry) {
 }
 
 void Membership::awaitStartupDecision(std::optional<std::string> decision) {
-  lookedFor_ =
-      clock_->now(); // most groups are complete before a look at each process is worth its time
-  poll(*clock_, timeout_, [&] {
+  // Most groups are complete before a look at each process is worth its time.
+  lookedFor_ = clock_->now();
+  poll(*clock_, timeout_, [&, patience = kMostStarts]() mutable {
     if (!decision) {
-      decision = startupDecision();
+      decision = startupDecision(std::exchange(patience, milliseconds(0)));
     }
     if (!decision) {
       endStartupWithoutTheDead();
@@ -90,9 +95,9 @@ void Membership::awaitStartupDecision(std::optional<std::string> decision) {
   }
 }
 
-std::optional<std::string> Membership::startupDecision() {
+std::optional<std::string> Membership::startupDecision(milliseconds patience) {
   const StoreEntry entry =
-      asking(self_, kJoining, [&] { return store_.findIfThere(keyOf(kStartupDecision)); });
+      asking(self_, kJoining, [&] { return store_.findWithin(patience, keyOf(kStartupDecision)); });
   return entry.bytes.empty() ? std::nullopt : std::optional(decisionIn(entry));
 }
 

@@ -158,8 +158,12 @@ StoreEntry ProvenStore::find(const std::string& key) {
 }
 
 StoreEntry ProvenStore::findIfThere(const std::string& key) {
+  return findWithin(std::chrono::milliseconds(0), key);
+}
+
+StoreEntry ProvenStore::findWithin(std::chrono::milliseconds patience, const std::string& key) {
   const uint64_t atLeast = seenVersion(key);
-  const Value bytes = store_->getIfThere(key);
+  const Value bytes = store_->getWithin(patience, key);
   return bytes.empty() ? StoreEntry() : read(key, bytes, atLeast);
 }
 

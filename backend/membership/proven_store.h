@@ -1,6 +1,7 @@
 // A store that is trusted with availability alone: what it holds counts where a member of the group has written it.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -47,8 +48,10 @@ class ProvenStore : public KeyValueStore {
 
   /// What is there, proven or not, where those who do not know the group's secret have to be heard, too.
   StoreEntry find(const std::string& key) EXCLUDES(mutex_);
-  /// Likewise, without a wait; an empty one where there is none.
+  /// Likewise, without a wait, or with one as in getWithin(); an empty one where there is none.
   StoreEntry findIfThere(const std::string& key) EXCLUDES(mutex_);
+  StoreEntry findWithin(std::chrono::milliseconds patience, const std::string& key)
+      EXCLUDES(mutex_);
   /// As compareSet(), in the place of an entry that find() or this has returned; an empty one: of none.
   StoreEntry exchange(const std::string& key, const StoreEntry& expected, const Value& wanted)
       EXCLUDES(mutex_);

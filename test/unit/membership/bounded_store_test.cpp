@@ -30,6 +30,19 @@ class SilentStore : public LocalStore {
   const std::shared_future<void> speak_;
 };
 
+/// In which another worker writes each key before the third look.
+class LateStore : public LocalStore {
+ public:
+  explicit LateStore(int& looks) : looks_(looks) {}
+
+  Value getIfThere(const std::string&) override {
+    return ++looks_ < 3 ? Value() : Value{7};
+  }
+
+ private:
+  int& looks_;
+};
+
 /// Notes which thread destroys it.
 class NotedStore : public LocalStore {
  public:
@@ -54,6 +67,19 @@ TEST_CASE("a bounded store does what the store does", "[bounded_store]") {
   CHECK(store.check("counter"));
   CHECK_FALSE(store.check("other"));
   CHECK_THROWS_WITH(store.get("other"), "nobody will ever write 'other'");
+}
+
+TEST_CASE("a value that another worker is about to write is waited for", "[bounded_store]") {
+  int looks = 0;
+  BoundedStore store(std::make_unique<LateStore>(looks), milliseconds(60000));
+  CHECK(store.getWithin(milliseconds(60000), "key") == Value{7});
+  CHECK(looks == 3);
+}
+
+TEST_CASE("a value that nobody writes is waited for so long", "[bounded_store]") {
+  BoundedStore store(std::make_unique<LocalStore>(), milliseconds(60000));
+  CHECK(store.getWithin(milliseconds(0), "key").empty());
+  CHECK(store.getWithin(milliseconds(5), "key").empty());
 }
 
 TEST_CASE("a store that does not answer is waited for once, and never again", "[bounded_store]") {
