@@ -48,7 +48,6 @@ std::shared_ptr<Loop> Loop::start(const std::string& name) {
   Loop* const running = loop.get();
   running->name_ = name;
   running->threads_[0] = startThread([running] { running->runThread(0); });
-  pthread_setname_np(running->threads_[0].native_handle(), name.c_str());
   return loop;
 }
 
@@ -87,6 +86,7 @@ void Loop::join(size_t thread) {
 }
 
 void Loop::runThread(size_t self) {
+  pthread_setname_np(pthread_self(), name_.c_str());
   own = {this, self};
   for (bool keeper = self == 0; keeper || standBy(); keeper = false) {
     if (!keeper) {
@@ -185,7 +185,6 @@ bool Loop::startStandby() {
     try {
       MutexLock lock(standbyMutex_); // which the thread takes first
       threads_[1] = std::thread([this] { runThread(1); });
-      pthread_setname_np(threads_[1].native_handle(), name_.c_str());
     } catch (const std::system_error& e) {
       log(LogLevel::error, std::string("cannot start a second thread for a loop: ") + e.what());
     }

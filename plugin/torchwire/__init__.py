@@ -38,6 +38,7 @@ except (ImportError, OSError) as error:  # OSError: torch's own libraries do not
 
 from torchwire import (
     calls,
+    devices,
     distributed_autograd,
     exit_hook,
     failed_start,
@@ -112,6 +113,7 @@ forked_child.install()
 gathering.install()
 operators.install()
 rendezvous.install()
+devices.count_where_there_are_none()
 failed_start.install()
 exit_hook.watch()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 from torchwire.device_map import DeviceMap
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")  # the latter two with ROCm
+
+_DRIVER = ("libnvidia-ml.so.1", "libcuda.so.1")  # its libraries, of which the first initializes nothing
 
 
 def describe(maps: dict[str, DeviceMap], automatic: bool, given: list[torch.device]) -> dict[str, Any]:
@@ -25,6 +28,20 @@ def _last_of_each_type() -> list[torch.device]:
     if accelerator is not None and accelerator.type not in counts:
         counts[accelerator.type] = torch.accelerator.device_count()
     return [torch.device(kind, count - 1) for kind, count in counts.items() if count > 0]
+
+
+def count_where_there_are_none() -> None:
+    """Counts CUDA's devices now where no driver is installed: to look for its libraries takes 0.2 ms of init_rpc."""
+    if torch.version.cuda and not any(map(_loads, _DRIVER)):
+        _cuda_count(*map(os.environ.get, _VISIBLE))
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
 import stat
 from collections.abc import Generator
 from urllib.parse import urlparse
@@ -50,8 +49,10 @@ def check(init_method: str) -> None:
         return
     path = os.path.realpath(path)
     try:
-        places = (pathlib.Path(path), *pathlib.Path(path).parents)
-        file, *folders = (os.stat(place) for place in places)
+        places = [path]
+        while (parent := os.path.dirname(places[-1])) != places[-1]:
+            places.append(parent)
+        file, *folders = map(os.stat, places)
     except OSError:  # PyTorch says what is wrong
         return
     of_file = f"the file of init_method {init_method!r}"
@@ -63,7 +64,7 @@ def check(init_method: str) -> None:
     for place, folder in zip(places[1:], folders):
         if folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX:
             raise ValueError(
-                f"{of_file} can be replaced by other users (mode {_mode(folder)} of the folder {str(place)!r}), {who}: "
+                f"{of_file} can be replaced by other users (mode {_mode(folder)} of the folder {place!r}), {who}: "
                 f"chmod o-w or +t that folder, name a file in a folder of your own, {_OTHER_WAYS}"
             )
     if file.st_mode & _OTHERS and folders[0].st_mode & _OTHERS:

@@ -115,6 +115,8 @@ TABLE: Mapping[Until, list[Replaced]] = {
     ],
 }
 
+_PATHS = {until: frozenset(path for row in rows for path in row.paths()) for until, rows in TABLE.items()}
+
 _WRAPPED = ".__wrapped__"
 _INHERITED: Any = object()  # in the place of a function that a class has of another
 
@@ -194,7 +196,7 @@ def _cell_within(wrapper: Any) -> CellType | None:
 
 
 def _place_of(name: str, until: Until) -> _Place:
-    if not any(name in row.paths() for row in TABLE[until]):
+    if name not in _PATHS[until]:
         raise KeyError(f"{name} is not in the table of what is replaced: {until.value}")
     if name.endswith(_WRAPPED):
         return _Place(_cell_within(_found(name.removesuffix(_WRAPPED))), "cell_contents")

@@ -12,7 +12,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, free_port, init
 from processes import WorkerError, run_script
-from torchwire import command_line, device_report
+from torchwire import command_line, device_report, devices
 
 # The stock agent takes its address from the host's name, which leads nowhere on some machines.
 LOOPBACK = {"TP_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
@@ -364,6 +364,19 @@ def test_info_does_not_ask_cuda_for_devices_that_cannot_be(monkeypatch, cuda, dr
     assert rows["CUDA devices"] == "0"
     assert rows["CUDA of torch"] == (cuda or "none: a CPU-only torch")
     assert rows["NVIDIA driver"].startswith(driver or "none: ")
+
+
+@pytest.mark.parametrize(
+    "cuda, found, asked",
+    [("13.0", [], True), ("13.0", ["libcuda.so.1"], False), ("13.0", ["libnvidia-ml.so.1"], False), (None, [], False)],
+)
+def test_the_import_asks_cuda_for_devices_only_where_there_can_be_none(monkeypatch, cuda, found, asked):
+    counts = []
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(devices, "_loads", found.__contains__)
+    monkeypatch.setattr(devices, "_cuda_count", lambda *visible: counts.append(visible))
+    devices.count_where_there_are_none()
+    assert bool(counts) == asked
 
 
 def test_info_initializes_nothing_of_cuda():

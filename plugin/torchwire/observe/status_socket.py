@@ -8,6 +8,7 @@ a second or two: one that stalls is left.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import itertools
 import logging
@@ -87,7 +88,7 @@ class StatusSocket:
             raise
         self._closed = False
         self._free = threading.Semaphore(_AT_A_TIME)
-        threading.Thread(target=self._serve, name="torchwire-stat", daemon=True).start()
+        _thread.start_new_thread(self._serve, ())  # threading's waits until the thread runs: 0.2 ms of init_rpc
 
     def close(self) -> None:
         """Nobody is answered any more. Idempotent."""
