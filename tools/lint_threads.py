@@ -3,8 +3,8 @@
     python tools/lint_threads.py [--root FOLDER]
 
 A thread is known by its name: in C++ a string "torchwire_...", in Python one "torchwire ...", or what threading.Thread
-is given as `name` and begins with "torchwire". Prints each name that is in one place alone, and ends with 1 if there is
-any.
+is given as `name` and begins with "torchwire". Threads of `_thread` have no name, and are not looked for. Prints each
+name that is in one place alone, and ends with 1 if there is any.
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ RequestSender::Begun Caller::startSending(OwnCall call, CallRequest request) {
 RequestSender::Begun Caller::begin(
     WorkerId to, CallTable::Options options, EncodedRequest request,
     CallTable::Completion completion) {
-  if (request
-          .tensors) { // the receiver, which may read a ticket from now on, says when the memory is free
+  if (request.tensors) {
+    // From now on the receiver may read a ticket; it says when the memory is free.
     request.tensors->sent();
   }
   return parts_.node.requests().begin(

@@ -86,7 +86,7 @@ BoundedStore::Value BoundedStore::getIfThere(const std::string& key) {
   return perform([=](KeyValueStore& store) { return store.getIfThere(key); });
 }
 
-/// Of all looks the thread is asked once: to wake it, and to be woken by it, takes longer than a look.
+/// The thread is woken once for all looks: to wake it, and be woken by it, takes longer than a look.
 BoundedStore::Value BoundedStore::getWithin(
     std::chrono::milliseconds patience, const std::string& key) {
   return perform([=](KeyValueStore& store) {

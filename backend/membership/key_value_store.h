@@ -47,7 +47,7 @@ class KeyValueStore {
     return check(key) ? get(key) : Value();
   }
 
-  /// The same, but where a store can wait it is looked for as long as `patience`.
+  /// The same, but a store that can wait looks again and again, for as long as `patience`.
   virtual Value getWithin(std::chrono::milliseconds /*patience*/, const std::string& key) {
     return getIfThere(key);
   }

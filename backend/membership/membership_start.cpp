@@ -14,8 +14,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// By then most groups are complete whose workers start together.
-constexpr milliseconds kMostStarts{20};
+// By then most groups whose workers start together are complete.
+constexpr milliseconds kFirstLooks{20};
 
 constexpr size_t kMaxDecision = 1000; // bytes of what a stranger may have written
 
@@ -73,7 +73,7 @@ std::string Membership::decisionIn(const StoreEntry& entry) {
 void Membership::awaitStartupDecision(std::optional<std::string> decision) {
   // Most groups are complete before a look at each process is worth its time.
   lookedFor_ = clock_->now();
-  poll(*clock_, timeout_, [&, patience = kMostStarts]() mutable {
+  poll(*clock_, timeout_, [&, patience = kFirstLooks]() mutable {
     if (!decision) {
       decision = startupDecision(std::exchange(patience, milliseconds(0)));
     }

@@ -48,7 +48,7 @@ class ProvenStore : public KeyValueStore {
 
   /// What is there, proven or not, where those who do not know the group's secret have to be heard, too.
   StoreEntry find(const std::string& key) EXCLUDES(mutex_);
-  /// Likewise, without a wait, or with one as in getWithin(); an empty one where there is none.
+  /// Likewise, without waiting, or for as long as getWithin() waits; an empty one where there is none.
   StoreEntry findIfThere(const std::string& key) EXCLUDES(mutex_);
   StoreEntry findWithin(std::chrono::milliseconds patience, const std::string& key)
       EXCLUDES(mutex_);

@@ -15,7 +15,7 @@ class CallDeadline {
   static std::optional<TimePoint> get();
   /// Returns what it was before.
   static std::optional<TimePoint> set(std::optional<TimePoint> next);
-  /// How long that is from now.
+  /// As until(), of that deadline.
   static std::optional<std::chrono::milliseconds> left();
   /// How long it is from now to that time: 1 ms at least.
   static std::chrono::milliseconds until(TimePoint deadline);

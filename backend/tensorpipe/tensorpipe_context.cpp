@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <stdexcept>
+#include <optional>
 #include <utility>
 
 #include "backend/base/address.h"
@@ -65,6 +65,8 @@ class TensorPipeContext final : public LinkContext {
   std::optional<Objection> whyTransportApart(
       const std::string& name, const std::string& peers) const;
   std::optional<Objection> whyChannelApart(const std::string& name, const std::string& peers) const;
+  std::string placeOf(const TransportEntry& transport, const std::string& address) const;
+  std::optional<std::string> whyCannotListen(const std::string& address) const;
   std::shared_ptr<tp::Listener> openListener(const std::string& address);
   void acceptNext(const std::shared_ptr<tp::Listener>& listener);
   void onAccepted(
@@ -116,14 +118,32 @@ TensorPipeContext::TensorPipeContext(
   }
 }
 
+/// Where a transport listens, if the one over which others dial listens at `address`.
+std::string TensorPipeContext::placeOf(
+    const TransportEntry& transport, const std::string& address) const {
+  if (&transport == bootstrap_) {
+    return address;
+  }
+  return transport.reach == TransportEntry::Reach::network ? hostOf(address) : uniqueShmAddress();
+}
+
+/// A bind that fails inside TensorPipe ends the process, so it is tried before. Torchwire's own transports are bound already.
+std::optional<std::string> TensorPipeContext::whyCannotListen(const std::string& address) const {
+  for (const MadeTransport& transport : transports_) {
+    const TransportEntry& entry = *transport.entry;
+    if (!entry.staysBound && entry.reach == TransportEntry::Reach::network) {
+      if (auto reason = whyCannotBind(placeOf(entry, address))) {
+        return reason;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 std::shared_ptr<tp::Listener> TensorPipeContext::openListener(const std::string& address) {
   std::vector<std::string> urls;
   for (const MadeTransport& transport : transports_) {
-    const std::string& name = transport.entry->name;
-    const std::string where = name == bootstrap_->name             ? address
-        : transport.entry->reach == TransportEntry::Reach::network ? hostOf(address)
-                                                                   : uniqueShmAddress();
-    urls.push_back(name + "://" + where);
+    urls.push_back(transport.entry->name + "://" + placeOf(*transport.entry, address));
   }
   const SendScope scope;
   return context_.listen(urls);
@@ -132,6 +152,9 @@ std::shared_ptr<tp::Listener> TensorPipeContext::openListener(const std::string&
 std::string TensorPipeContext::listen(Accepted accepted) {
   bootstrap_ = &bootstrapOf(transports_);
   accepted_ = std::move(accepted);
+  if (const auto reason = whyCannotListen(options_.bindAddress)) {
+    throw CannotListen(options_.bindAddress, *reason);
+  }
   std::shared_ptr<tp::Listener> listener = openListener(options_.bindAddress);
   const std::string address = listener->address(bootstrap_->name);
   // To listen anew, the port that is bound has to be known; an advertised port is somebody else's.
@@ -185,8 +208,7 @@ void TensorPipeContext::onAccepted(
 // One connection that ends before its first message, be it of a peer that was killed or unknown,
 // closes a TensorPipe listener for good. A new one takes its place at the same address.
 void TensorPipeContext::listenAgain(int attempt) {
-  // Our own transports stay bound. Else the old listener may take a moment to close.
-  const auto reason = bootstrap_->staysBound ? std::nullopt : whyCannotBind(bound_);
+  const auto reason = whyCannotListen(bound_); // the old listener may take a moment to close
   if (reason && attempt < kListenAgainAttempts) {
     timer_.after(kListenAgainDelay, [this, attempt] { listenAgain(attempt + 1); });
     return;

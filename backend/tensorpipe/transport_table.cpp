@@ -35,23 +35,20 @@ class Unusable final : public std::runtime_error {
 // for every process; on loopback more than two gain nothing clear (docs/decisions.md).
 constexpr size_t kMptLanes = 2;
 
-/// A bind that fails inside TensorPipe ends the process. Throws CannotListen.
-void requireBindable(const std::string& address) {
-  if (const auto reason = whyCannotBind(address)) {
-    throw CannotListen(address, *reason);
-  }
-}
-
 std::shared_ptr<tp::channel::Context> overUvLanes(TransportEnvironment& environment) {
   if (!environment.advertiseAddress.empty()) {
     throw std::runtime_error("its lanes cannot listen behind a NAT");
   }
-  requireBindable(hostOf(environment.bindAddress));
+  const std::string host = hostOf(environment.bindAddress);
+  if (const auto reason =
+          whyCannotBind(host)) { // a bind that fails inside TensorPipe ends the process
+    throw CannotListen(host, *reason);
+  }
   std::vector<std::shared_ptr<tp::transport::Context>> contexts;
   std::vector<std::shared_ptr<tp::transport::Listener>> listeners;
   for (size_t lane = 0; lane < kMptLanes; ++lane) {
     auto context = tp::transport::uv::create();
-    listeners.push_back(context->listen(hostOf(environment.bindAddress)));
+    listeners.push_back(context->listen(host));
     contexts.push_back(std::move(context));
   }
   return tp::channel::mpt::create(std::move(contexts), std::move(listeners));
@@ -98,8 +95,7 @@ std::shared_ptr<tp::transport::Context> createWireTcp(
 /// TensorPipe's own transports bind when they are told to listen, and know nothing of advertised addresses.
 template <typename Create>
 auto networked(Create create) {
-  return [create](TransportEnvironment& environment, const std::string& where) {
-    requireBindable(where);
+  return [create](TransportEnvironment& environment, const std::string&) {
     auto context = create();
     return context && context->isViable() && !environment.advertiseAddress.empty()
         ? advertise(std::move(context), environment.advertiseAddress)
@@ -171,7 +167,7 @@ std::shared_ptr<Context> probe(
     if (context && context->isViable()) {
       return context;
     }
-  } catch (const CannotListen&) { // of bind_address, whatever else works
+  } catch (const CannotListen&) { // bind_address is wrong, whatever else works
     throw;
   } catch (const Unusable& e) {
     failure = {e.what(), e.remedy};

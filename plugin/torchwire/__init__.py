@@ -113,7 +113,7 @@ forked_child.install()
 gathering.install()
 operators.install()
 rendezvous.install()
-devices.count_where_there_are_none()
+devices.has_driver()
 failed_start.install()
 exit_hook.watch()
 

@@ -6,7 +6,7 @@ import ctypes
 
 import torch
 
-_NVML = "libnvidia-ml.so.1"
+NVML = "libnvidia-ml.so.1"
 _MAX_VERSION = 96  # bytes of the driver's version, more than NVML needs (NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE, 80)
 
 
@@ -15,7 +15,7 @@ def rows() -> dict[str, str]:
     driver = driver_version()
     return {
         "CUDA of torch": torch.version.cuda or "none: a CPU-only torch",
-        "NVIDIA driver": driver or f"none: {_NVML} is missing or finds no device",
+        "NVIDIA driver": driver or f"none: {NVML} is missing or finds no device",
         "CUDA devices": str(_count(driver)),
         **_other_accelerator(),
     }
@@ -25,7 +25,7 @@ def driver_version() -> str | None:
     """As NVML, the driver's library for monitoring, says it; None where there is no driver."""
     version = ctypes.create_string_buffer(_MAX_VERSION)
     try:
-        nvml = ctypes.CDLL(_NVML)
+        nvml = ctypes.CDLL(NVML)
         if nvml.nvmlInit_v2() != 0 or nvml.nvmlSystemGetDriverVersion(version, _MAX_VERSION) != 0:
             return None
     except (OSError, AttributeError):

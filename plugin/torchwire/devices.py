@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
+from torchwire import device_report, torch_parts
 from torchwire.device_map import DeviceMap
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")  # the latter two with ROCm
-
-_DRIVER = ("libnvidia-ml.so.1", "libcuda.so.1")  # its libraries, of which the first initializes nothing
 
 
 def describe(maps: dict[str, DeviceMap], automatic: bool, given: list[torch.device]) -> dict[str, Any]:
@@ -30,10 +29,16 @@ def _last_of_each_type() -> list[torch.device]:
     return [torch.device(kind, count - 1) for kind, count in counts.items() if count > 0]
 
 
-def count_where_there_are_none() -> None:
-    """Counts CUDA's devices now where no driver is installed: to look for its libraries takes 0.2 ms of init_rpc."""
-    if torch.version.cuda and not any(map(_loads, _DRIVER)):
-        _cuda_count(*map(os.environ.get, _VISIBLE))
+@functools.cache
+def has_driver() -> bool:
+    """Whether a driver for CUDA's devices may be installed. Asked on import: the search takes 0.2 ms of init_rpc.
+
+    Initializes nothing, so that this process may still fork.
+    """
+    version = torch_parts.cuda_driver_version
+    if not torch.version.cuda or version is None or any(map(_loads, (device_report.NVML, "libcuda.so.1"))):
+        return True
+    return version() != 0  # torch may find it where the loader does not
 
 
 def _loads(library: str) -> bool:
@@ -47,4 +52,4 @@ def _loads(library: str) -> bool:
 @functools.lru_cache(maxsize=1)
 def _cuda_count(*_visible: str | None) -> int:
     # By NVML if PyTorch can, which leaves CUDA uninitialized, so that this process may still fork.
-    return torch.cuda.device_count()
+    return torch.cuda.device_count() if has_driver() else 0

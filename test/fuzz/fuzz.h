@@ -17,8 +17,8 @@ namespace torchwire {
 /// What a target does is told by the fuzzer's bytes: a target takes decisions, sizes and contents off them.
 using Script = FuzzedDataProvider;
 
-/// What a target takes for secret is made of the input: a fuzzer learns from comparisons what other inputs have led to, and
-/// would know a constant secret's messages.
+/// For a target's secrets and random numbers. A fuzzer learns from comparisons what other inputs were sealed as, which would
+/// open under a constant secret.
 using Digest = std::array<unsigned char, crypto_hash_sha256_BYTES>;
 inline Digest digestOf(const uint8_t* input, size_t size) {
   Digest digest;

@@ -1,6 +1,9 @@
 // The handshake, with somebody in between who may change, cut, invent and replay every message.
 
+#include <sodium.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -19,11 +22,11 @@ constexpr uint64_t kGroup = 7, kOtherGroup = 8;
 
 // ---- numbers that an input alone decides, so that a finding can be repeated --------------------------
 
-Digest latest; // of the input, counted on with each draw
+Digest seed; // the input's digest at first, incremented with each draw
 
 void drawInto(void* into, size_t size) {
-  sodium_increment(latest.data(), latest.size());
-  randombytes_buf_deterministic(into, size, latest.data());
+  sodium_increment(seed.data(), seed.size());
+  randombytes_buf_deterministic(into, size, seed.data());
 }
 
 uint32_t draw() {
@@ -195,7 +198,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  torchwire::latest = torchwire::digestOf(data, size);
+  torchwire::seed = torchwire::digestOf(data, size);
   torchwire::run(torchwire::Script(data, size));
   return 0;
 }

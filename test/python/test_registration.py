@@ -12,7 +12,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, free_port, init
 from processes import WorkerError, run_script
-from torchwire import command_line, device_report, devices
+from torchwire import command_line, device_report, devices, torch_parts
 
 # The stock agent takes its address from the host's name, which leads nowhere on some machines.
 LOOPBACK = {"TP_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
@@ -366,17 +366,33 @@ def test_info_does_not_ask_cuda_for_devices_that_cannot_be(monkeypatch, cuda, dr
     assert rows["NVIDIA driver"].startswith(driver or "none: ")
 
 
+@pytest.fixture
+def uncounted_devices():
+    devices.has_driver.cache_clear()
+    devices._cuda_count.cache_clear()
+    yield
+    devices.has_driver.cache_clear()
+    devices._cuda_count.cache_clear()
+
+
 @pytest.mark.parametrize(
-    "cuda, found, asked",
-    [("13.0", [], True), ("13.0", ["libcuda.so.1"], False), ("13.0", ["libnvidia-ml.so.1"], False), (None, [], False)],
+    "cuda, libraries, version, asked",
+    [
+        ("13.0", [], 0, False),
+        ("13.0", [], 13000, True),
+        ("13.0", ["libcuda.so.1"], 0, True),
+        ("13.0", ["libnvidia-ml.so.1"], 0, True),
+        (None, [], 0, True),
+    ],
 )
-def test_the_import_asks_cuda_for_devices_only_where_there_can_be_none(monkeypatch, cuda, found, asked):
-    counts = []
+def test_torch_is_asked_for_cuda_devices_only_where_there_may_be_a_driver(
+    monkeypatch, uncounted_devices, cuda, libraries, version, asked
+):
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr(devices, "_loads", found.__contains__)
-    monkeypatch.setattr(devices, "_cuda_count", lambda *visible: counts.append(visible))
-    devices.count_where_there_are_none()
-    assert bool(counts) == asked
+    monkeypatch.setattr(devices, "_loads", libraries.__contains__)
+    monkeypatch.setattr(torch_parts, "cuda_driver_version", lambda: version)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert devices._cuda_count() == (2 if asked else 0)
 
 
 def test_info_initializes_nothing_of_cuda():

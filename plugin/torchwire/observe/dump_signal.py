@@ -7,7 +7,6 @@ interpreter lock for ever; and one of torchwire's wakes a thread, which writes t
 
 from __future__ import annotations
 
-import _thread
 import faulthandler
 import logging
 import os
@@ -15,6 +14,7 @@ import signal
 
 from torchwire import _C
 from torchwire.current_agent import current_agent
+from torchwire.observe import background
 from torchwire.observe.dump import text_of
 
 _logger = logging.getLogger(__name__)
@@ -29,12 +29,12 @@ def install() -> None:
     global _installed
     if _installed or signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
         return
-    _installed = True
     reading, writing = os.pipe()
+    background.start(_write_dumps, reading)
     os.set_blocking(writing, False)  # a handler must not wait for the thread
     _C.write_on_signal(signal.SIGUSR2, writing)
     faulthandler.register(signal.SIGUSR2, _STDERR, all_threads=True, chain=True)
-    _thread.start_new_thread(_write_dumps, (reading,))  # threading's waits until the thread runs: 0.1 ms of init_rpc
+    _installed = True
 
 
 def uninstall() -> None:

@@ -8,7 +8,6 @@ a second or two: one that stalls is left.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import itertools
 import logging
@@ -21,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-from torchwire.observe import answers
+from torchwire.observe import answers, background
 
 _logger = logging.getLogger(__name__)
 
@@ -75,6 +74,8 @@ class StatusSocket:
         _remove_leftovers(where)
         self.path = where / f"{os.getpid()}-{next(_count)}{_SUFFIX}"
         self._process = os.getpid()
+        self._closed = False
+        self._free = threading.Semaphore(_AT_A_TIME)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # Under another name until it listens: one that does not is taken for a dead worker's, and removed.
@@ -83,12 +84,11 @@ class StatusSocket:
             self._socket.bind(str(unready))
             self._socket.listen()
             unready.rename(self.path)
-        except OSError:
+            background.start(self._serve)
+        except (OSError, RuntimeError):
             self._socket.close()
+            self.path.unlink(missing_ok=True)
             raise
-        self._closed = False
-        self._free = threading.Semaphore(_AT_A_TIME)
-        _thread.start_new_thread(self._serve, ())  # threading's waits until the thread runs: 0.2 ms of init_rpc
 
     def close(self) -> None:
         """Nobody is answered any more. Idempotent."""

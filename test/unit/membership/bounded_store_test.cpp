@@ -76,10 +76,13 @@ TEST_CASE("a value that another worker is about to write is waited for", "[bound
   CHECK(looks == 3);
 }
 
-TEST_CASE("a value that nobody writes is waited for so long", "[bounded_store]") {
+TEST_CASE(
+    "a value that nobody writes is waited for as long as the caller says", "[bounded_store]") {
   BoundedStore store(std::make_unique<LocalStore>(), milliseconds(60000));
   CHECK(store.getWithin(milliseconds(0), "key").empty());
+  const auto begun = std::chrono::steady_clock::now();
   CHECK(store.getWithin(milliseconds(5), "key").empty());
+  CHECK(std::chrono::steady_clock::now() - begun >= milliseconds(5));
 }
 
 TEST_CASE("a store that does not answer is waited for once, and never again", "[bounded_store]") {

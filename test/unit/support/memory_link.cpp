@@ -99,7 +99,7 @@ class MemoryNetwork::Core : public std::enable_shared_from_this<Core> {
   static Task takeSent(End& end);
   static Task takeReceived(End& end);
 
-  bool isOver(const std::string& address) EXCLUDES(mutex_);
+  bool awaitCallback(const std::string& address) EXCLUDES(mutex_);
   EndPtr makeEnd(const std::string& address) REQUIRES(mutex_);
   void track(const EndPtr& end) REQUIRES(mutex_);
   void shut(End& end, const Error& error, bool tellOther) REQUIRES(mutex_);
@@ -321,21 +321,20 @@ void MemoryNetwork::Core::join(const std::string& address) {
       }
     }
   }
-  while (!isOver(address)) {
+  do {
     while (deliver(nullptr, &address)) {
     }
-  }
+  } while (!awaitCallback(address));
   changed();
 }
 
-/// Waits for a callback that runs, which may begin to receive anew: so it is asked again after that.
-bool MemoryNetwork::Core::isOver(const std::string& address) {
+/// Returns when no callback of the address runs. False: another is due, for one that has run may have begun to receive anew.
+bool MemoryNetwork::Core::awaitCallback(const std::string& address) {
   MutexLock lock(mutex_);
-  const bool isOver = running_[address] == 0 && possibleSteps(&address).empty();
-  if (running_[address] > 0) {
+  while (running_[address] > 0) {
     wake_.wait(lock);
   }
-  return isOver;
+  return possibleSteps(&address).empty();
 }
 
 // ---- ends ---------------------------------------------------------------------------------------

@@ -152,6 +152,7 @@ MemoryNode::~MemoryNode() {
   node_.calls().failAll(Error(ErrorCode::shutDown, "the test is over"));
   deathThread_.join();
   control_.join();
+  context_.join(); // what these threads have dialed meanwhile
 }
 
 void MemoryNode::join() {
