@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchwire import device_report, torch_parts
+from torchwire import device_report
 from torchwire.device_map import DeviceMap
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")  # the latter two with ROCm
@@ -35,10 +35,18 @@ def has_driver() -> bool:
 
     Initializes nothing, so that this process may still fork.
     """
-    version = torch_parts.cuda_driver_version
-    if not torch.version.cuda or version is None or any(map(_loads, (device_report.NVML, "libcuda.so.1"))):
+    if not torch.version.cuda or any(map(_loads, (device_report.NVML, "libcuda.so.1"))):
         return True
-    return version() != 0  # torch may find it where the loader does not
+    return _runtime_finds_driver()  # perhaps where the loader does not
+
+
+def _runtime_finds_driver() -> bool:
+    version = ctypes.c_int()
+    try:
+        ctypes.CDLL(None).cudaDriverGetVersion(ctypes.byref(version))
+    except AttributeError:  # a torch whose libraries keep CUDA's runtime to themselves
+        return True
+    return version.value != 0
 
 
 def _loads(library: str) -> bool:

@@ -10,7 +10,6 @@ module that puts a function of its own in the place of one of PyTorch's names th
 
 from __future__ import annotations
 
-import torch._C
 import torch.distributed as dist
 import torch.distributed.rpc as rpc
 from torch._C import _get_privateuse1_backend_name
@@ -47,4 +46,3 @@ construct_rpc_backend_options = backend_registry.construct_rpc_backend_options
 
 find_builtin = _builtins._find_builtin
 get_privateuse1_backend_name = _get_privateuse1_backend_name
-cuda_driver_version = getattr(torch._C, "_cuda_getDriverVersion", None)  # not in a torch for the CPU

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import pathlib
 import pickle
 import re
 
@@ -12,7 +13,7 @@ import torch.distributed.rpc as rpc
 import torchwire
 from group import Group, file_in, free_port, init
 from processes import WorkerError, run_script
-from torchwire import command_line, device_report, devices, torch_parts
+from torchwire import command_line, device_report, devices
 
 # The stock agent takes its address from the host's name, which leads nowhere on some machines.
 LOOPBACK = {"TP_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
@@ -376,23 +377,29 @@ def uncounted_devices():
 
 
 @pytest.mark.parametrize(
-    "cuda, libraries, version, asked",
+    "cuda, libraries, runtime_finds, asked",
     [
-        ("13.0", [], 0, False),
-        ("13.0", [], 13000, True),
-        ("13.0", ["libcuda.so.1"], 0, True),
-        ("13.0", ["libnvidia-ml.so.1"], 0, True),
-        (None, [], 0, True),
+        ("13.0", [], False, False),
+        ("13.0", [], True, True),
+        ("13.0", ["libcuda.so.1"], False, True),
+        ("13.0", ["libnvidia-ml.so.1"], False, True),
+        (None, [], False, True),
     ],
 )
 def test_torch_is_asked_for_cuda_devices_only_where_there_may_be_a_driver(
-    monkeypatch, uncounted_devices, cuda, libraries, version, asked
+    monkeypatch, uncounted_devices, cuda, libraries, runtime_finds, asked
 ):
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(devices, "_loads", libraries.__contains__)
-    monkeypatch.setattr(torch_parts, "cuda_driver_version", lambda: version)
+    monkeypatch.setattr(devices, "_runtime_finds_driver", lambda: runtime_finds)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert devices._cuda_count() == (2 if asked else 0)
+
+
+@pytest.mark.skipif(any(pathlib.Path("/dev").glob("nvidia*")), reason="there is a driver")
+@pytest.mark.skipif(not torch.version.cuda, reason="needs a torch with CUDA")
+def test_where_no_driver_is_none_is_found(uncounted_devices):
+    assert not devices.has_driver()
 
 
 def test_info_initializes_nothing_of_cuda():
